@@ -1,0 +1,1 @@
+"""Text to Count: engines, estimates, calibration, incremental counting, model catalogue."""
