@@ -1,0 +1,10 @@
+"""The one exception of this room."""
+
+from __future__ import annotations
+
+
+class VendorFormatError(ValueError):
+    """A reply or a usage object that has no known vendor's form.
+
+    Its message names the field at fault and never holds the text of a message.
+    """
