@@ -1,0 +1,148 @@
+"""Reading configuration: the only file of this room that touches the disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from sidecar.config.options import Layer, Origin, Problem, key_text
+from sidecar.config.paths import config_file, project_files
+from sidecar.config.resolve import Loaded, resolve
+from sidecar.config.toml_repair import parse
+from sidecar.config.toml_spans import line_of, toml_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from sidecar.config.options import Source
+    from sidecar.config.toml_spans import Path as KeyPath
+
+LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
+_SECTION: KeyPath = ("tool", "token-sidecar")
+
+__all__ = ["Loaded", "Origin", "Problem", "find_root", "load"]
+
+
+def load(
+    root: Path | None = None,
+    editor: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Settings of a workspace root: user's file, then project's, then the editor's section.
+
+    `editor` is the section `tokenSidecar` as JSON (camelCase). Its trusted keys are obeyed, so a
+    client must fill them from the user's own settings only. Never raises: see `Loaded.problems`.
+    """
+    environ = os.environ if env is None else env
+    problems: list[Problem] = []
+    layers = [_user_layer(environ, problems)]
+    if root is not None:
+        layers.append(_project_layer(root, problems))
+    layers.append(Layer("editor", dict(editor or {})))
+    found = resolve([layer for layer in layers if layer is not None])
+    capped = _with_limit_of(environ, found)
+    return Loaded(capped.settings, (*problems, *capped.problems), capped.origins)
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder at or above `start` with a project configuration or a `.git`, else it."""
+    folder = start if start.is_dir() else start.parent
+    for candidate in (folder, *folder.parents):
+        own, pyproject = project_files(candidate)
+        if own.is_file() or (candidate / ".git").exists():
+            return candidate
+        if pyproject.is_file() and _names_section(pyproject):
+            return candidate
+    return folder
+
+
+def _user_layer(environ: Mapping[str, str], problems: list[Problem]) -> Layer | None:
+    path = config_file(environ)
+    text = _read(path, "user", problems)
+    if text is None:
+        if "TOKEN_SIDECAR_CONFIG" in environ and not path.exists():
+            message = "no such file (named by TOKEN_SIDECAR_CONFIG)"
+            problems.append(Problem(path, "", None, message))
+        return None
+    return _layer("user", path, text, (), problems)
+
+
+def _project_layer(root: Path, problems: list[Problem]) -> Layer | None:
+    own, pyproject = project_files(root)
+    text = _read(own, "project", problems)
+    if text is not None:
+        return _layer("project", own, text, (), problems)
+    text = _read(pyproject, "project", problems)
+    if text is None or "token-sidecar" not in text:
+        return None
+    return _layer("project", pyproject, text, _SECTION, problems)
+
+
+def _layer(
+    source: Source, path: Path, text: str, prefix: KeyPath, problems: list[Problem]
+) -> Layer | None:
+    parsed = parse(text)
+    problems.extend(
+        Problem(path, error.key, error.line, error.message, source=source)
+        for error in parsed.problems
+    )
+    spans = toml_spans(parsed.text)
+    section = _within(parsed.values, prefix)
+    if not isinstance(section, dict):
+        line = line_of(spans, prefix)
+        problems.append(Problem(path, key_text(prefix), line, "must be a table", source=source))
+        return None
+    return Layer(source, section, path, spans, prefix, bool(parsed.problems))
+
+
+def _within(values: object, prefix: KeyPath) -> object:
+    for key in prefix:
+        values = values.get(key, {}) if isinstance(values, dict) else {}
+    return values
+
+
+def _read(path: Path, source: Source, problems: list[Problem]) -> str | None:
+    """The text of a configuration file; None when there is none or it cannot be read."""
+    try:
+        # Line endings stay as they are: TOML allows \\r\\n, and spans are of this very text.
+        return path.read_bytes().decode("utf-8-sig")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        problems.append(Problem(path, "", line, "is not UTF-8", "error", source))
+    except OSError as error:
+        problems.append(Problem(path, "", None, f"cannot be read: {error.strerror}", source=source))
+    return None
+
+
+def _with_limit_of(environ: Mapping[str, str], found: Loaded) -> Loaded:
+    """`CONTEXT_MAX_TOKENS` caps the setting, and stands in where it is not set."""
+    written = environ.get(LIMIT_VARIABLE, "").strip()
+    if not written:
+        return found
+    if not re.fullmatch(r"0*[1-9][0-9]{0,17}", written):
+        message = "must be a whole number, 1 or more (left out)"
+        problem = Problem(None, LIMIT_VARIABLE, None, message, source="environment")
+        return Loaded(found.settings, (*found.problems, problem), found.origins)
+    return _capped(found, int(written))
+
+
+def _capped(found: Loaded, limit: int) -> Loaded:
+    from msgspec.structs import replace
+
+    context = found.settings.context
+    if context.limit is not None and context.limit <= limit:
+        return found
+    settings = replace(found.settings, context=replace(context, limit=limit))
+    origins = {**found.origins, "context.limit": Origin("environment")}
+    return Loaded(settings, found.problems, origins)
+
+
+def _names_section(pyproject: Path) -> bool:
+    try:
+        return "tool.token-sidecar" in pyproject.read_text("utf-8", errors="replace")
+    except OSError:
+        return False

@@ -1,0 +1,59 @@
+"""Where configuration, state and caches live. Pure look-ups: nothing is created or opened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+APP = "token-sidecar"
+PROJECT_FILE = ".token-sidecar.toml"
+PYPROJECT = "pyproject.toml"
+
+
+def config_file(env: Mapping[str, str] | None = None) -> Path:
+    """The user's configuration file; `TOKEN_SIDECAR_CONFIG` names another."""
+    named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
+    if named:
+        return Path(named).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path(APP, appauthor=False, roaming=True) / "config.toml"
+
+
+def state_dir(env: Mapping[str, str] | None = None) -> Path:
+    """The user's state folder (ledger, calibration); `TOKEN_SIDECAR_STATE` names another."""
+    named = _environ(env).get("TOKEN_SIDECAR_STATE")
+    if named:
+        return Path(named).expanduser()
+    from platformdirs import user_state_path
+
+    return user_state_path(APP, appauthor=False)
+
+
+def cache_dir(env: Mapping[str, str] | None = None) -> Path:
+    """What may be deleted at any time; inside the state folder when that was named."""
+    named = _environ(env).get("TOKEN_SIDECAR_STATE")
+    if named:
+        return Path(named).expanduser() / "cache"
+    from platformdirs import user_cache_path
+
+    return user_cache_path(APP, appauthor=False)
+
+
+def project_files(root: Path) -> tuple[Path, Path]:
+    """The files a workspace root may be configured in; the first that has a section is read."""
+    return root / PROJECT_FILE, root / PYPROJECT
+
+
+def watched_paths(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Every file whose change, appearance or removal changes the settings of `root`."""
+    user = config_file(env)
+    return (user,) if root is None else (user, *project_files(root))
+
+
+def _environ(env: Mapping[str, str] | None) -> Mapping[str, str]:
+    return os.environ if env is None else env

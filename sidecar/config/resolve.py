@@ -1,0 +1,259 @@
+"""Layers of options to one `Settings`: later layers win, invalid parts fall back. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+from sidecar.config.checks import InvalidError, check_budget, check_context, soft_over_hard, typed
+from sidecar.config.options import Layer, Origin, Problem, key_text
+from sidecar.config.settings import TRUSTED, Budget, Context, Positive, Settings, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from sidecar.config.options import Severity
+    from sidecar.config.toml_spans import Path as KeyPath
+
+EDITOR_ONLY = frozenset({"server", "trace"})
+"""Keys of the editor's section that are the shim's business."""
+
+_T = TypeVar("_T", bound=Table)
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Settings, what was wrong on the way, and the origin of each value by its key."""
+
+    settings: Settings
+    problems: tuple[Problem, ...]
+    origins: Mapping[str, Origin]
+
+
+def resolve(layers: Sequence[Layer]) -> Loaded:
+    """Settings from `layers`, the lowest first. Never raises; problems are in the result."""
+    resolver = _Resolver(layers)
+    settings = resolver.table(Settings, ())
+    return Loaded(settings, tuple(resolver.problems), resolver.origins)
+
+
+class _Resolver:
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.problems: list[Problem] = []
+        self.origins: dict[str, Origin] = {}
+        self._layers = [self._without_trusted(layer) for layer in layers]
+
+    def table(self, kind: type[_T], path: KeyPath) -> _T:
+        """The table at `path`, merged key by key."""
+        found = list(self._tables(path))
+        for layer, values in found:
+            self._report_unknown(kind, layer, values, path)
+        made: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):
+            here = (*path, field.encode_name)
+            entry = _entry_type(field.type)
+            if entry is not None:
+                made[field.name] = self._entries(entry, here, found)
+            elif _is_table(field.type):
+                made[field.name] = self.table(field.type, here)
+            else:
+                self._leaf(field, here, found, made)
+        return self._checked(kind(**made), path)
+
+    def _leaf(
+        self,
+        field: msgspec.structs.FieldInfo,
+        path: KeyPath,
+        found: list[tuple[Layer, Mapping[str, Any]]],
+        made: dict[str, Any],
+    ) -> None:
+        """The last valid value of a key that is no table; an invalid one is said and skipped."""
+        self.origins[key_text(path)] = Origin("default")
+        for layer, values in found:
+            value = _value(layer, values, field.encode_name)
+            if value is None:
+                continue
+            try:
+                made[field.name] = self._one(layer, value, field.type, path)
+            except InvalidError as error:
+                self._report(layer, path, f"{error} (left out)")
+            else:
+                self.origins[key_text(path)] = layer.origin(path)
+
+    def _one(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
+        if get_origin(wanted) is not dict:
+            return typed(value, wanted)
+        return self._counts(layer, value, path)
+
+    def _counts(self, layer: Layer, value: object, path: KeyPath) -> dict[str, int]:
+        """A table from names to numbers; an entry that is none is said and left out."""
+        if not isinstance(value, dict):
+            raise InvalidError('must be a table, such as { "Context" = 1500 }')
+        kept: dict[str, int] = {}
+        for name, number in value.items():
+            try:
+                typed(number, Positive)
+            except InvalidError as error:
+                self._report(layer, (*path, name), f"{error} (left out)")
+            else:
+                kept[name] = number
+        return kept
+
+    def _entries(
+        self, kind: type[Table], path: KeyPath, found: list[tuple[Layer, Mapping[str, Any]]]
+    ) -> tuple[Table, ...]:
+        """The list of tables of the last layer that has one: lists are replaced, not joined."""
+        chosen: tuple[Table, ...] = ()
+        self.origins[key_text(path)] = Origin("default")
+        for layer, values in found:
+            written = _value(layer, values, str(path[-1]))
+            if written is None:
+                continue
+            if not isinstance(written, list):
+                self._report(layer, path, f"must be a list of tables, [[{path[-1]}]] (left out)")
+                continue
+            self._forget(path)
+            self.origins[key_text(path)] = layer.origin(path)
+            chosen = tuple(self._valid_entries(kind, path, layer, written))
+        return chosen
+
+    def _valid_entries(
+        self, kind: type[Table], path: KeyPath, layer: Layer, written: list[Any]
+    ) -> Iterator[Table]:
+        kept = 0
+        for index, values in enumerate(written):
+            entry = self._entry(kind, (*path, index), layer, values)
+            if entry is None:
+                continue
+            # Origins go by the place among the entries that were kept, as settings have them.
+            self.origins[key_text((*path, kept))] = layer.origin((*path, index))
+            kept += 1
+            yield entry
+
+    def _entry(
+        self, kind: type[Table], path: KeyPath, layer: Layer, values: object
+    ) -> Table | None:
+        """One `[[entry]]`, or None when what it cannot do without is missing or wrong."""
+        if not isinstance(values, dict):
+            self._report(layer, path, "must be a table (left out)")
+            return None
+        self._report_unknown(kind, layer, values, path)
+        said = len(self.problems)
+        made: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):
+            value = _value(layer, values, field.encode_name)
+            here = (*path, field.encode_name)
+            try:
+                if value is not None:
+                    made[field.name] = self._one(layer, value, field.type, here)
+            except InvalidError as error:
+                self._report(layer, here, f"{error} (left out)")
+        entry, wrong = _made(kind, made)
+        # What is wrong with the whole often only follows from what was said of its parts.
+        if wrong and len(self.problems) == said and not layer.repaired:
+            self._report(layer, path, f"{wrong} (left out)")
+        return entry
+
+    def _checked(self, table: _T, path: KeyPath) -> _T:
+        """What no single value can break: thresholds that rise, soft caps under hard ones."""
+        if isinstance(table, Context):
+            wrong = check_context(table)
+            if wrong is not None:
+                self._report_at(path, "warn-at", f"{wrong} (left out)")
+                return msgspec.structs.replace(table, warn_at=Context().warn_at)
+        if isinstance(table, Settings):
+            for key in soft_over_hard(table.cost):
+                self._report_at(("cost",), key, "is above the hard cap, which comes first")
+        return table
+
+    def _report_at(self, path: KeyPath, key: str, message: str) -> None:
+        """A problem with the value that won, wherever it came from."""
+        name = key_text((*path, key))
+        origin = self.origins[name]
+        self.problems.append(
+            Problem(origin.file, name, origin.line, message, "error", origin.source)
+        )
+
+    def _forget(self, path: KeyPath) -> None:
+        """Origins of entries that a later layer replaces."""
+        start = key_text(path) + "["
+        for key in [key for key in self.origins if key.startswith(start)]:
+            del self.origins[key]
+
+    def _tables(self, path: KeyPath) -> Iterator[tuple[Layer, Mapping[str, Any]]]:
+        """What each layer has at `path`, where that is a table."""
+        for layer in self._layers:
+            values: Any = layer.values
+            for key in path:
+                values = _value(layer, values, str(key)) if isinstance(values, dict) else None
+            if isinstance(values, dict):
+                yield layer, values
+            elif values is not None:
+                self._report(layer, path, f"must be a table, [{key_text(path)}] (left out)")
+
+    def _without_trusted(self, layer: Layer) -> Layer:
+        if layer.source != "project":
+            return layer
+        for key in sorted(TRUSTED & layer.values.keys()):
+            message = "is read only from your own settings, never from a project's file (left out)"
+            self.problems.append(layer.problem((key,), message, "warning"))
+        kept = {key: value for key, value in layer.values.items() if key not in TRUSTED}
+        return msgspec.structs.replace(layer, values=kept)
+
+    def _report_unknown(
+        self, kind: type[Table], layer: Layer, values: Mapping[str, Any], path: KeyPath
+    ) -> None:
+        names = [field.encode_name for field in msgspec.structs.fields(kind)]
+        known = {*names, *(layer.spelling(name) for name in names)}
+        if layer.source == "editor" and not path:
+            known |= EDITOR_ONLY
+        for key in values:
+            if key not in known:
+                hint = _did_you_mean(key, names, layer)
+                self._report(layer, (*path, key), f"unknown key{hint}", "warning")
+
+    def _report(
+        self, layer: Layer, path: KeyPath, message: str, severity: Severity = "error"
+    ) -> None:
+        self.problems.append(layer.problem(path, message, severity))
+
+
+def _did_you_mean(key: str, names: list[str], layer: Layer) -> str:
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
+    if near:
+        return f"; did you mean {layer.spelling(near[0])}?"
+    for field in msgspec.structs.fields(Settings):
+        kind = _entry_type(field.type) or field.type
+        if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
+            return f"; it belongs in {field.encode_name}"
+    return f"; known here: {', '.join(layer.spelling(name) for name in sorted(names))}"
+
+
+def _made(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str | None]:
+    """The entry, or None and what is wrong with it as a whole."""
+    fields = msgspec.structs.fields(kind)
+    missing = [field.name for field in fields if field.required and field.name not in values]
+    if missing:
+        return None, f"needs {' and '.join(missing)}"
+    entry = kind(**values)
+    wrong = check_budget(entry) if isinstance(entry, Budget) else None
+    return (entry, None) if wrong is None else (None, wrong)
+
+
+def _value(layer: Layer, values: Mapping[str, Any], key: str) -> object:
+    """The value of a kebab-case key in a layer's own spelling; None when it is not set."""
+    value = values.get(key)
+    return values.get(layer.spelling(key)) if value is None else value
+
+
+def _is_table(wanted: object) -> bool:
+    return isinstance(wanted, type) and issubclass(wanted, Table)
+
+
+def _entry_type(wanted: object) -> type[Table] | None:
+    """`X` of a field that is a list of tables `X`."""
+    if get_origin(wanted) is not tuple:
+        return None
+    kind = get_args(wanted)[0]
+    return kind if _is_table(kind) else None

@@ -1,0 +1,198 @@
+"""Where each key of a TOML text stands, so that a message can name a line and an edit a span.
+
+Python's `tomllib` gives values without positions. This finds positions without values, in one
+pass, and stops quietly where the text is not TOML: whether it is, is for `tomllib` to say.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Path = tuple[str | int, ...]
+
+_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_SPACE = re.compile(r"[ \t]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_STRING = re.compile(
+    r'"""(?:[^"\\]|\\[\s\S]|"(?!""))*"{3,5}'
+    r"|'''(?:[^']|'(?!''))*'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'"
+)
+_SCALAR = re.compile(r"[^\s,\]}#][^,\]}#\n]*")
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)")
+_ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A key's 1-based line, and the half-open character offsets of its value (or of its header)."""
+
+    line: int
+    start: int
+    end: int
+
+
+class _BrokenError(Exception):
+    """The text is not TOML from here on."""
+
+
+def toml_spans(text: str) -> Mapping[Path, Span]:
+    """Spans by path: `("budget", 0, "max-tokens")`, headers and list entries included."""
+    scanner = _Scanner(text)
+    try:
+        scanner.document()
+    except (_BrokenError, RecursionError):
+        return scanner.spans
+    return scanner.spans
+
+
+def line_of(spans: Mapping[Path, Span], path: Path) -> int | None:
+    """The line of `path`, else of the nearest table around it; None when neither stands there."""
+    for length in range(len(path), 0, -1):
+        span = spans.get(path[:length]) or spans.get((*path[:length], 0))
+        if span is not None:
+            return span.line
+    return None
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.spans: dict[Path, Span] = {}
+        self._lists: dict[Path, int] = {}
+        self._line, self._line_at = 1, 0
+
+    def document(self) -> None:
+        table: Path = ()
+        while True:
+            self._skip(_BLANK)
+            if self.at >= len(self.text):
+                return
+            if self.text[self.at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+
+    def _header(self) -> Path:
+        start = self.at
+        many = self.text.startswith("[[", start)
+        self.at += 2 if many else 1
+        path = self._in_lists(self._key())
+        self._expect("]]" if many else "]")
+        if many:
+            index = self._lists.get(path, -1) + 1
+            self._lists[path] = index
+            path = (*path, index)
+        self._note(path, start, self.at)
+        return path
+
+    def _in_lists(self, keys: Path) -> Path:
+        """`keys` with the index of the last entry put in wherever they pass through a list."""
+        path: Path = ()
+        for position, key in enumerate(keys):
+            path = (*path, key)
+            if position < len(keys) - 1 and path in self._lists:
+                path = (*path, self._lists[path])
+        return path
+
+    def _pair(self, table: Path) -> None:
+        path = (*table, *self._key())
+        self._expect("=")
+        self._skip(_SPACE)
+        self._value(path)
+
+    def _value(self, path: Path) -> None:
+        start = self.at
+        opening = self.text[start : start + 1]
+        if opening == "[":
+            self._list(path)
+        elif opening == "{":
+            self._inline_table(path)
+        elif opening in ("'", '"'):
+            self._match(_STRING)
+        else:
+            self.at = start + len(self._match(_SCALAR).rstrip())
+        self._note(path, start, self.at)
+
+    def _list(self, path: Path) -> None:
+        self.at += 1
+        index = 0
+        while not self._closes("]"):
+            self._value((*path, index))
+            index += 1
+            self._skip(_BLANK)
+            if self.text.startswith(",", self.at):
+                self.at += 1
+
+    def _inline_table(self, path: Path) -> None:
+        self.at += 1
+        while not self._closes("}"):
+            self._pair(path)
+            self._skip(_BLANK)
+            if self.text.startswith(",", self.at):
+                self.at += 1
+
+    def _closes(self, bracket: str) -> bool:
+        self._skip(_BLANK)
+        if not self.text.startswith(bracket, self.at):
+            return False
+        self.at += 1
+        return True
+
+    def _key(self) -> Path:
+        parts: list[str] = []
+        while True:
+            self._skip(_SPACE)
+            parts.append(self._key_part())
+            self._skip(_SPACE)
+            if not self.text.startswith(".", self.at):
+                return tuple(parts)
+            self.at += 1
+
+    def _key_part(self) -> str:
+        if self.text[self.at : self.at + 1] not in ("'", '"'):
+            return self._match(_BARE)
+        quoted = self._match(_STRING)
+        return quoted[1:-1] if quoted[0] == "'" else _ESCAPE.sub(_unescape, quoted[1:-1])
+
+    def _skip(self, pattern: re.Pattern[str]) -> None:
+        found = pattern.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+
+    def _match(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise _BrokenError
+        self.at = found.end()
+        return found.group()
+
+    def _expect(self, literal: str) -> None:
+        if not self.text.startswith(literal, self.at):
+            raise _BrokenError
+        self.at += len(literal)
+
+    def _note(self, path: Path, start: int, end: int) -> None:
+        self.spans.setdefault(path, Span(self._line_at_offset(start), start, end))
+
+    def _line_at_offset(self, offset: int) -> int:
+        """Counts on from the last answer; a list is noted after its items, so it steps back."""
+        if offset < self._line_at:
+            self._line -= self.text.count("\n", offset, self._line_at)
+        else:
+            self._line += self.text.count("\n", self._line_at, offset)
+        self._line_at = offset
+        return self._line
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match.group(1)
+    if code[0] in "uU" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _ESCAPED.get(code, code)

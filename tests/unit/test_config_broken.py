@@ -1,0 +1,259 @@
+"""Broken configurations: each mistake is named by key and line, and the rest goes on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.config.load import load
+from sidecar.config.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Stands around each mistake; what it says must be in the settings all the same.
+ABOVE = 'model = "above"\n'
+BELOW = "\n[status]\nhide = true\n"
+
+BROKEN: dict[str, tuple[str, str, int, str]] = {
+    # name: (what stands from line 2 on, the key named, the line named, words of the message)
+    "unknown key": ("presett = true", "presett", 2, "did you mean presets?"),
+    "snake case": ("inlay_hints = true", "inlay_hints", 2, "did you mean inlay-hints?"),
+    "key in the wrong table": ("reserve = 5", "reserve", 2, "it belongs in context"),
+    "plural table": ('[[budgets]]\nfiles = "a"', "budgets", 2, "did you mean budget?"),
+    "nothing like it": ("zzz = 1", "zzz", 2, "known here:"),
+    "string for a flag": ('presets = "yes"', "presets", 2, "must be true or false"),
+    "number for a flag": ("code-lens = 1", "code-lens", 2, "must be true or false; it is 1"),
+    "value for a table": ("context = 5", "context", 2, "must be a table, [context]"),
+    "string for a number": ('[context]\nreserve = "5"', "context.reserve", 3, "it is a string"),
+    "negative": ("[context]\nreserve = -5", "context.reserve", 3, "0 or more; it is -5"),
+    "fraction of a token": ("[context]\nlimit = 1.5", "context.limit", 3, "a whole number"),
+    "no window": ("[context]\nlimit = 0", "context.limit", 3, "1 or more; it is 0"),
+    "percent for a fraction": (
+        "[context]\nwarn-at = [80, 95]",
+        "context.warn-at",
+        3,
+        "a list, each entry a number above 0 and at most 1",
+    ),
+    "falling thresholds": ("[context]\nwarn-at = [0.9, 0.8]", "context.warn-at", 3, "must rise"),
+    "no thresholds": ("[context]\nwarn-at = []", "context.warn-at", 3, "at least one number"),
+    "not a choice": (
+        '[status]\nshow = "all"\n[diagnostics]',
+        "status.show",
+        3,
+        'one of "tokens", "percent", "both"',
+    ),
+    "budget without files": ("[[budget]]\nmax-tokens = 5", "budget[0]", 2, "needs files"),
+    "budget without a number": ('[[budget]]\nfiles = "a"', "budget[0]", 2, "needs max-tokens"),
+    "budget of nothing": (
+        '[[budget]]\nfiles = "a"\nmax-tokens = 5\n[[budget]]\nfiles = "b"\nmax-tokens = 0',
+        "budget[1].max-tokens",
+        7,
+        "1 or more; it is 0",
+    ),
+    "bad warn-at of a budget": (
+        '[[budget]]\nfiles = "a"\nmax-tokens = 5\nwarn-at = 90',
+        "budget[0].warn-at",
+        5,
+        "at most 1; it is 90",
+    ),
+    "bad truncation": (
+        '[[budget]]\nfiles = "a"\nmax-tokens = 5\ntruncation = "tail"',
+        "budget[0].truncation",
+        5,
+        'one of "start", "middle", "end"',
+    ),
+    "bad section": (
+        '[[budget]]\nfiles = "a"\nmax-tokens = 5\n[budget.sections]\n"Plan > A" = 7\nB = "x"',
+        "budget[0].sections.B",
+        7,
+        "1 or more; it is a string",
+    ),
+    "sections that are no table": (
+        '[[budget]]\nfiles = "a"\nmax-tokens = 5\nsections = 5',
+        "budget[0].sections",
+        5,
+        "must be a table",
+    ),
+    "files that are no texts": (
+        '[[budget]]\nfiles = ["a", 5]\nmax-tokens = 5',
+        "budget[0].files",
+        3,
+        "a list, each entry a string that is not empty",
+    ),
+    "only exceptions": (
+        '[[budget]]\nfiles = "!a"\nmax-tokens = 5',
+        "budget[0]",
+        2,
+        "does not begin with !",
+    ),
+    "unknown key in a budget": (
+        '[[budget]]\nfiles = "a"\nmax-tokens = 5\nmax_token = 7',
+        "budget[0].max_token",
+        5,
+        "did you mean max-tokens?",
+    ),
+    "one table for many": ('[budget]\nfiles = "a"', "budget", 2, "list of tables, [[budget]]"),
+    "address without a scheme": (
+        '[[endpoint]]\nurl = "localhost:8080"',
+        "endpoint[0].url",
+        3,
+        "an http:// or https:// address; it is a string",
+    ),
+    "a key where its name belongs": (
+        '[[endpoint]]\nurl = "http://a"\napi-key-env = "sk-secret-planted"',
+        "endpoint[0].api-key-env",
+        4,
+        "the name of an environment variable",
+    ),
+    "tokenizer without a file": (
+        '[[tokenizer]]\nmodels = "a"',
+        "tokenizer[0]",
+        2,
+        "needs file",
+    ),
+    "price below nothing": (
+        '[[price]]\nmodels = "a"\ninput = -1\noutput = 2.5',
+        "price[0].input",
+        4,
+        "0 or more; it is -1",
+    ),
+    "cap without end": ("[cost]\nhard-cap-usd = inf", "cost.hard-cap-usd", 3, "it is inf"),
+    "soft cap over the hard one": (
+        "[cost]\nsession-hard-cap-usd = 1\nsession-soft-cap-usd = 2",
+        "cost.session-soft-cap-usd",
+        4,
+        "above the hard cap",
+    ),
+    "no value": ("presets =", "presets", 2, "is not valid TOML"),
+    "open string": ('[[budget]]\nfiles = "a', "files", 3, "is not valid TOML"),
+    "open header": ("[context\nreserve = 7", "context", 2, "is not valid TOML"),
+    "a key twice": ("presets = true\npresets = false", "presets", 3, "is not valid TOML"),
+    "bare value": ("presets = yes", "presets", 2, "is not valid TOML"),
+}
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "config.toml")}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_key_and_line_are_named_and_the_rest_goes_on(
+    name: str, newline: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    mistake, key, line, words = BROKEN[name]
+    below = BELOW if "[status]" not in mistake else ""
+    path = tmp_path / "config.toml"
+    path.write_bytes((ABOVE + mistake + below).replace("\n", newline).encode())
+    loaded = load(None, None, env)
+    assert [(problem.key, problem.line) for problem in loaded.problems] == [(key, line)]
+    problem = loaded.problems[0]
+    assert words in problem.message
+    assert str(problem).startswith(f"{path}:{line}: {key}: ")
+    assert "planted" not in str(problem)
+    assert loaded.settings.model == "above"
+    assert loaded.settings.status.hide is bool(below)
+
+
+def test_there_are_thirty_and_more() -> None:
+    assert len(BROKEN) >= 30
+
+
+def test_several_mistakes_are_each_named(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_text(
+        "presets = maybe\n[context\nreserve = 1\n[status]\nhide = 3\nshow = \n"
+        '[[budget]]\nfiles = "a"\nmax-tokens = 9\n'
+    )
+    loaded = load(None, None, env)
+    assert [(problem.key, problem.line) for problem in loaded.problems] == [
+        ("presets", 1),
+        ("context", 2),
+        ("show", 6),
+        ("status.hide", 5),
+    ]
+    assert loaded.settings.context == Settings().context
+    assert loaded.settings.budgets[0].max_tokens == 9
+
+
+def test_the_entry_that_is_wrong_goes_the_others_stay(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[[budget]]\nfiles = 5\nmax-tokens = 1\n[[budget]]\nfiles = "b"\nmax-tokens = 2\n'
+    )
+    loaded = load(None, None, env)
+    assert [budget.files for budget in loaded.settings.budgets] == [("b",)]
+    assert loaded.origins["budget[0]"].line == 4
+    assert loaded.origins["budget[0]"].path == ("budget", 1)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"model = '\xe4'\n", b"a\n\xff"])
+def test_bytes_that_are_no_text(content: bytes, tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_bytes(content)
+    (problem,) = load(None, None, env).problems
+    assert problem.message == "is not UTF-8"
+    assert (
+        problem.line == content.count(b"\n", 0, 3) + (0 if content.startswith(b"model") else 1) or 1
+    )
+
+
+def test_a_byte_order_mark_is_allowed(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_bytes(b'\xef\xbb\xbfmodel = "x"\n')
+    loaded = load(None, None, env)
+    assert (loaded.settings.model, loaded.problems) == ("x", ())
+
+
+def test_a_file_that_is_named_but_not_there(tmp_path: Path, env: dict[str, str]) -> None:
+    (problem,) = load(None, None, env).problems
+    assert problem.file == tmp_path / "config.toml"
+    assert "no such file (named by TOKEN_SIDECAR_CONFIG)" in problem.message
+
+
+def test_a_folder_in_its_place(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "config.toml").mkdir()
+    (problem,) = load(None, None, env).problems
+    assert "cannot be read" in problem.message
+
+
+@pytest.mark.parametrize("variable", ["x", "-1", "0", "1.5", "9" * 40])
+def test_a_bad_context_max_tokens(variable: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("")
+    env = {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "c.toml"), "CONTEXT_MAX_TOKENS": variable}
+    loaded = load(None, None, env)
+    (problem,) = loaded.problems
+    assert str(problem).startswith("environment settings: CONTEXT_MAX_TOKENS: must be")
+    assert loaded.settings == Settings()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 5000,
+        "a = " + "[" * 5000,
+        "\x00",
+        "= 1\n" * 100,
+        "a = 1" + "0" * 5000,
+        'a = "' + "\\" * 999,
+        "[[budget]]\n" * 2000,
+        "a.b.c.d = 1\na.b = 2",
+        "[budget]\n[[budget]]",
+        "d = 2020-01-01\n[context]\nlimit = 12:00:00",
+        "[[budget]]\nfiles = []\nmax-tokens = " + "9" * 4000,
+    ],
+)
+def test_garbage_never_raises(text: str, tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    loaded = load(None, None, env)
+    assert loaded.problems
+    assert len(loaded.problems) <= 4100
+    assert isinstance(loaded.settings, Settings)
+
+
+@pytest.mark.parametrize("editor", [{"context": []}, {"budget": {}}, {"budget": [1]}, {"x": 1}])
+def test_an_editor_that_sends_nonsense(editor: dict[str, Any]) -> None:
+    loaded = load(None, editor, {"TOKEN_SIDECAR_CONFIG": os.devnull})
+    assert len(loaded.problems) == 1
+    assert loaded.problems[0].source == "editor"
+    assert loaded.settings == Settings()

@@ -1,0 +1,221 @@
+"""Layers, trust and origins of the configuration."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.config.load import find_root, load
+from sidecar.config.paths import cache_dir, config_file, state_dir, watched_paths
+from sidecar.config.settings import TRUSTED, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTRACT_EXAMPLE = """\
+model = "gpt-5"
+presets = false                 # budgets for well-known prompt files
+[tokenize]
+use-endpoint = false            # false: not even a probe
+[[endpoint]]                    # none by default
+url = "http://127.0.0.1:8080"
+models = ["qwen-*"]
+api-key-env = "LLAMA_API_KEY"
+[[tokenizer]]                   # none by default
+models = ["llama-3*"]
+file = "~/models/llama-3/tokenizer.json"
+[[price]]                       # USD a million tokens, for models that no list prices
+models = ["qwen-*"]
+input = 0.0
+output = 0.0
+[context]
+# limit = 32768
+reserve = 500
+warn-at = [0.8, 0.95]
+keep-turns = 4
+[cost]
+soft-cap-usd = 5.0
+hard-cap-usd = 20.0
+[[budget]]
+files = "AGENTS.md"
+max-tokens = 2000
+warn-at = 0.9
+[[budget]]
+files = "prompts/**/*.md"
+max-tokens = 8000
+truncation = "middle"
+sections = { "Context" = 1500, "Plan > Recent diffs" = 1200 }
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def user_file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+@pytest.fixture
+def env(user_file: Path, tmp_path: Path) -> dict[str, str]:
+    user_file.write_text("")
+    return {"TOKEN_SIDECAR_CONFIG": str(user_file), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}
+
+
+def test_nothing_written_gives_the_defaults(root: Path, env: dict[str, str]) -> None:
+    loaded = load(root, None, env)
+    assert loaded.settings == Settings()
+    assert loaded.problems == ()
+    assert {str(origin) for origin in loaded.origins.values()} == {"default"}
+
+
+def test_the_example_of_the_contract(user_file: Path, env: dict[str, str]) -> None:
+    user_file.write_text(CONTRACT_EXAMPLE)
+    loaded = load(None, None, env)
+    assert loaded.problems == ()
+    settings = loaded.settings
+    assert settings.endpoints[0].api_key_env == "LLAMA_API_KEY"
+    assert settings.tokenizers[0].models == ("llama-3*",)
+    assert settings.prices[0].output == 0
+    assert settings.cost.hard_cap_usd == Decimal("20.0")
+    assert settings.budgets[0].files == ("AGENTS.md",)
+    assert settings.budgets[1].sections == {"Context": 1500, "Plan > Recent diffs": 1200}
+    assert str(loaded.origins["context.reserve"]) == f"{user_file}:18"
+    assert str(loaded.origins["budget[1]"]) == f"{user_file}:28"
+    assert str(loaded.origins["context.limit"]) == "default"
+
+
+def test_later_wins_key_by_key(root: Path, user_file: Path, env: dict[str, str]) -> None:
+    user_file.write_text('model = "a"\n[context]\nreserve = 1\nkeep-turns = 1\nlimit = 1\n')
+    (root / ".token-sidecar.toml").write_text('model = "b"\n[context]\nreserve = 2\n')
+    loaded = load(root, {"context": {"keepTurns": 3}, "model": None}, env)
+    context = loaded.settings.context
+    assert (loaded.settings.model, context.reserve, context.keep_turns, context.limit) == (
+        ("b", 2, 3, 1)
+    )
+    origins = {key: origin.source for key, origin in loaded.origins.items()}
+    assert origins["model"] == "project"
+    assert origins["context.reserve"] == "project"
+    assert origins["context.keep-turns"] == "editor"
+    assert origins["context.limit"] == "user"
+
+
+def test_lists_are_replaced_not_joined(root: Path, user_file: Path, env: dict[str, str]) -> None:
+    entry = '[[budget]]\nfiles = "{}"\nmax-tokens = 1\n'
+    user_file.write_text(entry.format("a") + entry.format("b"))
+    (root / ".token-sidecar.toml").write_text(entry.format("c"))
+    loaded = load(root, None, env)
+    assert [budget.files for budget in loaded.settings.budgets] == [("c",)]
+    assert [key for key in loaded.origins if key.startswith("budget[")] == ["budget[0]"]
+
+
+def test_own_file_goes_before_pyproject(root: Path, env: dict[str, str]) -> None:
+    (root / "pyproject.toml").write_text('[tool.token-sidecar]\nmodel = "pyproject"\n')
+    assert load(root, None, env).settings.model == "pyproject"
+    assert str(load(root, None, env).origins["model"]).endswith("pyproject.toml:2")
+    (root / ".token-sidecar.toml").write_text('model = "own"\n')
+    assert load(root, None, env).settings.model == "own"
+
+
+def test_pyproject_of_another_tool_is_none_of_our_business(root: Path, env: dict[str, str]) -> None:
+    (root / "pyproject.toml").write_text("[tool.other\nbroken")
+    assert load(root, None, env).problems == ()
+
+
+@pytest.mark.parametrize("key", sorted(TRUSTED))
+def test_a_project_cannot_set_a_trusted_key(key: str, root: Path, env: dict[str, str]) -> None:
+    (root / ".token-sidecar.toml").write_text(f'model = "m"\n[{key}]\nurl = "http://evil"\n')
+    loaded = load(root, None, env)
+    assert loaded.settings == Settings(model="m")
+    (problem,) = loaded.problems
+    assert (problem.key, problem.line, problem.severity) == (key, 2, "warning")
+    assert "only from your own settings" in problem.message
+
+
+def test_the_editor_speaks_camel_case(root: Path, env: dict[str, str]) -> None:
+    section = {
+        "inlayHints": True,
+        "tokenize": {"useEndpoint": True},
+        "endpoint": [{"url": "http://127.0.0.1:1", "apiKeyEnv": "KEY"}],
+        "budget": [{"files": "a.md", "maxTokens": 5, "sections": {"Plan > recentDiffs": 2}}],
+        "cost": {"sessionHardCapUsd": 0.1},
+        "server": {"path": "/x"},
+    }
+    loaded = load(root, section, env)
+    assert loaded.problems == ()
+    settings = loaded.settings
+    assert settings.inlay_hints
+    assert settings.tokenize.use_endpoint
+    assert settings.endpoints[0].api_key_env == "KEY"
+    assert settings.budgets[0].sections == {"Plan > recentDiffs": 2}
+    assert settings.cost.session_hard_cap_usd == Decimal("0.1")
+
+
+def test_problems_in_the_editors_section_use_its_spelling(env: dict[str, str]) -> None:
+    loaded = load(None, {"inlayHint": True}, env)
+    (problem,) = loaded.problems
+    assert str(problem) == "editor settings: inlayHint: unknown key; did you mean inlayHints?"
+
+
+@pytest.mark.parametrize(
+    ("written", "variable", "limit", "source"),
+    [
+        (None, "4096", 4096, "environment"),
+        (8192, "4096", 4096, "environment"),
+        (2048, "4096", 2048, "user"),
+        (2048, "", 2048, "user"),
+    ],
+)
+def test_context_max_tokens_caps_the_limit(
+    written: int | None,
+    variable: str,
+    limit: int,
+    source: str,
+    user_file: Path,
+    env: dict[str, str],
+) -> None:
+    user_file.write_text(f"[context]\nlimit = {written}\n" if written else "")
+    loaded = load(None, None, {**env, "CONTEXT_MAX_TOKENS": variable})
+    assert loaded.settings.context.limit == limit
+    assert loaded.origins["context.limit"].source == source
+
+
+def test_paths_are_named_by_the_environment(
+    root: Path, tmp_path: Path, env: dict[str, str]
+) -> None:
+    assert config_file(env) == tmp_path / "config.toml"
+    assert state_dir(env) == tmp_path / "state"
+    assert cache_dir(env) == tmp_path / "state" / "cache"
+    assert [path.name for path in watched_paths(root, env)] == [
+        "config.toml",
+        ".token-sidecar.toml",
+        "pyproject.toml",
+    ]
+    assert not state_dir(env).exists()
+
+
+def test_paths_without_names_are_the_users_own() -> None:
+    assert config_file({}).name == "config.toml"
+    assert "token-sidecar" in str(config_file({}))
+    assert "token-sidecar" in str(state_dir({}))
+    assert "token-sidecar" in str(cache_dir({}))
+
+
+def test_find_root_goes_up_to_the_configuration(root: Path) -> None:
+    deep = root / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "x.md").write_text("")
+    (root / "pyproject.toml").write_text("[tool.token-sidecar]\n")
+    assert find_root(deep / "x.md") == root
+    (root / "a" / "pyproject.toml").write_text("[tool.other]\n")
+    assert find_root(deep) == root
+    (root / "a" / ".git").mkdir()
+    assert find_root(deep) == root / "a"
+    (deep / ".token-sidecar.toml").write_text("")
+    assert find_root(deep) == deep

@@ -1,0 +1,144 @@
+"""Positions in TOML: what stands at a span is what `tomllib` reads there."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.config.toml_repair import parse
+from sidecar.config.toml_spans import Span, line_of, toml_spans
+
+EXAMPLE = '''\
+# a comment = "not a key"
+title = "one # two" # three
+"quoted \\u00e9 key".'dotted "literal"' = [1, [2, "]"], { a = 3 }] # end
+multi = """
+x = 1
+""" # after
+raw = \'\'\'
+[not.a.table]
+\'\'\'\'
+[table]
+  inner = {a = 1, b.c = "}"}
+list = [
+  1, # one
+  { x = [ 'a' ] },
+]
+[[rows]]
+n = 1
+[[rows]]
+n = 2
+[rows.sub]
+m = 3
+[[rows.deep]]
+k = 1979-05-27T07:32:00Z
+'''
+
+
+def at(values: object, path: tuple[str | int, ...]) -> object:
+    for part in path:
+        assert isinstance(values, dict | list)
+        values = values[part]  # type: ignore[index]
+    return values
+
+
+def is_header(text: str, span: Span) -> bool:
+    line_start = text.rfind("\n", 0, span.start) + 1
+    return text[line_start : span.start].strip() == "" and text[span.start] == "["
+
+
+def assert_true_to_tomllib(text: str) -> None:
+    values = tomllib.loads(text)
+    spans = toml_spans(text)
+    for path, span in spans.items():
+        assert span.line == text.count("\n", 0, span.start) + 1
+        if not is_header(text, span):
+            written = text[span.start : span.end]
+            assert tomllib.loads(f"x = {written}")["x"] == at(values, path)
+    assert all(path in spans for path in leaves(values))
+
+
+def leaves(values: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    if isinstance(values, dict):
+        return [leaf for key, value in values.items() for leaf in leaves(value, (*path, key))]
+    if isinstance(values, list):
+        return [leaf for at, value in enumerate(values) for leaf in leaves(value, (*path, at))]
+    return [path]
+
+
+def test_every_way_of_writing() -> None:
+    assert_true_to_tomllib(EXAMPLE)
+    spans = toml_spans(EXAMPLE)
+    assert spans["rows", 1, "sub", "m"].line == 21
+    assert spans["rows", 1, "deep", 0, "k"].line == 23
+    assert spans["table", "list", 1, "x", 0].line == 14
+
+
+def test_carriage_returns() -> None:
+    assert_true_to_tomllib(EXAMPLE.replace("\n", "\r\n"))
+
+
+def test_a_line_for_what_is_not_there() -> None:
+    spans = toml_spans(EXAMPLE)
+    assert line_of(spans, ("rows", 1, "missing")) == 18
+    assert line_of(spans, ("rows",)) == 16
+    assert line_of(spans, ("nowhere", "x")) is None
+
+
+keys = st.one_of(
+    st.from_regex(r"[A-Za-z0-9_-]{1,6}", fullmatch=True),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6).map(json.dumps),
+)
+scalars = st.one_of(
+    st.booleans().map(lambda value: "true" if value else "false"),
+    st.integers(-(10**9), 10**9).map(str),
+    st.floats(allow_nan=False, allow_infinity=False, width=16).map(repr),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"])).map(
+        lambda text: json.dumps(text, ensure_ascii=False)
+    ),
+    st.from_regex(r"'[^'\x00-\x1f\x7f\ud800-\udfff]*'", fullmatch=True),
+    st.from_regex(r'"""[a-z#=\[\] \n]*"""', fullmatch=True),
+)
+blanks = st.sampled_from(["", " ", "\n", " # a ] comment, }\n", "\t"])
+
+
+def lists(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    items = st.lists(st.tuples(blanks, inner, blanks).map("".join), max_size=4)
+    return st.tuples(items, blanks).map(lambda made: "[" + ",".join(made[0]) + made[1] + "]")
+
+
+def tables(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pairs = st.lists(st.tuples(keys, inner), max_size=3)
+    return pairs.map(lambda made: "{ " + ", ".join(f"{key} = {value}" for key, value in made) + "}")
+
+
+values = st.recursive(scalars, lambda inner: st.one_of(lists(inner), tables(inner)), max_leaves=6)
+pairs = st.tuples(keys, values).map(lambda pair: f"{pair[0]} = {pair[1]}")
+headers = st.tuples(keys, st.sampled_from(["[{}]", "[[{}]]", "[ {} ] # x"])).map(
+    lambda made: made[1].format(made[0])
+)
+documents = st.lists(st.one_of(pairs, headers, st.just(""), st.just("# c")), max_size=8)
+
+
+@given(documents)
+def test_positions_are_those_of_tomllib(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        toml_spans(text)  # not TOML (a key twice): no positions are promised, and nothing raises
+    else:
+        assert_true_to_tomllib(text)
+
+
+@given(st.text("[]{}\"'=,.#\\\n\r ab1é"))
+def test_nothing_raises_on_any_text(text: str) -> None:
+    toml_spans(text)
+    parsed = parse(text)
+    assert tomllib.loads(parsed.text) == parsed.values
+    for problem in parsed.problems:
+        assert 1 <= problem.line <= text.count("\n") + 1
+        assert problem.message
