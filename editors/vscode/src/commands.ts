@@ -1,0 +1,200 @@
+import {
+  type CodeAction,
+  type ExtensionContext,
+  type QuickPickItem,
+  QuickPickItemKind,
+  Range,
+  type TextEditor,
+  WorkspaceEdit,
+  commands,
+  window,
+  workspace,
+} from "vscode";
+import { showCostReport } from "./costReport";
+import { how, number, reason, tokens, usd } from "./format";
+import { installServer } from "./managed";
+import type { Capability, ContextUsage, Count, CountResult, Fitted, ModelInfo } from "./protocol";
+import type { Server } from "./server";
+import { countSelections } from "./status";
+import { workspaceParam } from "./workspaceParam";
+
+const COMPARED = "comparedModels";
+const FIT_TITLE = "Fit to budget";
+
+type Action = (...args: unknown[]) => Promise<unknown>;
+
+/** The palette's commands by the last part of their id. */
+export function actions(context: ExtensionContext, server: Server): Record<string, Action> {
+  return {
+    count: () => count(server),
+    compareModels: () => compareModels(server, context),
+    contextUsage: () => contextUsage(server),
+    costReport: () => showCostReport(server),
+    fitToBudget: () => fitToBudget(server),
+    selectModel: (model) => selectModel(server, typeof model === "string" ? model : undefined),
+    resetContext: () => resetContext(server),
+    probeEndpoints: () => probeEndpoints(server),
+    restart: () => server.restart(),
+    showLog: (): Promise<void> => {
+      server.log.show();
+      return Promise.resolve();
+    },
+    installServer: () => installServer(context, server.log).then(() => server.restart()),
+    showMenu,
+  };
+}
+
+/** Register them; what one throws is shown as it is. */
+export function registerCommands(context: ExtensionContext, server: Server): void {
+  for (const [name, action] of Object.entries(actions(context, server))) {
+    const run = (...args: unknown[]): Promise<unknown> =>
+      action(...args).catch((error: unknown) => {
+        void window.showErrorMessage(`Token Sidecar: ${reason(error)}`);
+      });
+    context.subscriptions.push(commands.registerCommand(`tokenSidecar.${name}`, run));
+  }
+}
+
+function activeEditor(): TextEditor {
+  if (!window.activeTextEditor) throw new Error("open a text document first");
+  return window.activeTextEditor;
+}
+
+async function count(server: Server): Promise<{ document: CountResult; selection: CountResult | null }> {
+  const editor = activeEditor();
+  const textDocument = { uri: server.uri(editor.document.uri) };
+  const document = await server.request<CountResult>("tokens/count", { textDocument });
+  const selection = (await countSelections(server, editor)) ?? null;
+  const selected = selection ? `, selection ${tokens(selection)}` : "";
+  void window.showInformationMessage(`${tokens(document)} tokens${selected} (${document.model}: ${how(document)})`);
+  return { document, selection };
+}
+
+async function models(server: Server): Promise<(QuickPickItem & { id: string })[]> {
+  const known = await server.request<ModelInfo[]>("models/list", {});
+  return known.map((model) => ({
+    id: model.id,
+    label: model.provider && !model.id.includes("/") ? `${model.provider}/${model.id}` : model.id,
+    description: model.contextWindow === null ? "" : `${number(model.contextWindow)} tokens`,
+    detail: `${model.tokenizer}, ${model.method}`,
+  }));
+}
+
+async function compareModels(server: Server, context: ExtensionContext): Promise<Count[] | undefined> {
+  const textDocument = { uri: server.uri(activeEditor().document.uri) };
+  const before = context.globalState.get<string[]>(COMPARED, []);
+  const items = (await models(server)).map((item) => ({ ...item, picked: before.includes(item.id) }));
+  const picked = await window.showQuickPick(items, {
+    canPickMany: true,
+    matchOnDescription: true,
+    title: "Compare models: count this document for",
+  });
+  if (!picked?.length) return undefined;
+  const ids = picked.map((item) => item.id);
+  await context.globalState.update(COMPARED, ids);
+  const result = await server.request<CountResult>("tokens/count", { textDocument, models: ids });
+  const counts = (result.models ?? []).sort((a, b) => a.tokens - b.tokens);
+  await window.showQuickPick(counts.map(comparison), { title: "The same document for each model" });
+  return counts;
+}
+
+function comparison(each: Count): QuickPickItem {
+  const share = each.percent === null ? "" : `, ${each.percent} % of the window`;
+  const cost = each.inputCostUsd === null ? "" : `, ${usd(each.inputCostUsd)} as input`;
+  return { label: `${tokens(each)} tokens`, description: each.model, detail: how(each) + share + cost };
+}
+
+async function contextUsage(server: Server): Promise<ContextUsage> {
+  const usage = await server.request<ContextUsage>("context/usage", workspaceParam());
+  await commands.executeCommand("tokenSidecar.context.focus");
+  return usage;
+}
+
+/** The server's own fixes; where it has none to offer, a size that the user names. */
+async function fitToBudget(server: Server): Promise<boolean> {
+  const { document } = activeEditor();
+  const whole = new Range(0, 0, document.lineCount, 0);
+  const found = await commands.executeCommand<CodeAction[] | undefined>(
+    "vscode.executeCodeActionProvider", document.uri, whole, "quickfix", 20,
+  );
+  const fixes = (found ?? []).filter((each) => each.title.startsWith(FIT_TITLE));
+  if (fixes.length === 0) return fitToSize(server);
+  const choices = fixes.map((fix) => ({ label: fix.title, fix }));
+  const chosen = choices.length === 1 ? choices[0] : await window.showQuickPick(choices, { title: FIT_TITLE });
+  if (!chosen) return false;
+  const { edit, command } = chosen.fix;
+  if (edit && !(await workspace.applyEdit(edit))) throw new Error("the edit could not be applied");
+  if (command) await commands.executeCommand(command.command, ...((command.arguments ?? []) as unknown[]));
+  return true;
+}
+
+async function fitToSize(server: Server): Promise<boolean> {
+  const { document } = activeEditor();
+  const version = document.version;
+  const answer = await window.showInputBox({
+    title: "Fit to budget: at most how many tokens?",
+    prompt: "No budget of this document is exceeded. The middle is taken out; undo brings it back.",
+    validateInput: (text) => (/^\d+$/.test(text.trim()) ? undefined : "a whole number of tokens"),
+  });
+  if (answer === undefined) return false;
+  const params = { textDocument: { uri: server.uri(document.uri) }, maxTokens: Number(answer) };
+  const fitted = await server.request<Fitted>("tokens/fit", params);
+  if (!fitted.changed) {
+    void window.showInformationMessage(`It fits: ${number(fitted.tokens)} tokens.`);
+    return false;
+  }
+  if (document.version !== version) throw new Error("the document changed meanwhile: try again");
+  const edit = new WorkspaceEdit();
+  edit.replace(document.uri, new Range(0, 0, document.lineCount, 0), fitted.text);
+  return workspace.applyEdit(edit);
+}
+
+async function selectModel(server: Server, named?: string): Promise<string | undefined> {
+  const model = named ?? (await window.showQuickPick(await models(server), { title: "Count for the model" }))?.id;
+  if (model) await server.request<ContextUsage>("context/set", { ...workspaceParam(), model });
+  return model;
+}
+
+async function resetContext(server: Server): Promise<ContextUsage> {
+  return server.request<ContextUsage>("context/reset", workspaceParam());
+}
+
+async function probeEndpoints(server: Server): Promise<Capability[]> {
+  const found = await server.request<Capability[]>("capabilities/probe", {});
+  if (found.length === 0) {
+    void window.showInformationMessage("No endpoint was probed: tokenSidecar.endpoint names none, or tokenSidecar.tokenize.useEndpoint is off.");
+    return found;
+  }
+  const items = found.map((each) => ({
+    label: each.endpoint,
+    description: [each.server, each.model].filter(Boolean).join(", "),
+    detail: `text ${each.text}, chat ${each.chat}${each.limit === null ? "" : `, window ${number(each.limit)}`}`,
+  }));
+  void window.showQuickPick(items, { title: "Endpoints" });
+  return found;
+}
+
+const MENU: readonly (readonly [icon: string, label: string, command: string] | undefined)[] = [
+  ["symbol-numeric", "Count document and selection", "count"],
+  ["list-ordered", "Compare models", "compareModels"],
+  ["pie-chart", "Context usage", "contextUsage"],
+  ["credit-card", "Cost report", "costReport"],
+  ["fold", "Fit to budget", "fitToBudget"],
+  undefined,
+  ["symbol-parameter", "Select model", "selectModel"],
+  ["clear-all", "Reset context", "resetContext"],
+  ["plug", "Probe endpoints", "probeEndpoints"],
+  undefined,
+  ["debug-restart", "Restart server", "restart"],
+  ["output", "Show log", "showLog"],
+];
+
+async function showMenu(): Promise<void> {
+  const items = MENU.map((entry) =>
+    entry
+      ? { label: `$(${entry[0]}) ${entry[1]}`, command: entry[2] }
+      : { label: "", command: "", kind: QuickPickItemKind.Separator },
+  );
+  const chosen = await window.showQuickPick(items, { title: "Token Sidecar" });
+  if (chosen) await commands.executeCommand(`tokenSidecar.${chosen.command}`);
+}

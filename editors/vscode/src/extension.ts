@@ -1,0 +1,27 @@
+import { type ExtensionContext, window, workspace } from "vscode";
+import { registerCommands } from "./commands";
+import { ContextView } from "./contextView";
+import { Server } from "./server";
+import { SECTION } from "./settings";
+import { StatusBar, languageStatus } from "./status";
+
+let server: Server | undefined;
+
+/** Starts the server and shows what it says. Every number is worked out there. */
+export function activate(context: ExtensionContext): void {
+  const log = window.createOutputChannel("Token Sidecar", { log: true });
+  const running = (server = new Server(context, log));
+  context.subscriptions.push(log, new StatusBar(running), new ContextView(running), languageStatus(running));
+  registerCommands(context, running);
+  context.subscriptions.push(
+    workspace.onDidChangeConfiguration((event) => {
+      if (event.affectsConfiguration(`${SECTION}.server`)) void running.restart();
+    }),
+  );
+  // Not awaited: opening the window never waits for a process.
+  void running.restart();
+}
+
+export async function deactivate(): Promise<void> {
+  await server?.dispose();
+}

@@ -1,0 +1,94 @@
+import { execFile } from "node:child_process";
+import { constants, promises as fs } from "node:fs";
+import { homedir } from "node:os";
+import { delimiter, isAbsolute, join } from "node:path";
+import { promisify } from "node:util";
+import { type ExtensionContext, workspace } from "vscode";
+import { SECTION } from "./settings";
+
+const run = promisify(execFile);
+const WINDOWS = process.platform === "win32";
+const OLDEST_PYTHON = [3, 11] as const;
+
+/** A program with its arguments, and where it was found. */
+export interface ServerCommand {
+  command: string;
+  args: string[];
+  origin: "setting" | "PATH" | "managed environment" | "Python";
+}
+
+/** The server's command, or undefined when there is none; throws when the setting names no program. */
+export async function findServer(context: ExtensionContext): Promise<ServerCommand | undefined> {
+  const named = workspace.getConfiguration(SECTION).get<string>("server.path", "").trim();
+  if (named) return fromSetting(named);
+  const onPath = await onPathVariable("token-sidecar");
+  if (onPath) return { command: onPath, args: ["serve"], origin: "PATH" };
+  const managed = managedProgram(context, "token-sidecar");
+  if (await executable(managed)) return { command: managed, args: ["serve"], origin: "managed environment" };
+  return fromPython();
+}
+
+async function fromSetting(named: string): Promise<ServerCommand> {
+  const path = named.startsWith("~") ? join(homedir(), named.slice(1)) : named;
+  const command = isAbsolute(path) ? path : await onPathVariable(path);
+  if (!command || !(await executable(command))) {
+    throw new Error(`the setting tokenSidecar.server.path names no program: ${named}`);
+  }
+  return { command, args: ["serve"], origin: "setting" };
+}
+
+async function fromPython(): Promise<ServerCommand | undefined> {
+  const python = await findPython();
+  if (!python) return undefined;
+  // -P: without it a workspace's own `sidecar/` folder would be run.
+  const args = ["-P", "-m", "sidecar"];
+  const { stdout } = await run(python, [...args, "--version"], { timeout: 10_000 }).catch(() => ({ stdout: "" }));
+  if (!stdout.includes("token-sidecar")) return undefined;
+  return { command: python, args: [...args, "serve"], origin: "Python" };
+}
+
+/** A Python of 3.11 or later on PATH. */
+export async function findPython(): Promise<string | undefined> {
+  for (const name of ["python3", "python"]) {
+    const path = await onPathVariable(name);
+    if (path && (await recentEnough(path))) return path;
+  }
+  return undefined;
+}
+
+async function recentEnough(python: string): Promise<boolean> {
+  const test = `import sys; sys.exit(sys.version_info < (${OLDEST_PYTHON.join(", ")}))`;
+  return run(python, ["-c", test], { timeout: 10_000 }).then(
+    () => true,
+    () => false,
+  );
+}
+
+/** The folder of the environment that "Install Server" makes: one for each version of this extension. */
+export function managedFolder(context: ExtensionContext): string {
+  const { version } = context.extension.packageJSON as { version: string };
+  return join(context.globalStorageUri.fsPath, `server-${version}`);
+}
+
+/** A program of the managed environment. */
+export function managedProgram(context: ExtensionContext, name: string): string {
+  return join(managedFolder(context), WINDOWS ? "Scripts" : "bin", WINDOWS ? `${name}.exe` : name);
+}
+
+async function onPathVariable(name: string): Promise<string | undefined> {
+  const names = WINDOWS ? [`${name}.exe`, `${name}.cmd`] : [name];
+  for (const folder of (process.env["PATH"] ?? "").split(delimiter)) {
+    // An empty or relative entry would be looked up in the workspace.
+    for (const path of isAbsolute(folder) ? names.map((each) => join(folder, each)) : []) {
+      if (await executable(path)) return path;
+    }
+  }
+  return undefined;
+}
+
+async function executable(path: string): Promise<boolean> {
+  return fs.access(path, constants.X_OK).then(
+    async () => (await fs.stat(path)).isFile(),
+    () => false,
+  );
+}

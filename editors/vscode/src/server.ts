@@ -1,0 +1,164 @@
+import { homedir } from "node:os";
+import {
+  type CancellationToken,
+  type Disposable,
+  EventEmitter,
+  type ExtensionContext,
+  type LogOutputChannel,
+  Uri,
+  commands,
+  window,
+} from "vscode";
+import { CloseAction, ErrorAction, LanguageClient, RevealOutputChannelOn } from "vscode-languageclient/node";
+import type { CloseHandlerResult, LanguageClientOptions } from "vscode-languageclient/node";
+import { reason } from "./format";
+import { type ServerCommand, findServer } from "./locate";
+import type { ContextWarning, StatusUpdate } from "./protocol";
+import { SECTION, serverKeys, writtenSettings } from "./settings";
+
+const MOST_RESTARTS = 3;
+const RESTART_WINDOW_MS = 3 * 60_000;
+
+/** Documents that are counted: files, new ones, and those of a virtual workspace. */
+export const DOCUMENTS = ["file", "untitled", "vscode-vfs"].map((scheme) => ({ scheme }));
+
+export interface Health {
+  state: "starting" | "running" | "stopped" | "missing";
+  detail: string;
+}
+
+/** One server process for all folders of the window: starts it, keeps it running, asks it. */
+export class Server implements Disposable {
+  private client: LanguageClient | undefined;
+  private ends: number[] = [];
+  private work = Promise.resolve();
+  private readonly healthChanged = new EventEmitter<Health>();
+  private readonly statusArrived = new EventEmitter<StatusUpdate>();
+  readonly onHealth = this.healthChanged.event;
+  readonly onStatus = this.statusArrived.event;
+
+  constructor(
+    private readonly context: ExtensionContext,
+    readonly log: LogOutputChannel,
+  ) {}
+
+  /** Stop the server if it runs, look for it again and start it. One at a time. */
+  restart(): Promise<void> {
+    this.ends = [];
+    return this.enqueue();
+  }
+
+  /** Ask the server; throws an error with a message for the user. */
+  async request<R>(method: string, params: object, token?: CancellationToken): Promise<R> {
+    const client = this.client;
+    if (!client?.isRunning()) throw new Error("the server is not running: use Token Sidecar: Restart Server");
+    return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);
+  }
+
+  /** The document's name in the protocol. */
+  uri(uri: Uri): string {
+    return this.client?.code2ProtocolConverter.asUri(uri) ?? uri.toString();
+  }
+
+  async dispose(): Promise<void> {
+    await this.shut();
+    this.healthChanged.dispose();
+    this.statusArrived.dispose();
+  }
+
+  private enqueue(): Promise<void> {
+    this.work = this.work.then(() => this.shut()).then(() => this.launch());
+    return this.work;
+  }
+
+  private async shut(): Promise<void> {
+    const client = this.client;
+    this.client = undefined;
+    await client?.dispose().catch((error: unknown) => {
+      this.log.warn(`stopping the server: ${reason(error)}`);
+    });
+  }
+
+  private async launch(): Promise<void> {
+    this.healthChanged.fire({ state: "starting", detail: "starting" });
+    try {
+      const found = await findServer(this.context);
+      if (found) await this.run(found);
+      else this.missing("Its server, token-sidecar, was not found on PATH or in Python.");
+    } catch (error) {
+      this.missing(`Its server did not start: ${reason(error)}.`);
+    }
+  }
+
+  private async run(found: ServerCommand): Promise<void> {
+    this.log.info(`server (${found.origin}): ${[found.command, ...found.args].join(" ")}`);
+    const executable = { command: found.command, args: found.args, options: { cwd: homedir() } };
+    const client = new LanguageClient(SECTION, "Token Sidecar", executable, this.options());
+    client.onNotification("status/update", (update: StatusUpdate) => {
+      this.statusArrived.fire(update);
+    });
+    client.onNotification("context/warning", (warning: ContextWarning) => {
+      this.log.warn(warning.message);
+    });
+    this.client = client;
+    await client.start();
+    const version = client.initializeResult?.serverInfo?.version ?? "";
+    this.healthChanged.fire({ state: "running", detail: `${version} (${found.origin})`.trim() });
+  }
+
+  private options(): LanguageClientOptions {
+    const keys = serverKeys(this.context);
+    return {
+      documentSelector: DOCUMENTS,
+      outputChannel: this.log,
+      revealOutputChannelOn: RevealOutputChannelOn.Never,
+      initializationFailedHandler: () => false,
+      // Handled: the messages are ours.
+      errorHandler: {
+        error: () => ({ action: ErrorAction.Continue, handled: true }),
+        closed: (): CloseHandlerResult => {
+          this.ended();
+          return { action: CloseAction.DoNotRestart, handled: true };
+        },
+      },
+      middleware: {
+        workspace: {
+          configuration: (params, token, next) =>
+            params.items.every((item) => item.section === SECTION)
+              ? params.items.map((item) => writtenSettings(keys, item.scopeUri ? Uri.parse(item.scopeUri) : undefined))
+              : next(params, token),
+        },
+      },
+    };
+  }
+
+  /** The connection closed and nobody asked for it. */
+  private ended(): void {
+    if (!this.client?.initializeResult) return; // it never ran: start() says why
+    const now = Date.now();
+    this.ends = [...this.ends.filter((time) => now - time < RESTART_WINDOW_MS), now];
+    if (this.ends.length > MOST_RESTARTS) {
+      this.missing(`Its server ended ${this.ends.length} times in three minutes and was left stopped.`);
+      return;
+    }
+    const message = `Token Sidecar's server ended unexpectedly and is started again (${this.ends.length} of ${MOST_RESTARTS}).`;
+    void window.showWarningMessage(message, "Show Log").then((choice) => {
+      if (choice) this.log.show();
+    });
+    // After the client has cleaned up behind the closed connection.
+    setTimeout(() => void this.enqueue(), 0);
+  }
+
+  private missing(problem: string): void {
+    this.log.error(problem);
+    this.healthChanged.fire({ state: "missing", detail: problem });
+    const advice =
+      "Install it with `pipx install`, let the extension install it, or name it in tokenSidecar.server.path. " +
+      "Note that a remote VS Code takes PATH from your login shell.";
+    const choices = { "Install": "installServer", "Restart": "restart", "Show Log": "showLog" } as const;
+    const names = Object.keys(choices) as (keyof typeof choices)[];
+    void window.showErrorMessage(`Token Sidecar: ${problem} ${advice}`, ...names).then((choice) => {
+      if (choice) void commands.executeCommand(`${SECTION}.${choices[choice]}`);
+    });
+  }
+}

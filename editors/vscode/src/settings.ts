@@ -1,0 +1,43 @@
+import { type ExtensionContext, type Uri, workspace } from "vscode";
+
+export const SECTION = "tokenSidecar";
+
+interface Contribution {
+  properties: Record<string, unknown>;
+}
+
+/** The settings that are the server's, as this extension declares them (those of `server.*` are ours). */
+export function serverKeys(context: ExtensionContext): string[] {
+  const manifest = context.extension.packageJSON as { contributes: { configuration: Contribution[] } };
+  return manifest.contributes.configuration
+    .flatMap((group) => Object.keys(group.properties))
+    .map((key) => key.slice(SECTION.length + 1))
+    .filter((key) => !key.startsWith("server."));
+}
+
+/**
+ * What someone wrote, nested. Declared defaults are left out: the editor's settings are the last
+ * layer, and would hide a project's file.
+ */
+export function writtenSettings(keys: readonly string[], scope: Uri | undefined): Record<string, unknown> {
+  const config = workspace.getConfiguration(SECTION, scope ?? null);
+  const written: Record<string, unknown> = {};
+  for (const key of keys) {
+    const { globalValue, workspaceValue, workspaceFolderValue } = config.inspect(key) ?? {};
+    if ([globalValue, workspaceValue, workspaceFolderValue].some((value) => value !== undefined)) {
+      put(written, key.split("."), config.get(key));
+    }
+  }
+  return written;
+}
+
+function put(target: Record<string, unknown>, path: string[], value: unknown): void {
+  const [head, ...rest] = path;
+  if (head === undefined) return;
+  if (rest.length === 0) {
+    target[head] = value;
+    return;
+  }
+  const inner = (target[head] ??= {}) as Record<string, unknown>;
+  put(inner, rest, value);
+}

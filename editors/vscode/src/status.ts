@@ -1,0 +1,143 @@
+import {
+  CancellationTokenSource,
+  type Command,
+  Disposable,
+  LanguageStatusSeverity,
+  MarkdownString,
+  StatusBarAlignment,
+  type TextEditor,
+  ThemeColor,
+  languages,
+  window,
+  workspace,
+} from "vscode";
+import { tokens } from "./format";
+import type { CountResult, Severity, StatusUpdate } from "./protocol";
+import { DOCUMENTS, type Health, type Server } from "./server";
+
+const SELECTION_DELAY_MS = 75;
+const NO_DOCUMENT = "";
+const BACKGROUND: Record<Severity, string | undefined> = {
+  ok: undefined,
+  warning: "statusBarItem.warningBackground",
+  error: "statusBarItem.errorBackground",
+};
+
+/** The one status bar item: the server's last word on the active document, and the selection's count. */
+export class StatusBar implements Disposable {
+  private readonly item = window.createStatusBarItem("status", StatusBarAlignment.Right, 100);
+  private readonly updates = new Map<string, StatusUpdate>();
+  private readonly disposables: { dispose(): unknown }[];
+  private timer: NodeJS.Timeout | undefined;
+  private running: CancellationTokenSource | undefined;
+  private selection = "";
+
+  constructor(private readonly server: Server) {
+    this.item.name = "Token Sidecar";
+    this.item.command = "tokenSidecar.showMenu";
+    this.disposables = [
+      this.item,
+      server.onStatus((update) => {
+        this.updates.set(update.uri ?? NO_DOCUMENT, update);
+        this.render();
+      }),
+      server.onHealth(({ state }) => {
+        if (state !== "running") this.updates.clear();
+        this.render();
+      }),
+      window.onDidChangeActiveTextEditor(() => {
+        this.selectionChanged();
+      }),
+      window.onDidChangeTextEditorSelection(({ textEditor }) => {
+        if (textEditor === window.activeTextEditor) this.selectionChanged();
+      }),
+      workspace.onDidCloseTextDocument(({ uri }) => {
+        this.updates.delete(server.uri(uri));
+      }),
+    ];
+  }
+
+  dispose(): void {
+    clearTimeout(this.timer);
+    this.running?.cancel();
+    for (const each of this.disposables) each.dispose();
+  }
+
+  private render(): void {
+    const editor = window.activeTextEditor;
+    const update = this.updates.get(editor ? this.server.uri(editor.document.uri) : NO_DOCUMENT);
+    if (!update?.text) {
+      this.item.hide();
+      return;
+    }
+    const background = BACKGROUND[update.severity];
+    this.item.text = update.text + this.selection;
+    this.item.tooltip = tooltip(update);
+    this.item.backgroundColor = background ? new ThemeColor(background) : undefined;
+    this.item.show();
+  }
+
+  private selectionChanged(): void {
+    clearTimeout(this.timer);
+    this.running?.cancel();
+    const editor = window.activeTextEditor;
+    if (!editor || editor.selections.every((each) => each.isEmpty)) {
+      this.selection = "";
+      this.render();
+      return;
+    }
+    this.timer = setTimeout(() => void this.countSelection(editor), SELECTION_DELAY_MS);
+    this.render();
+  }
+
+  private async countSelection(editor: TextEditor): Promise<void> {
+    const source = (this.running = new CancellationTokenSource());
+    const result = await countSelections(this.server, editor, source).catch(() => undefined);
+    if (source.token.isCancellationRequested) return;
+    this.selection = result ? ` (${tokens(result)} selected)` : "";
+    this.render();
+  }
+}
+
+/** The selections of an editor, counted each on its own and summed; undefined when nothing is selected. */
+export async function countSelections(
+  server: Server,
+  editor: TextEditor,
+  source = new CancellationTokenSource(),
+): Promise<CountResult | undefined> {
+  const ranges = editor.selections.filter((each) => !each.isEmpty).map(({ start, end }) => ({ start, end }));
+  if (ranges.length === 0) return undefined;
+  const textDocument = { uri: server.uri(editor.document.uri) };
+  const result = await server.request<CountResult>("tokens/count", { textDocument, ranges }, source.token);
+  const counts = result.ranges ?? [];
+  const unsure = counts.find((each) => each.method !== "exact" && each.method !== "endpoint");
+  const sum = counts.reduce((total, each) => total + each.tokens, 0);
+  return { ...result, ...(unsure ?? counts[0]), tokens: sum };
+}
+
+function tooltip(update: StatusUpdate): MarkdownString {
+  const parts = [update.document, update.context, update.cost].map((part) => part?.tooltip).filter(Boolean);
+  return new MarkdownString(parts.join("\n\n---\n\n"), true);
+}
+
+const SEVERITY: Record<Health["state"], LanguageStatusSeverity> = {
+  starting: LanguageStatusSeverity.Information,
+  running: LanguageStatusSeverity.Information,
+  stopped: LanguageStatusSeverity.Warning,
+  missing: LanguageStatusSeverity.Error,
+};
+
+/** The server's health, in the language status of every document that is counted. */
+export function languageStatus(server: Server): Disposable {
+  const item = languages.createLanguageStatusItem("token-sidecar.health", DOCUMENTS);
+  const restart: Command = { title: "Restart", command: "tokenSidecar.restart" };
+  item.name = item.text = "Token Sidecar";
+  const subscription = server.onHealth(({ state, detail }) => {
+    item.busy = state === "starting";
+    item.severity = SEVERITY[state];
+    item.text = `Token Sidecar: ${state === "missing" ? "not running" : state}`;
+    item.detail = detail;
+    item.command = state === "running" ? { title: "Show Log", command: "tokenSidecar.showLog" } : restart;
+  });
+  return Disposable.from(item, subscription);
+}
