@@ -1,0 +1,108 @@
+"""Counts of documents that cost what an edit costs: pieces remember theirs, and they add up.
+
+Pieces never change, so a count can be filled in by any thread while the document is edited: no
+result can be stale. How far a tokenizer lets a text be cut, its attribute `cuts` says (see
+`sidecar.text.cuts.Cuts`; a tokenizer without it is counted in full).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, cast
+
+from sidecar.text.pieces import pieces_of, word_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sidecar.counting.count import Tokenizer
+    from sidecar.text.cuts import Cuts
+    from sidecar.text.document import TextDocument
+    from sidecar.text.pieces import Piece
+    from sidecar.text.positions import Range
+
+
+class Stopped(Exception):  # noqa: N818 - it is no error
+    """A count was given up because `should_stop` said so. What was counted is remembered."""
+
+
+def cuts_of(tokenizer: Tokenizer) -> Cuts:
+    """Which cuts leave a tokenizer's counts exact."""
+    return cast("Cuts", getattr(tokenizer, "cuts", "none"))
+
+
+def units_of(doc: TextDocument, tokenizer: Tokenizer) -> Sequence[Piece]:
+    """What to count of a document for a tokenizer: immutable, their counts add up.
+
+    A snapshot: safe to count in another thread while the document is edited.
+    """
+    cuts = cuts_of(tokenizer)
+    if cuts == "lines":
+        return doc.pieces
+    return word_pieces(doc.pieces) if cuts == "words" else (doc.whole,)
+
+
+def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
+    """Tokens of the whole document; only pieces that are new since the last count are tokenized."""
+    return count_pieces(units_of(doc, tokenizer), tokenizer)
+
+
+def range_tokens(doc: TextDocument, span: Range, tokenizer: Tokenizer) -> int:
+    """Tokens of a range counted as a text of its own, inner pieces remembered.
+
+    Raises ValueError for a negative or reversed range.
+    """
+    if cuts_of(tokenizer) == "lines":
+        return count_pieces(doc.pieces_in(span), tokenizer)
+    return count_text(doc.slice(span), tokenizer)
+
+
+def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
+    """How many characters a count of the document would have to tokenize now."""
+    name = tokenizer.name
+    return sum([len(piece) for piece in units_of(doc, tokenizer) if name not in piece.counts])
+
+
+def count_pieces(
+    pieces: Sequence[Piece],
+    tokenizer: Tokenizer,
+    should_stop: Callable[[], bool] | None = None,
+) -> int:
+    """The sum over pieces, each counted at most once and then remembered.
+
+    With `should_stop` (for work off the event loop) it is asked before each piece, and the other
+    threads get their turn after each. Raises Stopped when it says so.
+    """
+    name = tokenizer.name
+    known = [piece.counts.get(name) for piece in pieces]
+    total = 0
+    for piece, tokens in zip(pieces, known, strict=True):
+        if tokens is None:
+            tokens = _count_piece(piece, tokenizer, should_stop)
+        total += tokens
+    return total
+
+
+def _count_piece(piece: Piece, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None) -> int:
+    if should_stop is not None:
+        if should_stop():
+            raise Stopped
+        time.sleep(0)  # gives the GIL away: an engine may have held it for the last piece
+    tokens = tokenizer.count(piece.text)
+    piece.counts[tokenizer.name] = tokens
+    return tokens
+
+
+def count_text(
+    text: str, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None = None
+) -> int:
+    """Tokens of a text that is no document, in pieces where the tokenizer allows it.
+
+    Raises Stopped when `should_stop` says so.
+    """
+    if cuts_of(tokenizer) == "none":
+        return tokenizer.count(text)
+    pieces: Sequence[Piece] = pieces_of(text)
+    if cuts_of(tokenizer) == "words":
+        pieces = word_pieces(pieces)
+    return count_pieces(pieces, tokenizer, should_stop)

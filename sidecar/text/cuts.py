@@ -1,0 +1,68 @@
+"""Where a text may be cut so that the token counts of the two sides add up to the count of both.
+
+Byte-pair tokenizers split text by a regular expression and merge inside each match. None of the
+expressions looks behind, so a cut is exact where one match ends whatever follows, and where the
+matches before it stay the same when the text ends there. Two rules are known to hold:
+
+* **word cut** (gpt2, r50k, p50k, cl100k, o200k, Llama-3, Qwen, DeepSeek-V3): after a letter or an
+  ASCII digit, before a character that is neither letter, digit, mark nor apostrophe (the apostrophe
+  may begin a contraction that belongs to the word);
+* **line cut** (cl100k, o200k, Llama-3, Qwen, DeepSeek-V3; not gpt2, r50k, p50k): after a line feed
+  when the next line does not begin with `/` (o200k takes `/` into the punctuation before it) and
+  holds something visible after its indent (a blank tail is one match in cl100k).
+
+A line cut looks ahead over the indent: an edit behind a cut can void it. Neither rule ever cuts
+between `\\r` and `\\n`, or next to a surrogate on both sides.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Cuts = Literal["lines", "words", "none"]
+"""The rules a tokenizer obeys: `lines` both of them, `words` the word cut only, `none` neither."""
+
+# Letters that have been assigned since long before any tokenizer's Unicode tables, without the
+# marks, symbols and holes between them: Latin, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai,
+# kana, Han, Hangul. U+017F (which folds to s) is left out: engines disagree about it.
+LETTERS = (
+    "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017e\u0180-\u024f"
+    "\u0391-\u03a1\u03a3-\u03f5\u03f7-\u03ff\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0620-\u064a"
+    "\u0904-\u0939\u0e01-\u0e30\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe"
+    "\u3400-\u4db5\u4e00-\u9fa5\uac00-\ud7a3"
+)
+# ASCII but for letters, digits and the apostrophe; the usual CJK punctuation.
+BREAKS = (
+    "\\x00-\\x26\\x28-\\x2f\\x3a-\\x40\\x5b-\\x60\\x7b-\\x7f"
+    "\u3001\u3002\u300c\u300d\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
+)
+
+# Python's \s is wider than the tokenizers' (U+001C to U+001F), so \S here is the cautious one.
+_CUT = re.compile(rf"[{LETTERS}](?=[{BREAKS}])|\n(?!/)(?=[ \t]*+\S)")
+_WORD = re.compile(rf"[{LETTERS}][{BREAKS}]")
+_LINE_START = re.compile(r"(?!/)[ \t]*+\S")
+
+
+def next_cut(text: str, start: int) -> int | None:
+    """The first safe cut after `text[start]`, as an offset in `text`; None where there is none.
+
+    Linear in the distance searched.
+    """
+    match = _CUT.search(text, start)
+    return match.end() if match else None
+
+
+def is_word_cut(before: str, after: str) -> bool:
+    """Whether a word cut lies between two neighbouring texts."""
+    return _WORD.match(before[-1:] + after[:1]) is not None
+
+
+def is_cut(before: str, after: str) -> bool:
+    """Whether a safe cut lies between two neighbouring texts.
+
+    `after` must reach to a safe cut or the end of the document, so that its indent can be judged.
+    """
+    if is_word_cut(before, after):
+        return True
+    return before.endswith("\n") and _LINE_START.match(after) is not None
