@@ -14,6 +14,7 @@ Json: TypeAlias = Mapping[str, Any]
 
 _WRAPPERS = ("usage", "usageMetadata", "usage_metadata", "stats", "meta", "timings")
 _NESTED = ("response", "message", "metadata")
+_TICKS_PER_USD = Decimal(10**10)
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -39,35 +40,40 @@ def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
     leave open. None where nothing in it is a usage. Raises VendorFormatError where a number of
     tokens is not a whole number >= 0.
     """
+    return _find(obj, format, depth=3)
+
+
+def _find(obj: object, format: str | None, depth: int) -> Usage | None:
     if not isinstance(obj, Mapping):
         return None
     for markers, read in _READERS:
-        if any(_present(obj.get(key)) for key in markers):
+        if any(obj.get(key) is not None for key in markers):
             return read(_with_xai_total(obj) if format == "xai" else obj)
-    for key in (*_WRAPPERS, *_NESTED):
-        inner = normalise_usage(obj.get(key), format)
+    for key in (*_WRAPPERS, *_NESTED) if depth else ():
+        inner = _find(obj.get(key), format, depth - 1)
         if inner is not None:
             return inner
     return None
 
 
 def reported_cost(obj: object) -> Decimal | None:
-    """The USD that the reply itself says it cost (OpenRouter, LiteLLM), else None.
+    """The USD that a reply, or its usage, itself says it cost; None where it does not.
 
-    With a key of one's own at OpenRouter (`is_byok`) its `cost` is the fee alone: the upstream
-    vendor's bill is added.
+    OpenRouter says `cost`, the fee alone where the key is one's own (`is_byok`): the upstream
+    vendor's bill is added. LiteLLM says `response_cost`, xAI ticks of 1e-10 USD
+    (docs.x.ai/developers/cost-tracking).
     """
     if not isinstance(obj, Mapping):
         return None
-    usage = obj.get("usage", obj)
-    hidden = obj.get("_hidden_params")
-    cost = _decimal(usage.get("cost")) if isinstance(usage, Mapping) else None
-    if cost is None and isinstance(hidden, Mapping):
-        cost = _decimal(hidden.get("response_cost"))
-    if cost is None:
-        cost = _decimal(obj.get("response_cost"))
-    if cost is not None and isinstance(usage, Mapping) and usage.get("is_byok") is True:
+    usage = _part(obj, "usage") or obj
+    cost = _decimal(usage.get("cost"))
+    if cost is not None and usage.get("is_byok") is True:
         cost += _decimal(_part(usage, "cost_details").get("upstream_inference_cost")) or Decimal(0)
+    ticks = _decimal(usage.get("cost_in_usd_ticks"))
+    if cost is None and ticks is not None:
+        cost = ticks / _TICKS_PER_USD
+    for holder in (obj, _part(obj, "_hidden_params")):
+        cost = cost if cost is not None else _decimal(holder.get("response_cost"))
     return cost
 
 
@@ -271,10 +277,6 @@ def _whole(value: object, name: str) -> int:
 def _part(usage: Json, name: str) -> Json:
     value = usage.get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def _present(value: object) -> bool:
-    return value is not None
 
 
 def _decimal(value: object) -> Decimal | None:
