@@ -19,12 +19,29 @@ import { SECTION, serverKeys, writtenSettings } from "./settings";
 const MOST_RESTARTS = 3;
 const RESTART_WINDOW_MS = 3 * 60_000;
 
+const HOW_TO_INSTALL =
+  "Let the extension install it, put token-sidecar on PATH, or name it in the setting tokenSidecar.server.path. " +
+  "(A remote VS Code takes PATH from your login shell.)";
+const CHOICES = {
+  "Install": { command: "tokenSidecar.installServer", arguments: [] },
+  "Restart": { command: "tokenSidecar.restart", arguments: [] },
+  "Show Log": { command: "tokenSidecar.showLog", arguments: [] },
+  "Open Settings": { command: "workbench.action.openSettings", arguments: ["tokenSidecar.server.path"] },
+} as const;
+
 /** Documents that are counted: files, new ones, and those of a virtual workspace. */
 export const DOCUMENTS = ["file", "untitled", "vscode-vfs"].map((scheme) => ({ scheme }));
 
 export interface Health {
-  state: "starting" | "running" | "stopped" | "missing";
+  state: "starting" | "running" | "stopped";
   detail: string;
+}
+
+/** What it has to say goes to the log; messages to the user are ours. */
+class QuietClient extends LanguageClient {
+  override error(message: string, data?: unknown): void {
+    super.error(message, data, false);
+  }
 }
 
 /** One server process for all folders of the window: starts it, keeps it running, asks it. */
@@ -84,16 +101,17 @@ export class Server implements Disposable {
     try {
       const found = await findServer(this.context);
       if (found) await this.run(found);
-      else this.missing("Its server, token-sidecar, was not found on PATH or in Python.");
+      else this.failed(`Its server was not found. ${HOW_TO_INSTALL}`, "Install", "Open Settings");
     } catch (error) {
-      this.missing(`Its server did not start: ${reason(error)}.`);
+      const ended = reason(error).startsWith("Pending response rejected");
+      this.failed(`Its server did not start: ${ended ? "it ended at once" : reason(error)}.`, "Restart", "Show Log", "Open Settings");
     }
   }
 
   private async run(found: ServerCommand): Promise<void> {
     this.log.info(`server (${found.origin}): ${[found.command, ...found.args].join(" ")}`);
     const executable = { command: found.command, args: found.args, options: { cwd: homedir() } };
-    const client = new LanguageClient(SECTION, "Token Sidecar", executable, this.options());
+    const client = new QuietClient(SECTION, "Token Sidecar", executable, this.options());
     client.onNotification("status/update", (update: StatusUpdate) => {
       this.statusArrived.fire(update);
     });
@@ -138,7 +156,7 @@ export class Server implements Disposable {
     const now = Date.now();
     this.ends = [...this.ends.filter((time) => now - time < RESTART_WINDOW_MS), now];
     if (this.ends.length > MOST_RESTARTS) {
-      this.missing(`Its server ended ${this.ends.length} times in three minutes and was left stopped.`);
+      this.failed(`Its server ended ${this.ends.length} times in three minutes and was left stopped.`, "Restart", "Show Log");
       return;
     }
     const message = `Token Sidecar's server ended unexpectedly and is started again (${this.ends.length} of ${MOST_RESTARTS}).`;
@@ -149,16 +167,12 @@ export class Server implements Disposable {
     setTimeout(() => void this.enqueue(), 0);
   }
 
-  private missing(problem: string): void {
+  /** The server does not run: say so, with what can be done about it. */
+  private failed(problem: string, ...choices: (keyof typeof CHOICES)[]): void {
     this.log.error(problem);
-    this.healthChanged.fire({ state: "missing", detail: problem });
-    const advice =
-      "Install it with `pipx install`, let the extension install it, or name it in tokenSidecar.server.path. " +
-      "Note that a remote VS Code takes PATH from your login shell.";
-    const choices = { "Install": "installServer", "Restart": "restart", "Show Log": "showLog" } as const;
-    const names = Object.keys(choices) as (keyof typeof choices)[];
-    void window.showErrorMessage(`Token Sidecar: ${problem} ${advice}`, ...names).then((choice) => {
-      if (choice) void commands.executeCommand(`${SECTION}.${choices[choice]}`);
+    this.healthChanged.fire({ state: "stopped", detail: problem });
+    void window.showErrorMessage(`Token Sidecar: ${problem}`, ...choices).then((choice) => {
+      if (choice) void commands.executeCommand(CHOICES[choice].command, ...CHOICES[choice].arguments);
     });
   }
 }

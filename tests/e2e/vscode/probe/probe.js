@@ -1,0 +1,43 @@
+// Runs what the tests send, inside the extension host: POST a function body, get its JSON result.
+// It listens on `probe.sock` in the folder above the workspace.
+const http = require("node:http");
+const path = require("node:path");
+const vscode = require("vscode");
+
+const AsyncFunction = (async () => {}).constructor;
+
+/** Poll until `test` gives something true; what it gave last is part of the error. */
+async function until(test, limit = 60000) {
+  const end = Date.now() + limit;
+  let last;
+  while (Date.now() < end) {
+    last = await test();
+    if (last) return last;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  throw new Error(`waited in vain: ${test} gave ${JSON.stringify(last)}`);
+}
+
+async function answer(request) {
+  let body = "";
+  for await (const chunk of request) body += chunk;
+  const { code, args } = JSON.parse(body);
+  try {
+    const run = new AsyncFunction("vscode", "until", "args", code);
+    return { result: (await run(vscode, until, args)) ?? null };
+  } catch (error) {
+    return { error: String(error?.stack ?? error) };
+  }
+}
+
+exports.activate = () => {
+  const { workspaceFile, workspaceFolders } = vscode.workspace;
+  const root = workspaceFile ?? workspaceFolders?.[0]?.uri;
+  if (!root) return;
+  const server = http.createServer(async (request, response) => {
+    response.end(JSON.stringify(await answer(request)));
+  });
+  const socket = path.join(path.dirname(root.fsPath), "probe.sock");
+  require("node:fs").rmSync(socket, { force: true });
+  server.listen(socket);
+};
