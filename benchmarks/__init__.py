@@ -1,0 +1,1 @@
+"""Ratios to named peers, measured side by side in one run: `python -m benchmarks`."""

@@ -1,0 +1,22 @@
+"""The peer: a bare pygls server with one custom request, on pygls' own stdio loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pygls.lsp.server import LanguageServer
+
+
+def create() -> LanguageServer:
+    """One custom request, `bench/echo`, that answers at once."""
+    server = LanguageServer("bare", "0")
+
+    @server.feature("bench/echo")
+    def echo(params: Any) -> dict[str, int]:
+        return {"tokens": len(params.text)}
+
+    return server
+
+
+if __name__ == "__main__":
+    create().start_io()

@@ -1,0 +1,82 @@
+"""A small synchronous LSP client over stdio, for timing from outside."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from typing import IO, Any, cast
+
+SERVER = [sys.executable, "-P", "-m", "sidecar", "serve"]
+URI = "file:///bench/doc.py"
+
+
+class StdioClient:
+    """Starts a server; `request` sends one request and reads until its answer."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._in = cast("IO[bytes]", self.process.stdin)
+        self._out = cast("IO[bytes]", self.process.stdout)
+        self._ids = itertools.count(1)
+        self.notifications: list[dict[str, Any]] = []
+
+    def send(self, message: dict[str, Any]) -> None:
+        body = json.dumps(message).encode()
+        self._in.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self._in.flush()
+
+    def receive(self) -> dict[str, Any]:
+        length = 0
+        while line := self._out.readline().strip():
+            if line.lower().startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        if not length:
+            raise EOFError("the server has gone")
+        return cast("dict[str, Any]", json.loads(self._out.read(length)))
+
+    def post(self, method: str, params: object = None) -> int:
+        number = next(self._ids)
+        self.send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        return number
+
+    def wait(self, number: int) -> Any:
+        while True:
+            message = self.receive()
+            if message.get("id") == number and "method" not in message:
+                if "error" in message:
+                    raise RuntimeError(message["error"])
+                return message["result"]
+            self.notifications.append(message)
+
+    def request(self, method: str, params: object = None) -> Any:
+        return self.wait(self.post(method, params))
+
+    def notify(self, method: str, params: object = None) -> None:
+        self.send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    def initialize(self) -> float:
+        """Seconds from now to the answer of `initialize`."""
+        start = time.perf_counter()
+        params = {
+            "processId": None,
+            "rootUri": None,
+            "capabilities": {"general": {"positionEncodings": ["utf-16"]}},
+        }
+        self.request("initialize", params)
+        took = time.perf_counter() - start
+        self.notify("initialized", {})
+        return took
+
+    def open(self, text: str, uri: str = URI) -> None:
+        item = {"uri": uri, "languageId": "python", "version": 1, "text": text}
+        self.notify("textDocument/didOpen", {"textDocument": item})
+
+    def close(self) -> None:
+        self.request("shutdown")
+        self.notify("exit")
+        self._in.close()
+        self.process.wait(20)
+        self._out.close()

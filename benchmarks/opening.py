@@ -1,0 +1,59 @@
+"""Requests on another document while a 10 MB document is being opened and first counted."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+from benchmarks.client import SERVER, URI, StdioClient
+from benchmarks.corpus import source_text
+
+SMALL = "file:///bench/small.md"
+
+
+def run() -> None:
+    """Print the p99 of 200 requests, and what parsing the one big message takes."""
+    text = source_text(10_000_000)
+    body = json.dumps({"text": text})
+    start = time.perf_counter()
+    json.loads(body)
+    parsing = time.perf_counter() - start
+    client = StdioClient(SERVER)
+    client.initialize()
+    client.open("# Title\n\nsome words\n", SMALL)
+    client.request("tokens/count", {"textDocument": {"uri": SMALL}})
+    client.open(text)
+    sent: dict[int, float] = {}
+    took: list[float] = []
+    thread = threading.Thread(target=_send, args=(client, sent))
+    thread.start()
+    exact_at = None
+    while len(took) < 200 or exact_at is None:
+        message = client.receive()
+        now = time.perf_counter()
+        if message.get("id") in sent:
+            took.append(now - sent[message["id"]])
+        elif _is_exact(message):
+            exact_at = len(took)
+    thread.join()
+    client.close()
+    took.sort()
+    print("\n200 counts of a small document while a 10 MB document opens")
+    print(f"  p50 {took[100] * 1e3:.1f} ms, p99 {took[197] * 1e3:.1f} ms, ", end="")
+    print(f"parsing the message alone {parsing * 1e3:.1f} ms; answered before exact: {exact_at}")
+
+
+def _send(client: StdioClient, sent: dict[int, float]) -> None:
+    for number in range(10_000, 10_200):
+        sent[number] = time.perf_counter()
+        params = {"textDocument": {"uri": SMALL}}
+        client.send({"jsonrpc": "2.0", "id": number, "method": "tokens/count", "params": params})
+        time.sleep(0.001)
+
+
+def _is_exact(message: dict[str, object]) -> bool:
+    params = message.get("params")
+    if message.get("method") != "status/update" or not isinstance(params, dict):
+        return False
+    return params["uri"] == URI and params["document"]["method"] == "exact"

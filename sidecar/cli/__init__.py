@@ -1,0 +1,48 @@
+"""The command line: one file a verb, imported only when that verb runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from sidecar import __version__
+
+# Help for the overview stands here, so that `--help` imports no verb.
+VERBS: dict[str, str] = {
+    "count": "Count the tokens of files, folders or standard input.",
+    "doctor": "Show engines, configuration and what is missing.",
+    "schema": "Print the JSON Schema of the custom messages.",
+    "serve": "Run the language server on standard input and output.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of this package, loaded when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The verbs, sorted."""
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import `sidecar.cli.<verb>` and take its command of the same name."""
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(import_module(f"sidecar.cli.{cmd_name}"), cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{cmd_name} is no command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The overview, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="token-sidecar")
+def main() -> None:
+    """Token counts, context usage and cost, beside your editor.
+
+    Exit codes: 0 fine, 1 findings, 2 wrong use or configuration.
+    """

@@ -1,0 +1,21 @@
+"""`token-sidecar schema`: the custom messages as JSON Schema."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command()
+@click.option("--markdown", is_flag=True, help="Print docs/reference/protocol.md instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON Schema: the default.")
+def schema(markdown: bool, as_json: bool) -> None:  # noqa: ARG001 - the default, spelled out
+    """Print the JSON Schema of the custom requests and notifications.
+
+    Exits 0.
+    """
+    from sidecar.server import schema as source
+
+    text = source.markdown() if markdown else json.dumps(source.json_schema(), indent=2)
+    click.echo(text.rstrip("\n"))

@@ -1,0 +1,1 @@
+"""The LSP server: the only room that imports pygls and lsprotocol."""

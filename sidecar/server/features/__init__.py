@@ -1,0 +1,1 @@
+"""What the server does, one file an area; each has `register(server)`."""

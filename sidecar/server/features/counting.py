@@ -1,0 +1,87 @@
+"""`tokens/count`: a text, a document or parts of it, for one model or several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.server.messages import CountParams, CountResult
+from sidecar.workspace.errors import RequestError
+
+if TYPE_CHECKING:
+    from sidecar.counting.count import Count
+    from sidecar.server.server import SidecarServer
+    from sidecar.text.document import TextDocument
+    from sidecar.text.positions import Range
+    from sidecar.workspace.services import Services
+    from sidecar.workspace.workspace import Workspace
+
+
+def register(server: SidecarServer) -> None:
+    """Register the handlers."""
+    services = server.services
+
+    async def count(params: CountParams) -> CountResult:
+        _check(params)
+        if params.text_document is not None:
+            return await _count_document(services, params, params.text_document.uri)
+        return await _count_text(services, params, params.text or "")
+
+    server.protocol.custom["tokens/count"] = count
+
+
+def _check(params: CountParams) -> None:
+    sources = (params.text_document, params.text, params.messages)
+    if sum(source is not None for source in sources) != 1:
+        raise RequestError("badParams", "give exactly one of textDocument, text and messages")
+    if params.text_document is None and (params.range or params.ranges):
+        raise RequestError("badParams", "range and ranges go with textDocument")
+
+
+async def _count_text(services: Services, params: CountParams, text: str) -> CountResult:
+    workspace = services.roots.default
+    count = await services.count_text(text, params.model, workspace)
+    models = await _each_model(services, params, text, workspace)
+    return _result(count, None, None, models)
+
+
+async def _count_document(services: Services, params: CountParams, uri: str) -> CountResult:
+    document, workspace = services.document(uri), services.roots.of_document(uri)
+    # Ranges are cut out before the first wait: they and the version belong together.
+    parts = [_slice(document, span) for span in params.ranges or []]
+    target: str | TextDocument = document
+    version = document.version
+    if params.range is not None:
+        target = _slice(document, params.range)
+        count = await services.count_text(target, params.model, workspace)
+    else:
+        count = await services.count_document(document, params.model, workspace)
+        version = document.version
+    ranges = [await services.count_text(part, params.model, workspace) for part in parts]
+    models = await _each_model(services, params, target, workspace)
+    return _result(count, version, ranges if params.ranges is not None else None, models)
+
+
+async def _each_model(
+    services: Services, params: CountParams, target: str | TextDocument, workspace: Workspace
+) -> list[Count] | None:
+    if params.models is None:
+        return None
+    if isinstance(target, str):
+        return [await services.count_text(target, model, workspace) for model in params.models]
+    return [await services.count_document(target, model, workspace) for model in params.models]
+
+
+def _slice(document: TextDocument, span: Range) -> str:
+    try:
+        return document.slice(span)
+    except ValueError as exc:
+        raise RequestError("badParams", str(exc)) from None
+
+
+def _result(
+    count: Count, version: int | None, ranges: list[Count] | None, models: list[Count] | None
+) -> CountResult:
+    fields = msgspec.structs.asdict(count)
+    return CountResult(**fields, version=version, ranges=ranges, models=models)

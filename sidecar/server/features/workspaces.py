@@ -1,0 +1,49 @@
+"""Root folders, and the encoding of positions: what `initialize` settles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from lsprotocol import types
+from pygls.uris import from_fs_path
+
+if TYPE_CHECKING:
+    from sidecar.server.server import SidecarServer
+    from sidecar.text.positions import Encoding
+
+
+def register(server: SidecarServer) -> None:
+    """Register the handlers."""
+    services = server.services
+
+    @server.feature(types.INITIALIZE)
+    def initialize(params: types.InitializeParams) -> None:
+        for uri in _roots(params):
+            services.roots.add(uri)
+        services.encoding = _encoding(params.capabilities)
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
+        for folder in params.event.removed:
+            services.roots.remove(folder.uri)
+        for folder in params.event.added:
+            services.roots.add(folder.uri)
+
+
+def _roots(params: types.InitializeParams) -> list[str]:
+    if params.workspace_folders:
+        return [folder.uri for folder in params.workspace_folders]
+    if params.root_uri:
+        return [params.root_uri]
+    uri = from_fs_path(params.root_path) if params.root_path else None
+    return [uri] if uri else []
+
+
+def _encoding(capabilities: types.ClientCapabilities) -> Encoding:
+    """The first encoding of the client's list that we know; pygls announces the same."""
+    general = capabilities.general
+    for kind in (general.position_encodings or []) if general else []:
+        value = getattr(kind, "value", kind)
+        if value in ("utf-8", "utf-16", "utf-32"):
+            return cast("Encoding", value)
+    return "utf-16"

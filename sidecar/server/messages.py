@@ -1,0 +1,85 @@
+"""Every custom message: its params, its result and what it means.
+
+The one source of docs/reference/protocol.md, of `token-sidecar schema` and of both shims' types.
+Results live in the rooms that make them; this file holds params and the table. It imports neither
+pygls nor lsprotocol, so that the command line can print the schema without a server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sidecar.counting.count import Count
+from sidecar.text.positions import Range
+from sidecar.workspace.status import StatusUpdate
+
+PROTOCOL_VERSION = 1
+
+
+class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Params may hold members that this version does not know: they are ignored."""
+
+
+class TextDocumentIdentifier(Params):
+    """A document that the client has opened."""
+
+    uri: str
+
+
+class CountParams(Params):
+    """What to count: one of `textDocument` or `text`; for which model or models."""
+
+    text_document: TextDocumentIdentifier | None = None
+    text: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    """A chat in a vendor's message form; counted with what the model's format adds to it."""
+    tools: list[dict[str, Any]] | None = None
+    """Tool schemas sent with `messages`."""
+    range: Range | None = None
+    """Count only this part of the document."""
+    ranges: list[Range] | None = None
+    """Count these parts too, each on its own."""
+    model: str | None = None
+    models: list[str] | None = None
+    """Count for each of these models too."""
+
+
+class CountResult(Count, frozen=True, rename="camel", kw_only=True):
+    """A count, and the version of the document that was counted."""
+
+    version: int | None = None
+    ranges: list[Count] | None = None
+    models: list[Count] | None = None
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One custom request: its types, and a line for the reference."""
+
+    params: type[msgspec.Struct]
+    result: Any
+    summary: str
+
+
+class Notification(msgspec.Struct, frozen=True):
+    """One custom notification to the client."""
+
+    params: type[msgspec.Struct]
+    summary: str
+
+
+REQUESTS: dict[str, Request] = {
+    "tokens/count": Request(
+        CountParams,
+        CountResult,
+        "How many tokens a text, a document or parts of it are, for one model or several.",
+    ),
+}
+
+NOTIFICATIONS: dict[str, Notification] = {
+    "status/update": Notification(
+        StatusUpdate,
+        "What to show for a document: once when it is opened, then whenever it changed.",
+    ),
+}

@@ -1,0 +1,86 @@
+"""The workspace's root folders, and which one a document or a path belongs to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from sidecar.workspace.errors import RequestError
+from sidecar.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def path_of(uri: str) -> PurePath | None:
+    """The local path of a `file:` URI; None for any other scheme. Touches no disk."""
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        return None
+    path = unquote(parts.path)
+    if os.name == "nt" and len(path) > 2 and path[0] == "/" and path[2] == ":":
+        path = path[1:]
+    return PurePath(path)
+
+
+class Roots:
+    """The workspaces of this process; documents outside every root share a rootless one."""
+
+    def __init__(self) -> None:
+        self._by_uri: dict[str, Workspace] = {}
+        self.outside = Workspace(uri=None, path=None)
+
+    def __iter__(self) -> Iterator[Workspace]:
+        return iter([*self._by_uri.values(), self.outside])
+
+    @property
+    def default(self) -> Workspace:
+        """The first root, for what names none; the rootless workspace where there is none."""
+        return next(iter(self))
+
+    def add(self, uri: str) -> Workspace:
+        """Open a root; adding it again changes nothing."""
+        key = uri.rstrip("/") or uri
+        if key not in self._by_uri:
+            path = path_of(key)
+            self._by_uri[key] = Workspace(uri=uri, path=Path(path) if path else None)
+        return self._by_uri[key]
+
+    def remove(self, uri: str) -> None:
+        """Close a root; its documents belong from now on to whatever root holds them."""
+        self._by_uri.pop(uri.rstrip("/") or uri, None)
+
+    def of_document(self, uri: str) -> Workspace:
+        """The innermost root that holds `uri`, by whole path parts; else the rootless workspace."""
+        path = path_of(uri)
+        best = self.outside
+        for workspace in self._by_uri.values():
+            if path is None or workspace.path is None or not path.is_relative_to(workspace.path):
+                continue
+            if best.path is None or len(workspace.path.parts) > len(best.path.parts):
+                best = workspace
+        if best is self.outside and len(self._by_uri) == 1 and path is None:
+            # An unsaved buffer has no place yet: with one root it can only be of that one.
+            return next(iter(self._by_uri.values()))
+        return best
+
+    def find(self, workspace: str | None) -> Workspace:
+        """The workspace that a request names by URI or path, or the only one.
+
+        Raises:
+            RequestError: `badParams`: none is named and there are several, or it is in no root.
+        """
+        if workspace is None:
+            return self._only()
+        uri = workspace if "://" in workspace else Path(workspace).as_uri()
+        found = self._by_uri.get(uri.rstrip("/")) or self.of_document(uri)
+        if found is self.outside:
+            raise RequestError("badParams", "the workspace named is in no open root folder")
+        return found
+
+    def _only(self) -> Workspace:
+        if len(self._by_uri) > 1:
+            raise RequestError("badParams", "several root folders are open: name a workspace")
+        return next(iter(self._by_uri.values()), self.outside)

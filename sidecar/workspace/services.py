@@ -1,0 +1,101 @@
+"""What all workspaces of one server process share, handed to the features by `create_server`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sidecar.context.window import percent
+from sidecar.counting.catalogue import known_window
+from sidecar.counting.count import Count, Measure, Tokenizer
+from sidecar.counting import families
+from sidecar.counting.engines import engine, names
+from sidecar.workspace.counting import Counting
+from sidecar.workspace.errors import RequestError
+from sidecar.workspace.roots import Roots
+
+if TYPE_CHECKING:
+    from sidecar.text.document import TextDocument
+    from sidecar.text.positions import Encoding
+    from sidecar.workspace.workspace import Workspace
+
+
+@dataclass(eq=False)
+class Services:
+    """Roots with their documents, tokenizers, and the pool that counts."""
+
+    roots: Roots = field(default_factory=Roots)
+    counting: Counting = field(default_factory=Counting)
+    documents: dict[str, TextDocument] = field(default_factory=dict)
+    encoding: Encoding = "utf-16"
+
+    def document(self, uri: str) -> TextDocument:
+        """An open document.
+
+        Raises:
+            RequestError: `unknownDocument`.
+        """
+        if uri not in self.documents:
+            raise RequestError("unknownDocument", "the document is not open in this server")
+        return self.documents[uri]
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        """How texts for `model` are counted."""
+        name = families.tokenizer_for(model)
+        return engine(name if name in names() else "o200k_base")
+
+    async def count_document(
+        self, document: TextDocument, model: str | None, workspace: Workspace
+    ) -> Count:
+        """The exact count of a document as it is when the counting ends."""
+        name = model or workspace.model
+        tokenizer = self.tokenizer(name)
+        tokens = await self.counting.document(document, tokenizer)
+        return to_count(_measure(tokens, tokenizer), name, document.characters, workspace)
+
+    def count_document_now(
+        self, document: TextDocument, model: str | None, workspace: Workspace
+    ) -> Count | None:
+        """The same if it takes under a millisecond, else None."""
+        name = model or workspace.model
+        tokenizer = self.tokenizer(name)
+        tokens = self.counting.document_now(document, tokenizer)
+        if tokens is None:
+            return None
+        return to_count(_measure(tokens, tokenizer), name, document.characters, workspace)
+
+    def guess_document(self, document: TextDocument, workspace: Workspace) -> Count:
+        """What to show at once while a big document is counted: scaled up from a sample."""
+        tokenizer = self.tokenizer(workspace.model)
+        tokens = self.counting.guess(document, tokenizer)
+        measure = Measure(tokens, "estimate", tokenizer.name, None)
+        return to_count(measure, workspace.model, document.characters, workspace)
+
+    async def count_text(self, text: str, model: str | None, workspace: Workspace) -> Count:
+        """The count of a text; an empty one is 0, exact, for every model."""
+        name = model or workspace.model
+        tokenizer = self.tokenizer(name)
+        tokens = await self.counting.text(text, tokenizer)
+        return to_count(_measure(tokens, tokenizer), name, len(text), workspace)
+
+
+def _measure(tokens: int, tokenizer: Tokenizer) -> Measure:
+    if tokens == 0:
+        return Measure(0, "exact", tokenizer.name, 0.0)
+    return Measure(tokens, tokenizer.method, tokenizer.name, tokenizer.error_percent)
+
+
+def to_count(measure: Measure, model: str, characters: int, workspace: Workspace) -> Count:
+    """The public count: a number of tokens put beside the model's usable window."""
+    limit = known_window(model)
+    reserve = workspace.settings.context.reserve
+    return Count(
+        tokens=measure.tokens,
+        method=measure.method,
+        tokenizer=measure.tokenizer,
+        model=model,
+        error_percent=measure.error_percent,
+        characters=characters,
+        limit=limit,
+        percent=None if limit is None else percent(measure.tokens, limit, reserve),
+    )

@@ -1,0 +1,125 @@
+"""What a person sees in the status bar: worked out here once, the same for every editor."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sidecar.counting.count import Count, Method
+
+Severity = Literal["ok", "warning", "error"]
+Show = Literal["tokens", "percent", "both"]
+
+_METHODS: dict[Method, str] = {
+    "exact": "exact, by the model's own tokenizer",
+    "endpoint": "counted by the model's server",
+    "calibrated": "estimate corrected by measured counts",
+    "estimate": "estimate",
+}
+
+
+class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The document's part; `percent` is of its budget, else of the usable window."""
+
+    tokens: int
+    method: Method
+    percent: int | None
+    budget: int | None
+    text: str
+    tooltip: str
+
+
+class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The conversation's part; `percent` is of the usable window."""
+
+    tokens: int | None
+    percent: int | None
+    text: str
+    tooltip: str
+    severity: Severity
+
+
+class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What the workspace has cost, in USD."""
+
+    cost_usd: float | None
+    text: str
+    tooltip: str
+    severity: Severity
+
+
+class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Params of `status/update`: `text` is the line to show; null parts are not known."""
+
+    workspace: str | None
+    uri: str | None
+    version: int | None
+    text: str
+    severity: Severity
+    document: DocumentStatus | None
+    context: ContextStatus | None = None
+    cost: CostStatus | None = None
+
+
+def tokens_text(tokens: int, method: Method) -> str:
+    """`12,345 tokens`, with `~` before what is calibrated or estimated."""
+    mark = "~" if method in ("calibrated", "estimate") else ""
+    return f"{mark}{tokens:,} tokens"
+
+
+def document_severity(tokens: int, budget: int | None) -> Severity:
+    """Over its budget a document warns, from twice its budget it is an error."""
+    if budget is None or tokens <= budget:
+        return "ok"
+    return "error" if tokens >= 2 * budget else "warning"
+
+
+def document_status(count: Count, budget: int | None, show: Show = "both") -> DocumentStatus:
+    """The document's status from its count; `budget` is the tightest that applies, in tokens."""
+    percent = count.percent if budget is None else percent_of(count.tokens, budget)
+    return DocumentStatus(
+        tokens=count.tokens,
+        method=count.method,
+        percent=percent,
+        budget=budget,
+        text=_document_text(count, percent, show),
+        tooltip=_document_tooltip(count, percent, budget),
+    )
+
+
+def percent_of(tokens: int, budget: int) -> int:
+    """Whole percent of a budget, rounded down; over 100 when over it."""
+    return 100 * tokens // max(1, budget)
+
+
+def _document_text(count: Count, percent: int | None, show: Show) -> str:
+    tokens = tokens_text(count.tokens, count.method)
+    if percent is None or show == "tokens":
+        return tokens
+    return f"{percent}%" if show == "percent" else f"{tokens} ({percent}%)"
+
+
+def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> str:
+    rows = [
+        ("Document", tokens_text(count.tokens, count.method)),
+        ("Characters", f"{count.characters:,}"),
+        ("Model", f"{count.model} ({count.tokenizer})"),
+        ("Method", _method_text(count)),
+    ]
+    if budget is not None:
+        rows.append(("Budget", f"{budget:,} tokens, {percent}% used"))
+    if count.limit is not None:
+        rows.append(("Window", f"{count.limit:,} tokens, {count.percent}% of what is usable"))
+    if count.input_cost_usd is not None:
+        rows.append(("As input", f"${count.input_cost_usd:.6f}"))
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _method_text(count: Count) -> str:
+    text = _METHODS[count.method]
+    if count.method in ("exact", "endpoint"):
+        return text
+    if count.error_percent is None:
+        return f"{text}, error not measured"
+    return f"{text}, ±{count.error_percent:g} %"

@@ -1,0 +1,141 @@
+"""A client in the same process: no subprocess, but every byte goes through frames and JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+from sidecar.server.framing import Framer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sidecar.server.server import SidecarServer
+
+URI = "file:///ws/doc.md"
+
+Message = dict[str, Any]
+
+
+class RpcError(Exception):
+    """An error response."""
+
+    def __init__(self, error: Message) -> None:
+        super().__init__(error["message"])
+        self.code: int = error["code"]
+        self.data: Message | None = error.get("data")
+
+
+class Client:
+    """Talks to a server; a notification that no test took makes the test fail at its end."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self.server = server
+        self.unread: list[Message] = []
+        self.answers: dict[Any, asyncio.Future[Message]] = {}
+        self.orphans: list[Message] = []
+        self.version = 1
+        self._ids = itertools.count(1)
+        self._ignored: set[str] = set()
+        self._framer = Framer()
+        self._news = asyncio.Event()
+        self.exit = server.protocol.start(asyncio.get_running_loop())
+        server.protocol.set_writer(self)
+
+    # What the server sees as its writer.
+    def write(self, data: bytes) -> None:
+        for body in self._framer.feed(data):
+            assert isinstance(body, bytes)
+            self._take(json.loads(body))
+
+    def close(self) -> None:
+        pass
+
+    def _take(self, message: Message) -> None:
+        if "method" in message:
+            if message["method"] not in self._ignored:
+                self.unread.append(message)
+        elif message["id"] in self.answers:
+            self.answers.pop(message["id"]).set_result(message)
+        else:
+            self.orphans.append(message)
+        self._news.set()
+
+    # Sending.
+    def send(self, message: object) -> None:
+        self.send_bytes(json.dumps(message).encode())
+
+    def send_bytes(self, body: bytes) -> None:
+        self.server.protocol.receive(body)
+
+    def notify(self, method: str, params: object = None) -> None:
+        self.send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def raw(self, message: Message) -> Message:
+        """Send a message with an id and await its answer, error or not."""
+        self.answers[message["id"]] = asyncio.get_running_loop().create_future()
+        future = self.answers[message["id"]]
+        self.send(message)
+        return await asyncio.wait_for(future, 20)
+
+    async def request(self, method: str, params: object = None) -> Any:
+        answer = await self.raw(
+            {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
+        )
+        if "error" in answer:
+            raise RpcError(answer["error"])
+        return answer["result"]
+
+    # Receiving.
+    def ignore(self, *methods: str) -> None:
+        self._ignored.update(methods)
+        self.unread = [m for m in self.unread if m["method"] not in self._ignored]
+
+    async def take(
+        self, method: str, matches: Callable[[Any], bool] = lambda _: True, seconds: float = 20
+    ) -> Any:
+        """The params of the next such message from the server, removed from the unread ones."""
+        async with asyncio.timeout(seconds):
+            while True:
+                for message in self.unread:
+                    if message["method"] == method and matches(message["params"]):
+                        self.unread.remove(message)
+                        return message["params"]
+                self._news.clear()
+                await self._news.wait()
+
+    # Everyday messages.
+    async def initialize(self, root: str | None = "file:///ws", **more: Any) -> Any:
+        encodings = more.pop("encodings", ["utf-16"])
+        folders = [{"uri": root, "name": "ws"}] if root else None
+        params = {
+            "processId": None,
+            "rootUri": root,
+            "capabilities": {"general": {"positionEncodings": encodings}},
+            "workspaceFolders": folders,
+            **more,
+        }
+        result = await self.request("initialize", params)
+        self.notify("initialized", {})
+        return result
+
+    def open(self, text: str, uri: str = URI, language: str = "markdown") -> None:
+        item = {"uri": uri, "languageId": language, "version": self.version, "text": text}
+        self.notify("textDocument/didOpen", {"textDocument": item})
+
+    def change(self, *changes: Mapping[str, Any], uri: str = URI) -> None:
+        self.version += 1
+        identifier = {"uri": uri, "version": self.version}
+        params = {"textDocument": identifier, "contentChanges": list(changes)}
+        self.notify("textDocument/didChange", params)
+
+    async def count(self, uri: str = URI, **more: Any) -> Any:
+        return await self.request("tokens/count", {"textDocument": {"uri": uri}, **more})
+
+
+def edit(start: tuple[int, int], end: tuple[int, int], text: str) -> Message:
+    """One content change."""
+    positions = [{"line": line, "character": character} for line, character in (start, end)]
+    return {"range": {"start": positions[0], "end": positions[1]}, "text": text}

@@ -1,0 +1,92 @@
+"""`tokens/count` over frames and JSON; the truth is a full count by tiktoken's own encoder."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.client import URI, Client, RpcError, edit
+from tests.truth import truth
+
+TEXTS = [
+    "hello world",
+    "const x = 1;\r\nlet y = 2;\r\n",
+    "日本語のテキスト、絵文字🙂も。\n次の行\n",
+    "a\x0cb\nsecond\x85line\u2028end\n",
+    "<|endoftext|><|im_start|>user",
+    "lone \ud800 surrogate \udc00 pair",
+    " " * 5_000 + "x" + "\t" * 300,
+    "\x00" * 200,
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_text_and_document_equal_tiktoken(client: Client, text: str) -> None:
+    client.ignore("status/update")
+    for model, encoding in (("gpt-5", "o200k_base"), ("gpt-4", "cl100k_base")):
+        count = await client.request("tokens/count", {"text": text, "model": model})
+        expected = (truth(text, encoding), "exact", encoding, 0)
+        assert (
+            count["tokens"],
+            count["method"],
+            count["tokenizer"],
+            count["errorPercent"],
+        ) == expected
+        assert count["characters"] == len(text)
+    client.open(text)
+    count = await client.count()
+    assert (count["tokens"], count["version"], count["model"]) == (truth(text), 1, "gpt-5")
+
+
+async def test_empty_text_is_zero_and_exact_for_any_model(client: Client) -> None:
+    for model in ("gpt-5", "no-such-model", "claude-sonnet-4-5"):
+        count = await client.request("tokens/count", {"text": "", "model": model})
+        assert (count["tokens"], count["method"], count["model"]) == (0, "exact", model)
+
+
+async def test_ranges_and_models_in_one_answer(client: Client) -> None:
+    client.ignore("status/update")
+    client.open("alpha beta\ngamma 🙂 delta\nomega\n")
+    spans = [edit((0, 0), (1, 0), "")["range"], edit((1, 6), (1, 8), "")["range"]]
+    count = await client.count(ranges=spans, models=["gpt-4", "gpt-4o"], range=spans[0])
+    assert count["tokens"] == truth("alpha beta\n")
+    assert [part["tokens"] for part in count["ranges"]] == [truth("alpha beta\n"), truth("🙂")]
+    tokenizers = [(part["model"], part["tokenizer"]) for part in count["models"]]
+    assert tokenizers == [("gpt-4", "cl100k_base"), ("gpt-4o", "o200k_base")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+async def test_edits_in_every_encoding(bare: Client, encoding: str) -> None:
+    await bare.initialize(encodings=[encoding])
+    bare.ignore("status/update")
+    bare.open("🙂é日\nsecond\n")
+    width = {"utf-8": 4, "utf-16": 2, "utf-32": 1}[encoding]
+    bare.change(edit((0, width), (0, width), "X"), edit((1, 99), (1, 99), "!"))
+    count = await bare.count(range=edit((0, 0), (99, 0), "")["range"])
+    assert count["characters"] == len("🙂Xé日\nsecond!\n")
+    assert (await bare.count())["tokens"] == truth("🙂Xé日\nsecond!\n")
+
+
+async def test_a_reversed_range_is_refused_and_changes_nothing(client: Client) -> None:
+    client.ignore("status/update")
+    client.open("one two\n")
+    client.change(edit((0, 5), (0, 2), "x"))
+    assert (await client.count())["tokens"] == truth("one two\n")
+    with pytest.raises(RpcError) as caught:
+        await client.count(range=edit((0, 5), (0, 2), "")["range"])
+    assert caught.value.data == {"kind": "badParams", "retryable": False}
+
+
+async def test_a_closed_document_is_unknown(client: Client) -> None:
+    client.ignore("status/update")
+    client.open("text")
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    with pytest.raises(RpcError) as caught:
+        await client.count()
+    assert caught.value.data == {"kind": "unknownDocument", "retryable": False}
+
+
+async def test_long_runs_are_counted(client: Client) -> None:
+    for text in (" " * 1_000_000, "a" * 1_000_000, "\x00" * 1_000_000):
+        count = await client.request("tokens/count", {"text": text})
+        assert count["method"] == "exact"
+        assert 0 < count["tokens"] <= len(text)

@@ -1,0 +1,37 @@
+"""The schema, and the reference page made of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from sidecar.server import schema
+from sidecar.server.messages import NOTIFICATIONS, REQUESTS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md"
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    hint = "run: token-sidecar schema --markdown > docs/reference/protocol.md"
+    assert PAGE.read_text("utf-8").strip() == schema.markdown().strip(), hint
+
+
+def test_every_message_is_in_the_schema_and_resolves() -> None:
+    document = schema.json_schema()
+    assert set(document["requests"]) == set(REQUESTS)
+    assert set(document["notifications"]) == set(NOTIFICATIONS)
+    text = json.dumps(document)
+    names = {part.split('"')[0] for part in text.split('"#/$defs/')[1:]}
+    assert names <= set(document["$defs"])
+
+
+def test_the_command_prints_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sidecar", "schema"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == schema.json_schema()

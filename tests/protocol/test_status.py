@@ -1,0 +1,79 @@
+"""`status/update`: once when opened, then when what it shows has changed, never stale."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.protocol.client import URI, Client, edit
+from tests.truth import truth
+
+
+async def test_once_for_an_opened_document(client: Client) -> None:
+    client.open("hello world")
+    update = await client.take("status/update")
+    assert (update["uri"], update["version"], update["workspace"]) == (URI, 1, "file:///ws")
+    assert update["document"]["tokens"] == 2
+    assert update["text"].startswith("2 tokens")
+    assert update["severity"] == "ok"
+
+
+async def test_an_empty_document_has_a_status(client: Client) -> None:
+    client.open("")
+    assert (await client.take("status/update"))["document"]["tokens"] == 0
+
+
+async def test_follows_edits_and_is_silent_when_nothing_shown_changed(client: Client) -> None:
+    client.open("hello world")
+    await client.take("status/update")
+    client.change(edit((0, 11), (0, 11), " again"))
+    update = await client.take("status/update")
+    assert (update["document"]["tokens"], update["version"]) == (3, 2)
+    client.change(edit((0, 0), (0, 0), ""))
+    await asyncio.sleep(0.3)
+    assert client.unread == []
+
+
+async def test_many_edits_at_once_make_one_update_of_the_last_version(client: Client) -> None:
+    client.open("")
+    await client.take("status/update")
+    for _ in range(200):
+        client.change(edit((0, 0), (0, 0), "word "))
+    update = await client.take("status/update")
+    assert (update["version"], update["document"]["tokens"]) == (201, truth("word " * 200))
+    assert client.unread == []
+
+
+async def test_typing_without_a_pause_is_followed(client: Client) -> None:
+    client.open("")
+    await client.take("status/update")
+    for _ in range(20):
+        client.change(edit((0, 0), (0, 0), "word "))
+        await asyncio.sleep(0.02)
+    assert len(client.unread) >= 2, "the timer must not be put off by every key"
+    update = await client.take("status/update", lambda u: u["version"] == 21)
+    assert update["document"]["tokens"] == truth("word " * 20)
+    client.ignore("status/update")
+
+
+async def test_a_big_document_shows_an_estimate_until_it_is_counted(client: Client) -> None:
+    text = "".join(f"def function_{n}(x): return x * {n}\n" for n in range(30_000))
+    client.open(text)
+    first = await client.take("status/update")
+    assert first["document"]["method"] == "estimate"
+    assert first["text"].startswith("~")
+    second = await client.take("status/update")
+    assert (second["document"]["method"], second["document"]["tokens"]) == ("exact", truth(text))
+
+
+async def test_a_closed_document_gets_no_more_updates(client: Client) -> None:
+    client.open("hello")
+    await client.take("status/update")
+    client.change(edit((0, 0), (0, 0), "more words "))
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    await asyncio.sleep(0.2)
+    assert client.unread == []
+
+
+async def test_a_document_outside_every_root(client: Client) -> None:
+    client.open("hello", uri="file:///ws2/doc.md")
+    assert (await client.take("status/update"))["workspace"] is None

@@ -1,0 +1,52 @@
+"""The tests' one command: `python3 tests/run.py` installs what they need and passes all of them.
+
+Needs Python 3.11+ and the package registries (PyPI, npm, and on a fresh Debian its packages, as
+root). Everything goes into folders that git ignores: `.venv` and `.editors`. Further arguments
+are handed to pytest; `--no-install` leaves the installing out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+EXTRAS = "test"
+
+
+def main(arguments: list[str]) -> int:
+    """Install, check, test; the exit code is the first that is not 0."""
+    os.chdir(ROOT)
+    python = str(_python())
+    if "--no-install" in arguments:
+        arguments = [argument for argument in arguments if argument != "--no-install"]
+    elif code := _install(python):
+        return code
+    for check in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
+        if code := _run([python, "-m", *check]):
+            return code
+    return _run([python, "-m", "pytest", *arguments])
+
+
+def _python() -> Path:
+    return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _install(python: str) -> int:
+    if not Path(python).exists() and (code := _run([sys.executable, "-m", "venv", str(VENV)])):
+        return code
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if code := _run([*pip, "-e", f".[{EXTRAS}]"]):
+        return code
+    return _run([python, "-m", "tests.e2e.editors_setup"])
+
+
+def _run(command: list[str]) -> int:
+    return subprocess.run(command, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
