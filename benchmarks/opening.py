@@ -56,4 +56,4 @@ def _is_exact(message: dict[str, object]) -> bool:
     params = message.get("params")
     if message.get("method") != "status/update" or not isinstance(params, dict):
         return False
-    return params["uri"] == URI and params["document"]["method"] == "exact"
+    return bool(params["uri"] == URI and params["document"]["method"] == "exact")

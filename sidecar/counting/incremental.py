@@ -75,12 +75,10 @@ def count_pieces(
     """
     name = tokenizer.name
     known = [piece.counts.get(name) for piece in pieces]
-    total = 0
-    for piece, tokens in zip(pieces, known, strict=True):
+    for index, tokens in enumerate(known) if None in known else ():
         if tokens is None:
-            tokens = _count_piece(piece, tokenizer, should_stop)
-        total += tokens
-    return total
+            known[index] = _count_piece(pieces[index], tokenizer, should_stop)
+    return sum(cast("list[int]", known))
 
 
 def _count_piece(piece: Piece, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None) -> int:

@@ -22,13 +22,13 @@ class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Params may hold members that this version does not know: they are ignored."""
 
 
-class TextDocumentIdentifier(Params):
+class TextDocumentIdentifier(Params, frozen=True):
     """A document that the client has opened."""
 
     uri: str
 
 
-class CountParams(Params):
+class CountParams(Params, frozen=True):
     """What to count: one of `textDocument` or `text`; for which model or models."""
 
     text_document: TextDocumentIdentifier | None = None

@@ -141,7 +141,7 @@ class SidecarProtocol(LanguageServerProtocol):
             self._execute_handler("", handler, self._check_handler_result, (params,))
 
     def _take_response(self, message: dict[str, Any]) -> None:
-        msg_id = message.get("id")
+        msg_id: Any = message.get("id")
         if not _is_id(msg_id):
             return
         future = self._request_futures.pop(msg_id, None)
@@ -236,7 +236,8 @@ class SidecarProtocol(LanguageServerProtocol):
             errors.log_defect(exc)
             if isinstance(data, dict) and "id" in data:
                 error = errors.make_error(errors.REQUEST_FAILED, "unprintable result", "internal")
-                frame = codec.dump({"jsonrpc": "2.0", "id": data["id"], "error": error}, None)
+                answer = {"jsonrpc": "2.0", "id": data["id"], "error": error}
+                frame = codec.dump(answer, self._converter)
             else:
                 return
         self.writer.write(frame)

