@@ -1,0 +1,139 @@
+"""The parts that a person sees in a text: sections, regions, fences, top-level blocks.
+
+Lines are LSP's: they end on `\\n`, `\\r\\n` or `\\r` and on nothing else. All is linear.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Kind = Literal["section", "region", "fence", "block"]
+
+TITLE_LENGTH = 60
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_CLOSER = re.compile(
+    r"[)\]}]|(?:end|else|elif|elsif|except|finally|catch|rescue|ensure)\b|(?:fi|done|esac)\s*$"
+)
+_MARKDOWN_LANGUAGES = frozenset(
+    {"markdown", "mdx", "quarto", "rmd", "prompt", "instructions", "chatagent", "skill"}
+)
+_MARKDOWN_SUFFIXES = frozenset(
+    {".md", ".markdown", ".mdown", ".mkd", ".mdx", ".mdc", ".qmd", ".rmd", ".prompty"}
+)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A run of whole lines: `end_line` and `end` are the first after it, offsets are characters.
+
+    `path` is the titles of the headings around a section, its own last; `limit` the number that a
+    region names.
+    """
+
+    kind: Kind
+    title: str
+    start_line: int
+    end_line: int
+    start: int
+    end: int
+    level: int = 1
+    path: tuple[str, ...] = ()
+    limit: int | None = None
+
+    @property
+    def path_text(self) -> str:
+        """The heading path as rules write it: `Plan > Recent diffs`."""
+        return " > ".join(self.path)
+
+
+class Lines:
+    """A text cut into LSP lines: the offset of each line's start, and its text without its end."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        if "\r" not in text:
+            self.texts = text.split("\n")
+            self._ends = [1] * len(self.texts)
+        else:
+            self.texts = _LINE_END.split(text)
+            self._ends = [len(end) for end in _LINE_END.findall(text)]
+        self.starts = self._line_starts()
+
+    def _line_starts(self) -> list[int]:
+        starts = [0]
+        at = 0
+        for line, end in zip(self.texts, self._ends, strict=False):
+            at += len(line) + end
+            starts.append(at)
+        # One start a line, then the end of the text, which stands in for the line after the last.
+        del starts[len(self.texts) :]
+        starts.append(len(self.text))
+        return starts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def part(self, kind: Kind, title: str, start_line: int, end_line: int, level: int = 1) -> Part:
+        """The lines from `start_line` up to, not with, `end_line`."""
+        start, end = self.starts[start_line], self.starts[end_line]
+        return Part(kind, title[:TITLE_LENGTH], start_line, end_line, start, end, level)
+
+
+def is_markdown(name: str, language_id: str = "") -> bool:
+    """Whether a file (by its name or URI) or a language is read as Markdown."""
+    return (
+        language_id in _MARKDOWN_LANGUAGES
+        or PurePosixPath(name).suffix.lower() in _MARKDOWN_SUFFIXES
+    )
+
+
+def outline(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
+    """Markdown's sections, or another language's top-level blocks, in the order of the text."""
+    from sidecar.text.outline_markdown import sections
+
+    if is_markdown(name, language_id):
+        return tuple(sections(Lines(text)))
+    return tuple(blocks(Lines(text)))
+
+
+def blocks(lines: Lines) -> Iterator[Part]:
+    """Top-level blocks by indentation, for any language.
+
+    A block begins on an unindented line after a blank one, or after a block that has an indented
+    body; closing brackets belong to the block they close. So a run of imports is one block, and a
+    decorator or comment is part of what it stands on. Its title is its last line before the body.
+    """
+    texts = lines.texts
+    start: int | None = None
+    title, body, blank, last = "", False, False, 0
+    for number, line in enumerate(texts):
+        if not line or line.isspace():
+            blank = True
+            continue
+        indented = line[0] in " \t"
+        closing = body and not indented and _CLOSER.match(line) is not None
+        if start is None or not (indented or closing or not (blank or body)):
+            if start is not None:
+                yield lines.part("block", title, start, last + 1)
+            start, title, body = number, line.strip(), False
+        elif indented and not closing:
+            body = True
+        elif not body and not closing and line.strip() not in ("{", "("):
+            title = line.strip()
+        blank, last = False, number
+    if start is not None:
+        yield lines.part("block", title, start, last + 1)
+
+
+def heaviest(
+    parts: Sequence[Part], tokens: Sequence[int], most: int = 10
+) -> list[tuple[Part, int]]:
+    """The parts with the most tokens, heaviest first, the earlier one first among equals."""
+    pairs = list(zip(parts, tokens, strict=True))
+    return sorted(pairs, key=lambda pair: (-pair[1], pair[0].start))[:most]
