@@ -1,0 +1,211 @@
+"""What the server and the command line ask of this room: record, report, judge.
+
+Plain and synchronous: a worker thread runs it. Nothing is opened or imported before it is needed.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.cost.caps import CostVerdict, Spend, judge, spend_so_far
+from sidecar.cost.days import since_ms, until_ms
+from sidecar.cost.events import PROTOCOL, Buckets, Event, buckets_of, normal_tier, service_tier
+from sidecar.cost.ledger import FILE_NAME, Ledger
+from sidecar.cost.price_list import STORED_LIST
+from sidecar.cost.prices import Prices
+from sidecar.cost.reports import report
+from sidecar.cost.rows import DEFAULT_KEYS, CostReport, Key
+from sidecar.cost.sums import END_MS, Scope
+from sidecar.endpoints.usage import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import tzinfo
+    from decimal import Decimal
+    from pathlib import Path
+
+    from sidecar.config.settings import Caps, Price
+    from sidecar.cost.reports import Cancelled, Progress
+
+
+class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """`cost/record`: a call that was made, with the vendor's usage object as it came."""
+
+    workspace: str | None = None
+    session: str | None = None
+    model: str
+    category: str = "main"
+    """`main`, `summary`, `sub-agent` or a word of the client's own."""
+    provider: str | None = None
+    usage: dict[str, Any]
+    """In any vendor's form, or in the form of this protocol's `Usage`."""
+    estimated_tokens: int | None = None
+    """What the prompt was thought to hold before it was sent."""
+    request_id: str | None = None
+    """The vendor's id of the call: a second record of it counts nothing."""
+    at: datetime | None = None
+    """When the call was made (RFC 3339); now, by default."""
+
+
+class CostRecorded(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The result of `cost/record`."""
+
+    id: str
+    usage: Usage
+    cost_usd: float | None
+    """null where no price is known."""
+    duplicate: bool
+    """True where the same request id of the same provider was recorded before."""
+
+
+class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """`cost/detail`: which calls, and what the rows are told apart by."""
+
+    workspace: str | None = None
+    session: str | None = None
+    since: str | None = None
+    """Inclusive: a local day (`2026-11-21`), a time (RFC 3339), `today` or `yesterday`."""
+    until: str | None = None
+    """Inclusive, as `since`; a day is the whole day."""
+    by: tuple[Key, ...] = DEFAULT_KEYS
+
+
+class CostBook:
+    """The ledger of one user with the prices of one configuration. Safe to share by threads."""
+
+    def __init__(
+        self,
+        state: Path,
+        entries: Sequence[Price] = (),
+        *,
+        zone: tzinfo | None = None,
+        after_record: Callable[[Event], None] | None = None,
+    ) -> None:
+        """`state`: the user's state folder. `zone`: whose days count; None is this machine's.
+
+        `after_record` is told of each event that was new (an exporter).
+        """
+        self.ledger = Ledger(state / FILE_NAME)
+        self.prices = Prices(entries, state / STORED_LIST)
+        self._zone = zone
+        self._after_record = after_record
+
+    def record(self, params: CostRecordParams) -> CostRecorded:
+        """Keep a call and price it. Raises ValueError for a usage in no known form, LedgerError."""
+        from sidecar.endpoints.usage import normalise_usage, reported_cost
+
+        usage = normalise_usage(params.usage)
+        if usage is None:
+            raise ValueError("usage has no known vendor's form")
+        event = Event(
+            at=params.at or datetime.now(UTC),
+            model=params.model,
+            provider=params.provider or provider_of(params.model),
+            buckets=buckets_of(usage, params.usage),
+            category=params.category,
+            tier=service_tier(params.usage),
+            workspace=params.workspace or "",
+            session=params.session or "",
+            request_id=params.request_id,
+            estimated_tokens=params.estimated_tokens,
+            reported_cost=reported_cost(params.usage),
+        )
+        return self.record_event(event, usage)
+
+    def record_event(self, event: Event, usage: Usage) -> CostRecorded:
+        """Keep an event that was read already."""
+        recorded = self.ledger.record(event)
+        if self._after_record is not None and not recorded.duplicate:
+            self._after_record(event)
+        cost = self.prices.cost(event)
+        return CostRecorded(
+            id=recorded.id,
+            usage=usage,
+            cost_usd=None if cost is None else float(cost),
+            duplicate=recorded.duplicate,
+        )
+
+    def detail(
+        self,
+        params: CostDetailParams,
+        *,
+        agent: str | None = None,
+        cancelled: Cancelled | None = None,
+        progress: Progress | None = None,
+    ) -> CostReport:
+        """Rows, totals and text.
+
+        Raises ValueError for bad params, ReadCancelledError, LedgerError.
+        """
+        scope = Scope(
+            start_ms=0 if params.since is None else since_ms(params.since, self._zone),
+            end_ms=END_MS if params.until is None else until_ms(params.until, self._zone),
+            workspace=params.workspace,
+            session=params.session,
+            agent=agent,
+        )
+        return report(
+            self.ledger, self.prices, scope, params.by,
+            zone=self._zone, cancelled=cancelled, progress=progress,
+        )  # fmt: skip
+
+    def estimate(
+        self,
+        model: str,
+        prompt_tokens: int,
+        max_output_tokens: int = 0,
+        *,
+        provider: str | None = None,
+        tier: str = "",
+    ) -> Decimal | None:
+        """USD of a call that would be sent now: all input at the uncached price, and output up to
+        the limit asked for. None where no price is known."""
+        buckets = Buckets(input=prompt_tokens, output=max_output_tokens)
+        served_by = provider or provider_of(model)
+        return self.prices.price(buckets, model, served_by, tier=normal_tier(tier))
+
+    def spend(self, workspace: str, session: str) -> Spend:
+        """USD so far today, in the session and in the workspace."""
+        with self.ledger.reader() as connection:
+            return spend_so_far(connection, self.prices, workspace, session, zone=self._zone)
+
+    def preflight(
+        self,
+        caps: Caps,
+        model: str,
+        prompt_tokens: int,
+        max_output_tokens: int = 0,
+        *,
+        workspace: str = "",
+        session: str = "",
+        provider: str | None = None,
+    ) -> CostVerdict:
+        """What a call would cost, and what the caps say to it. Without caps nothing is read."""
+        estimate = self.estimate(model, prompt_tokens, max_output_tokens, provider=provider)
+        if not any(msgspec.structs.astuple(caps)):
+            return CostVerdict("ok", estimate)
+        return judge(caps, self.spend(workspace, session), estimate, model)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.ledger.close()
+
+
+def provider_of(model: str) -> str:
+    """Who serves a model that came without a provider; "" where its name does not show it."""
+    from sidecar.counting.catalogue import provider_of as known
+
+    return known(model) or ""
+
+
+__all__ = [
+    "PROTOCOL",
+    "CostBook",
+    "CostDetailParams",
+    "CostRecordParams",
+    "CostRecorded",
+    "provider_of",
+]

@@ -1,0 +1,133 @@
+"""Spending caps: what they say before a call is sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from sidecar.cost.days import day_range, local
+from sidecar.cost.reports import priced_sums
+from sidecar.cost.sums import Scope
+
+if TYPE_CHECKING:
+    import sqlite3
+    from datetime import tzinfo
+
+    from sidecar.config.settings import Caps
+    from sidecar.cost.prices import Prices
+
+Verdict = Literal["ok", "warn", "refuse"]
+Span = Literal["day", "session", "workspace"]
+
+
+class Reason(msgspec.Struct, frozen=True, rename="camel"):
+    """Why a verdict is not `ok`; of the cost room, `kind` is `softCap`, `hardCap` or `unpriced`."""
+
+    kind: str
+    message: str
+
+
+class Spend(msgspec.Struct, frozen=True, kw_only=True):
+    """USD so far, as far as prices are known: today everywhere, in the session, the workspace."""
+
+    day: Decimal = Decimal(0)
+    session: Decimal = Decimal(0)
+    workspace: Decimal = Decimal(0)
+
+
+class CostVerdict(msgspec.Struct, frozen=True):
+    """What the caps say of a call. `estimate` is its USD; None where no price is known."""
+
+    verdict: Verdict
+    estimate: Decimal | None
+    reasons: tuple[Reason, ...] = ()
+
+
+def spend_so_far(
+    connection: sqlite3.Connection,
+    prices: Prices,
+    workspace: str,
+    session: str,
+    *,
+    zone: tzinfo | None = None,
+    now: datetime | None = None,
+) -> Spend:
+    """What was spent in each of the spans that a cap may limit; the day is local and everyone's."""
+    start, end = day_range(local(now or datetime.now(UTC), zone).date(), zone)
+    scopes = {
+        "day": Scope(start_ms=start, end_ms=end),
+        "session": Scope(workspace=workspace, session=session),
+        "workspace": Scope(workspace=workspace),
+    }
+    return Spend(
+        **{span: _total(connection, prices, scope) for span, scope in scopes.items()},
+    )
+
+
+def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> CostVerdict:
+    """Compare spend so far plus the estimate with every cap: over a soft one warns, a hard refuses.
+
+    Without a known price only what was spent can be compared, and the verdict says so.
+    """
+    reasons = [
+        reason
+        for span, soft, hard in _limits(caps)
+        if (reason := _over(span, soft, hard, getattr(spend, span), estimate)) is not None
+    ]
+    if estimate is None and any(soft or hard for _span, soft, hard in _limits(caps)):
+        message = f"No price is known for {model}: the caps leave this call out."
+        reasons.append(Reason("unpriced", message))
+    return CostVerdict(_verdict(reasons), estimate, tuple(reasons))
+
+
+def _total(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal:
+    priced = priced_sums(connection, prices, scope)
+    return sum((one.cost for one in priced if one.cost is not None), Decimal(0))
+
+
+def _limits(caps: Caps) -> tuple[tuple[Span, Decimal | None, Decimal | None], ...]:
+    return (
+        ("day", caps.soft_cap_usd, caps.hard_cap_usd),
+        ("session", caps.session_soft_cap_usd, caps.session_hard_cap_usd),
+        ("workspace", caps.workspace_soft_cap_usd, caps.workspace_hard_cap_usd),
+    )
+
+
+_SPANS: dict[Span, str] = {
+    "day": "today",
+    "session": "in this session",
+    "workspace": "in this workspace",
+}
+
+
+def _over(
+    span: Span,
+    soft: Decimal | None,
+    hard: Decimal | None,
+    spent: Decimal,
+    estimate: Decimal | None,
+) -> Reason | None:
+    """The graver of the two caps that spend and estimate go over, if any."""
+    planned = spent + (estimate or Decimal(0))
+    for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
+        if cap is not None and planned > cap:
+            call = "" if estimate is None else f" and this call up to {_usd(estimate)}"
+            message = (
+                f"{_usd(spent)} spent {_SPANS[span]}{call}: over the {name} cap of {_usd(cap)}."
+            )
+            return Reason(kind, message)
+    return None
+
+
+def _verdict(reasons: list[Reason]) -> Verdict:
+    if any(reason.kind == "hardCap" for reason in reasons):
+        return "refuse"
+    return "warn" if reasons else "ok"
+
+
+def _usd(number: Decimal) -> str:
+    """`$0.42`; small amounts keep four digits that say something."""
+    return f"${number:.2f}" if number >= 1 or number == 0 else f"${number:.4f}"

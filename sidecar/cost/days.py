@@ -1,0 +1,97 @@
+"""Local days and the ends of a time range, in a time zone with its daylight saving."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING
+
+from sidecar.cost.events import milliseconds
+from sidecar.cost.migrations import QUARTER_MS
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+SLOTS_A_DAY = 96
+"""Quarter-hours: every offset from UTC in use since 1972 is a whole number of them."""
+
+_EPOCH = date(1970, 1, 1)
+
+
+def local(moment: datetime, zone: tzinfo | None) -> datetime:
+    """The moment in a zone; None is this machine's."""
+    return moment.astimezone(zone)
+
+
+def day_range(day: date, zone: tzinfo | None) -> tuple[int, int]:
+    """First millisecond of a local day, and of the day after (23 or 25 hours later at times)."""
+    return _midnight(day, zone), _midnight(day + timedelta(days=1), zone)
+
+
+def since_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int:
+    """The first millisecond of a range that begins at `text`: a date, a time, or a word.
+
+    Raises ValueError, saying what may stand there.
+    """
+    found = _parse(text, zone, now)
+    return milliseconds(found) if isinstance(found, datetime) else day_range(found, zone)[0]
+
+
+def until_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int:
+    """The first millisecond after a range that ends with `text`: both ends are inclusive."""
+    found = _parse(text, zone, now)
+    return milliseconds(found) + 1 if isinstance(found, datetime) else day_range(found, zone)[1]
+
+
+def slot_offsets(first: int, last: int, zone: tzinfo | None) -> list[tuple[int, int]]:
+    """The zone's offsets from UTC over a range of quarter-hours: (first slot, offset in slots)."""
+    offsets = [(first, _offset(first, zone))]
+    for slot in (*range(first + SLOTS_A_DAY, last, SLOTS_A_DAY), last):
+        if slot > first and _offset(slot, zone) != offsets[-1][1]:
+            offsets.append(_change(slot - SLOTS_A_DAY, slot, zone))
+    return offsets
+
+
+def day_name(day: int) -> str:
+    """`2026-11-21` of a number of days since 1970."""
+    return (_EPOCH + timedelta(days=day)).isoformat()
+
+
+def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
+    """A local day, or a moment. A time without an offset is local."""
+    word = text.strip().lower()
+    if word in ("today", "yesterday"):
+        today = local(now or datetime.now(UTC), zone).date()
+        return today - timedelta(days=word == "yesterday")
+    try:
+        if len(word) == len("2026-11-21"):
+            return date.fromisoformat(word)
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time: write 2026-11-21, 2026-11-21T10:30:00Z, today or yesterday"
+        ) from None
+    if moment.tzinfo is None:
+        return moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
+    return moment
+
+
+def _midnight(day: date, zone: tzinfo | None) -> int:
+    start = datetime.combine(day, time.min)
+    return milliseconds(start.astimezone() if zone is None else start.replace(tzinfo=zone))
+
+
+def _offset(slot: int, zone: tzinfo | None) -> int:
+    moment = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC).astimezone(zone)
+    return (moment.utcoffset() or timedelta()) // timedelta(milliseconds=QUARTER_MS)
+
+
+def _change(before: int, after: int, zone: tzinfo | None) -> tuple[int, int]:
+    """The first slot in (before, after] that has the offset of `after`."""
+    target = _offset(after, zone)
+    while after - before > 1:
+        middle = (before + after) // 2
+        if _offset(middle, zone) == target:
+            after = middle
+        else:
+            before = middle
+    return after, target

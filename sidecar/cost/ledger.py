@@ -1,0 +1,348 @@
+"""The ledger: every model call once, in SQLite, written by several processes at the same time.
+
+An acknowledged event survives the end of the process by any signal: it was committed to the
+write-ahead log. (`synchronous=NORMAL`: a power cut may take the last moments, never the file.)
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from contextlib import contextmanager
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.cost.bands import REPORTED, band
+from sidecar.cost.events import Event, check_call, check_names, milliseconds
+from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+FILE_NAME = "ledger.db"
+BUSY_SECONDS = 30.0
+_PICO = Decimal(10) ** 12
+
+# A record touches four B-trees, and WAL writes whole pages: small ones make it twice as fast.
+_PRAGMAS = (
+    "PRAGMA page_size = 1024",
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA cache_size = -16000",
+)
+
+_EVENT_COLUMNS = ("request", "provider", "at", "session", "kind", "band", *BUCKETS)
+_INSERT = (
+    f"INSERT INTO event ({', '.join(_EVENT_COLUMNS)}, estimated, reported) "  # noqa: S608
+    f"VALUES ({', '.join('?' * (len(_EVENT_COLUMNS) + 2))}) "
+    "ON CONFLICT (request, provider) WHERE request IS NOT NULL DO NOTHING"
+)
+_FIND = (
+    f"SELECT id, request, provider, at, session, kind, band, {', '.join(BUCKETS)}, "  # noqa: S608
+    "estimated, reported FROM event WHERE request = ? AND provider = ?"
+)
+_RESTORE = (
+    f"INSERT INTO event (id, {', '.join(_EVENT_COLUMNS)}, estimated, reported) "  # noqa: S608
+    f"VALUES ({', '.join('?' * (len(_EVENT_COLUMNS) + 3))})"
+)
+
+
+class LedgerError(Exception):
+    """The ledger cannot be read or written; the message says what to do. Kind `storage`."""
+
+
+class ReadCancelledError(Exception):
+    """The caller's `cancelled` said so while the ledger was being read."""
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What became of an event: its id, and whether it was there already."""
+
+    id: str
+    duplicate: bool
+
+
+class Ledger:
+    """One ledger file. Safe to share between threads; opened at its first use."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._providers: dict[str, int] = {}
+        self._sessions: dict[tuple[str, str, str], int] = {}
+        self._kinds: dict[tuple[str, str, str, str], int] = {}
+
+    def record(self, event: Event, *, amend: bool = False) -> Recorded:
+        """Keep an event: once for a request id of its provider, whoever records it.
+
+        With `amend`, a later record of the same call that holds more output replaces its numbers
+        (transcripts write partial counts first); time, session and estimate stay.
+        Raises ValueError for an event that cannot be kept, LedgerError where storage fails.
+        """
+        with self._lock:
+            try:
+                connection = self._connection or self._open()
+                row = self._row(connection, event)
+                inserted = connection.execute(_INSERT, row)
+                if inserted.rowcount == 0 and amend:
+                    _amend(connection, row)
+            except (sqlite3.Error, OSError, NewerLedgerError) as error:
+                raise _explained(error, self.path) from error
+        if event.request_id is None:
+            return Recorded(f"event-{inserted.lastrowid}", duplicate=False)
+        return Recorded(event.request_id, duplicate=inserted.rowcount == 0)
+
+    def record_many(
+        self,
+        events: Iterable[Event],
+        *,
+        amend: bool = False,
+        also: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> int:
+        """Keep many events in one transaction, and return how many were new.
+
+        `also` runs in it too: a reader's offset is stored with the events that it read.
+        """
+        with self.transaction() as connection:
+            new = sum(not self.record(event, amend=amend).duplicate for event in events)
+            if also is not None:
+                also(connection)
+        return new
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All records made inside are kept together, or none of them."""
+        with self._lock, _translated(self.path):
+            connection = self._open()
+            try:
+                with _nested(connection):
+                    yield connection
+            except BaseException:
+                self._forget_names()
+                raise
+
+    @contextmanager
+    def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
+        """A connection of its own to read from, at one moment; it never holds a writer up.
+
+        A ledger that was never written reads as an empty one, and no file is made.
+        Raises ReadCancelledError as soon as `cancelled()` is true, LedgerError where reading fails.
+        """
+        with _translated(self.path, cancelled):
+            connection = self._open_reader()
+            try:
+                if cancelled is not None:
+                    connection.set_progress_handler(lambda: int(cancelled()), 20_000)
+                connection.execute("BEGIN")
+                yield connection
+            finally:
+                connection.close()
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            self._forget_names()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            _create_private(self.path)
+            connection = _connect(self.path)
+            try:
+                _use_wal(connection)
+                migrate(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _open_reader(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            connection = sqlite3.connect(":memory:", isolation_level=None)
+            migrate(connection)
+            return connection
+        with self._lock:
+            self._open()  # a ledger of an earlier version is brought up to date first
+        connection = _connect(self.path)
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _row(self, connection: sqlite3.Connection, event: Event) -> tuple[object, ...]:
+        check_call(event)
+        buckets = event.buckets
+        reported = None if event.reported_cost is None else _pico(event.reported_cost)
+        return (
+            event.request_id,
+            self._provider(connection, event.provider),
+            milliseconds(event.at),
+            self._session(connection, event),
+            self._kind(connection, event),
+            band(buckets.prompt) if reported is None else REPORTED,
+            *msgspec.structs.astuple(buckets),
+            event.estimated_tokens,
+            reported,
+        )
+
+    def _provider(self, connection: sqlite3.Connection, name: str) -> int:
+        known = self._providers.get(name)
+        if known is None:
+            check_names(provider=name)
+            known = _name_id(connection, "provider", ("name",), (name,))
+            self._providers[name] = known
+        return known
+
+    def _session(self, connection: sqlite3.Connection, event: Event) -> int:
+        key = (event.workspace, event.session, event.agent)
+        known = self._sessions.get(key)
+        if known is None:
+            check_names(workspace=event.workspace, session=event.session, agent=event.agent)
+            known = _name_id(connection, "session", ("workspace", "name", "agent"), key)
+            self._sessions[key] = known
+        return known
+
+    def _kind(self, connection: sqlite3.Connection, event: Event) -> int:
+        key = (event.provider, event.model, event.category, event.tier)
+        known = self._kinds.get(key)
+        if known is None:
+            check_names(model=event.model, category=event.category, tier=event.tier)
+            provider = self._provider(connection, event.provider)
+            values = (provider, event.model, event.category, event.tier)
+            columns = ("provider", "model", "category", "tier")
+            known = _name_id(connection, "kind", columns, values)
+            self._kinds[key] = known
+        return known
+
+    def _forget_names(self) -> None:
+        self._providers.clear()
+        self._sessions.clear()
+        self._kinds.clear()
+
+
+def usd(pico: int) -> Decimal:
+    """USD of a stored amount."""
+    return Decimal(pico) / _PICO
+
+
+def _pico(cost: Decimal) -> int:
+    """USD * 10**12 as the ledger stores it: whole numbers add up exactly in SQL."""
+    return int((cost * _PICO).to_integral_value(rounding=ROUND_HALF_EVEN))
+
+
+def _name_id(
+    connection: sqlite3.Connection,
+    table: str,
+    columns: tuple[str, ...],
+    values: tuple[object, ...],
+) -> int:
+    """The id of a row of names, made where it is new. Table and columns are ours, never input."""
+    where = " AND ".join(f"{column} = ?" for column in columns)
+    found = connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()  # noqa: S608
+    if found is None:
+        marks = ", ".join("?" * len(columns))
+        connection.execute(
+            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
+            values,
+        )
+        found = connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()  # noqa: S608
+    return int(found[0])
+
+
+def _amend(connection: sqlite3.Connection, row: tuple[object, ...]) -> None:
+    """Replace the numbers of an event by those of `row`, where they hold more output."""
+    with _nested(connection):
+        old = connection.execute(_FIND, row[:2]).fetchone()
+        first = 1 + len(_EVENT_COLUMNS) - len(BUCKETS)
+        stored, seen = old[first : first + len(BUCKETS)], row[first - 1 : first - 1 + len(BUCKETS)]
+        if _output(seen) <= _output(stored):
+            return
+        reported = row[-1] if row[-1] is not None else old[-1]
+        new_band = row[first - 2] if reported is None else REPORTED
+        connection.execute("DELETE FROM event WHERE id = ?", old[:1])
+        restored = (*old[: first - 1], new_band, *seen, old[-2], reported)
+        connection.execute(_RESTORE, restored)
+
+
+def _output(buckets: tuple[object, ...]) -> int:
+    named = dict(zip(BUCKETS, buckets, strict=True))
+    return int(str(named["output"])) + int(str(named["reasoning"]))
+
+
+@contextmanager
+def _nested(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction, unless one is open already."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _create_private(path: Path) -> None:
+    """Make the folder (0700) and the file (0600), as SQLite would make them readable by others."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    for pragma in _PRAGMAS:
+        connection.execute(pragma)
+    return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging.
+
+    SQLite does not wait for other processes here as it does elsewhere, so that we have to.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+@contextmanager
+def _translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Turn what SQLite and the file system raise into errors that say what to do."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, NewerLedgerError) as error:
+        if cancelled is not None and cancelled():
+            raise ReadCancelledError from error
+        raise _explained(error, path) from error
+
+
+def _explained(error: Exception, path: Path) -> LedgerError:
+    if isinstance(error, NewerLedgerError):
+        return LedgerError(f"{path}: {error}")
+    if isinstance(error, OSError):
+        return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
+    if isinstance(error, sqlite3.OperationalError):
+        return LedgerError(f"the ledger {path} cannot be used: {error}")
+    return LedgerError(
+        f"the ledger {path} is damaged ({error}): move it away, and a new one is begun"
+    )
