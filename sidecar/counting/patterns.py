@@ -1,0 +1,100 @@
+"""The regular expressions by which byte-level BPE vocabularies split text, and how they may be cut.
+
+A vocabulary file often does not say how its texts are split, or says it in the words of another
+library. Here the expressions are written for tiktoken (fancy-regex), each beside the ones by which
+Hugging Face's `tokenizer.json` files know it.
+
+`cuts` is what was proven for the expression (see `sidecar.text.cuts`): `lines`, `words` or `none`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sidecar.counting.engines.vocabularies import VOCABULARIES
+from sidecar.text.cuts import Cuts
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """One way of splitting text before the merges."""
+
+    name: str
+    expression: str
+    """For tiktoken."""
+    cuts: Cuts
+    written: tuple[tuple[str, ...], ...] = ()
+    """The sequences of `Split` expressions that mean the same in `tokenizer.json` files."""
+    nfc: bool = False
+    """The family's own tokenizer normalises to NFC first."""
+
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_O200K_WORDS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+)
+_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+)
+_QWEN2 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+)
+_QWEN35 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+)
+_O200K = VOCABULARIES["o200k_base"].pattern
+_CL100K = VOCABULARIES["cl100k_base"].pattern
+_TEKKEN = "|".join((*_O200K_WORDS, r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*", _BLANKS))
+
+_CJK = r"\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff"
+_DEEPSEEK_REST = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+)
+_DEEPSEEK_SPLITS = (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_REST)
+# The three splits in a row as one expression: what an earlier split takes is kept out of the
+# classes of the later ones, and a blank before it stands at an end, as `(?!\S)` asks.
+_DEEPSEEK = (
+    rf"\p{{N}}{{1,3}}|[{_CJK}]+"
+    r"""|[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+    rf"|[^\r\n\p{{L}}\p{{P}}\p{{S}}\p{{N}}{_CJK}]?[[\p{{L}}\p{{M}}]--[{_CJK}]]+"
+    rf"| ?[[\p{{P}}\p{{S}}]--[{_CJK}]]+[\r\n]*"
+    rf"|\s*[\r\n]+|\s+(?=[\p{{N}}{_CJK}])|\s+(?!\S)|\s+"
+)
+
+GPT2 = Pattern("gpt2", _GPT2, "words", ((_GPT2,),))
+CL100K = Pattern("cl100k", _CL100K, "lines", ((_CL100K,),))
+LLAMA3 = Pattern("llama3", _LLAMA3, "lines", ((_LLAMA3,),))
+QWEN2 = Pattern("qwen2", _QWEN2, "lines", ((_QWEN2,),), nfc=True)
+QWEN35 = Pattern("qwen3.5", _QWEN35, "lines", ((_QWEN35,),), nfc=True)
+O200K = Pattern("o200k", _O200K, "lines", ((_O200K,),))
+TEKKEN = Pattern("tekken", _TEKKEN, "lines", ((_TEKKEN,),))
+DEEPSEEK = Pattern("deepseek", _DEEPSEEK, "lines", (_DEEPSEEK_SPLITS,))
+
+PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, QWEN35, O200K, TEKKEN, DEEPSEEK)
+
+_BY_RANKS = {
+    50_256: GPT2,  # r50k_base, gpt2
+    50_280: GPT2,  # p50k_base
+    100_256: CL100K,
+    128_000: LLAMA3,
+    151_643: QWEN2,
+    199_998: O200K,
+    248_044: QWEN35,
+}
+
+
+def by_splits(splits: tuple[str, ...]) -> Pattern | None:
+    """The pattern that a `tokenizer.json` spells out, if it is one of those known here."""
+    return next((pattern for pattern in PATTERNS if splits in pattern.written), None)
+
+
+def by_rank_count(ranks: int) -> Pattern | None:
+    """The pattern of a rank file, by how many ranks it has; None for an unknown vocabulary."""
+    return _BY_RANKS.get(ranks)
