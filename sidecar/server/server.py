@@ -9,7 +9,8 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import default_converter
 
 from sidecar import __version__
-from sidecar.server.features import counting, documents, hover, workspaces
+from sidecar.server.features import configuration, counting, documents, hover, workspaces
+from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.protocol import SidecarProtocol
@@ -32,18 +33,20 @@ class SidecarServer(LanguageServer):
             text_document_sync_kind=types.TextDocumentSyncKind.Incremental,
         )
         self.status = StatusBoard(self)
+        self.configuration = Configuration(self)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Nothing pops up by itself; requests are answered, and the log has the rest."""
 
     def close(self) -> None:
         """Let go of threads."""
+        self.configuration.close()
         self.services.counting.close()
 
 
 def create_server(services: Services | None = None) -> SidecarServer:
     """A new server with every feature; `services` lets a test bring its own."""
     server = SidecarServer(services or Services())
-    for feature in (workspaces, documents, counting, hover):
+    for feature in (workspaces, configuration, documents, counting, hover):
         feature.register(server)
     return server

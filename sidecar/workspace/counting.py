@@ -15,6 +15,7 @@ from sidecar.counting.incremental import (
     pending_characters,
     units_of,
 )
+from sidecar.counting.tokenizers import Approximate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ class Counting:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
         self._stop = threading.Event()
-        self._loaded: set[str] = set()
+        self._loaded: set[Tokenizer] = set()
 
     def close(self) -> None:
         """Give up what runs (it raises `Stopped`); what waits is cancelled."""
@@ -50,28 +51,31 @@ class Counting:
 
     def load(self, tokenizer: Tokenizer) -> None:
         """Load a tokenizer in the background, so that the first count need not."""
-        if tokenizer.name not in self._loaded:
+        if tokenizer not in self._loaded:
             self._pool.submit(self._load, tokenizer)
 
     def document_now(self, document: TextDocument, tokenizer: Tokenizer) -> int | None:
         """The document's tokens if that takes under a millisecond, else None."""
-        if tokenizer.name not in self._loaded:
+        if tokenizer not in self._loaded:
             return 0 if not document.characters else None
-        if pending_characters(document, tokenizer) > INLINE_CHARACTERS:
+        basis = _basis(tokenizer)
+        if pending_characters(document, basis) > INLINE_CHARACTERS:
             return None
-        return document_tokens(document, tokenizer)
+        return _scale(tokenizer, document_tokens(document, basis))
 
     async def document(self, document: TextDocument, tokenizer: Tokenizer) -> int:
         """The document's tokens as it is when the last missing piece has been counted."""
         while (tokens := self.document_now(document, tokenizer)) is None:
-            pieces = units_of(document, tokenizer)
-            await self.run(partial(self._count, pieces, tokenizer))
+            if tokenizer not in self._loaded:
+                await self.run(partial(self._load, tokenizer))
+            basis = _basis(tokenizer)
+            await self.run(partial(self._count, units_of(document, basis), basis))
         return tokens
 
     def guess(self, document: TextDocument, tokenizer: Tokenizer) -> int:
         """A number to show at once: a sample's tokens for each character, times the characters."""
         characters = document.characters
-        if tokenizer.name not in self._loaded or characters <= SAMPLE_CHARACTERS:
+        if tokenizer not in self._loaded or characters <= SAMPLE_CHARACTERS:
             return characters // 4
         pieces = document.pieces
         texts = [pieces[i * (len(pieces) - 1) // 2].text for i in range(3)]
@@ -83,20 +87,31 @@ class Counting:
         """The text's tokens."""
         if not text:
             return 0
-        if tokenizer.name in self._loaded and len(text) <= INLINE_CHARACTERS:
+        if tokenizer in self._loaded and len(text) <= INLINE_CHARACTERS:
             return tokenizer.count(text)
 
         def work() -> int:
             self._load(tokenizer)
-            return count_text(text, tokenizer, self._stop.is_set)
+            tokens = count_text(text, _basis(tokenizer), self._stop.is_set)
+            return _scale(tokenizer, tokens)
 
         return await self.run(work)
 
     def _count(self, pieces: Sequence[Piece], tokenizer: Tokenizer) -> None:
-        self._load(tokenizer)
         count_pieces(pieces, tokenizer, self._stop.is_set)
 
     def _load(self, tokenizer: Tokenizer) -> None:
-        if tokenizer.name not in self._loaded:
+        if tokenizer not in self._loaded:
             tokenizer.count("a")
-            self._loaded.add(tokenizer.name)
+            self._loaded.add(tokenizer)
+
+
+def _basis(tokenizer: Tokenizer) -> Tokenizer:
+    """What is counted piece by piece: an approximation's vocabulary, whose counts add up."""
+    basis: Tokenizer = getattr(tokenizer, "basis", tokenizer)
+    return basis
+
+
+def _scale(tokenizer: Tokenizer, tokens: int) -> int:
+    """An approximation's factor is put to the whole, so that nothing is rounded twice."""
+    return tokenizer.scale(tokens) if isinstance(tokenizer, Approximate) else tokens

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sidecar.context.window import percent
-from sidecar.counting import families
 from sidecar.counting.catalogue import known_window
 from sidecar.counting.count import Count, Measure, Tokenizer
-from sidecar.counting.engines import engine, names
+from sidecar.counting.tokenizers import Tokenizers
 from sidecar.workspace.counting import Counting
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.roots import Roots
 
 if TYPE_CHECKING:
+    from sidecar.config.settings import TokenizerFile
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
     from sidecar.workspace.workspace import Workspace
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Services:
-    """Roots with their documents, tokenizers, and the pool that counts."""
+    """Roots, open documents, tokenizers, and the pool that counts."""
 
     roots: Roots = field(default_factory=Roots)
     counting: Counting = field(default_factory=Counting)
     documents: dict[str, TextDocument] = field(default_factory=dict)
     encoding: Encoding = "utf-16"
+    configured: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the settings of every root have been read."""
+    _tokenizers: dict[tuple[TokenizerFile, ...], Tokenizers] = field(default_factory=dict)
 
     def document(self, uri: str) -> TextDocument:
         """An open document.
@@ -39,34 +43,35 @@ class Services:
             raise RequestError("unknownDocument", "the document is not open in this server")
         return self.documents[uri]
 
-    def tokenizer(self, model: str) -> Tokenizer:
-        """How texts for `model` are counted."""
-        name = families.tokenizer_for(model)
-        return engine(name if name in names() else "o200k_base")
+    def tokenizers(self, workspace: Workspace) -> Tokenizers:
+        """The tokenizers of a workspace: shared by all that name the same files."""
+        settings = workspace.settings
+        if settings.tokenizers not in self._tokenizers:
+            made = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
+            self._tokenizers[settings.tokenizers] = made
+        return self._tokenizers[settings.tokenizers]
 
     async def count_document(
         self, document: TextDocument, model: str | None, workspace: Workspace
     ) -> Count:
-        """The exact count of a document as it is when the counting ends."""
+        """The count of a document as it is when the counting ends."""
         name = model or workspace.model
-        tokenizer = self.tokenizer(name)
+        tokenizer = self.tokenizers(workspace).for_model(name)
         tokens = await self.counting.document(document, tokenizer)
         return to_count(_measure(tokens, tokenizer), name, document.characters, workspace)
 
-    def count_document_now(
-        self, document: TextDocument, model: str | None, workspace: Workspace
-    ) -> Count | None:
-        """The same if it takes under a millisecond, else None."""
-        name = model or workspace.model
-        tokenizer = self.tokenizer(name)
+    def count_document_now(self, document: TextDocument, workspace: Workspace) -> Count | None:
+        """The same for the workspace's model if it takes under a millisecond, else None."""
+        tokenizer = self.tokenizers(workspace).for_model(workspace.model)
         tokens = self.counting.document_now(document, tokenizer)
         if tokens is None:
             return None
-        return to_count(_measure(tokens, tokenizer), name, document.characters, workspace)
+        measure = _measure(tokens, tokenizer)
+        return to_count(measure, workspace.model, document.characters, workspace)
 
     def guess_document(self, document: TextDocument, workspace: Workspace) -> Count:
         """What to show at once while a big document is counted: scaled up from a sample."""
-        tokenizer = self.tokenizer(workspace.model)
+        tokenizer = self.tokenizers(workspace).for_model(workspace.model)
         tokens = self.counting.guess(document, tokenizer)
         measure = Measure(tokens, "estimate", tokenizer.name, None)
         return to_count(measure, workspace.model, document.characters, workspace)
@@ -74,7 +79,7 @@ class Services:
     async def count_text(self, text: str, model: str | None, workspace: Workspace) -> Count:
         """The count of a text; an empty one is 0, exact, for every model."""
         name = model or workspace.model
-        tokenizer = self.tokenizer(name)
+        tokenizer = self.tokenizers(workspace).for_model(name)
         tokens = await self.counting.text(text, tokenizer)
         return to_count(_measure(tokens, tokenizer), name, len(text), workspace)
 

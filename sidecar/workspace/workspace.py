@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sidecar.config.resolve import Loaded
 from sidecar.config.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -17,11 +19,18 @@ class Workspace:
 
     uri: str | None
     path: Path | None
-    settings: Settings = field(default_factory=Settings)
-    model_chosen: str | None = None
+    loaded: Loaded = field(default_factory=lambda: Loaded(Settings(), (), {}))
+    editor: Mapping[str, Any] = field(default_factory=dict)
+    """The editor's section `tokenSidecar`, as it last answered."""
+    chosen_model: str | None = None
     """The model that the person picked for this session; it wins over the settings."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.loaded.settings
 
     @property
     def model(self) -> str:
         """The default model of this workspace."""
-        return self.model_chosen or self.settings.model
+        return self.chosen_model or self.settings.model

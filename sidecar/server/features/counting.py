@@ -24,6 +24,7 @@ def register(server: SidecarServer) -> None:
 
     async def count(params: CountParams) -> CountResult:
         _check(params)
+        await services.configured.wait()
         if params.text_document is not None:
             return await _count_document(services, params, params.text_document.uri)
         return await _count_text(services, params, params.text or "")

@@ -18,6 +18,7 @@ def register(server: SidecarServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     async def hover(params: types.HoverParams) -> types.Hover | None:
+        await services.configured.wait()
         document = services.document(params.text_document.uri)
         if params.position.line != 0:
             return None

@@ -45,7 +45,8 @@ class StatusBoard:
         """A document was opened (again): its status is due at once."""
         self.closed(uri)
         self._entries[uri] = _Entry()
-        self._refresh(uri)
+        if self._services.configured.is_set():
+            self._refresh(uri)
 
     def changed(self, uri: str) -> None:
         """Something that the document's status shows may have changed."""
@@ -67,15 +68,18 @@ class StatusBoard:
 
     def all_changed(self) -> None:
         """Settings or the model changed: every document's status is due."""
-        for uri in self._entries:
-            self.changed(uri)
+        for uri, entry in self._entries.items():
+            if entry.sent is None and entry.timer is None:
+                self._refresh(uri)
+            else:
+                self.changed(uri)
 
     def _refresh(self, uri: str) -> None:
         entry = self._entries[uri]
         entry.timer = None
         workspace = self._services.roots.of_document(uri)
         document = self._services.document(uri)
-        count = self._services.count_document_now(document, None, workspace)
+        count = self._services.count_document_now(document, workspace)
         if count is not None:
             self._send(uri, count)
             return

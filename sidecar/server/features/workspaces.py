@@ -20,7 +20,11 @@ def register(server: SidecarServer) -> None:
     def initialize(params: types.InitializeParams) -> None:
         for uri in _roots(params):
             services.roots.add(uri)
+        default = services.roots.default
         services.encoding = _encoding(params.capabilities)
+        _take_options(server, params.initialization_options)
+        server.configuration.reload()
+        services.counting.load(services.tokenizers(default).for_model(default.model))
 
     @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
@@ -28,6 +32,15 @@ def register(server: SidecarServer) -> None:
             services.roots.remove(folder.uri)
         for folder in params.event.added:
             services.roots.add(folder.uri)
+        server.configuration.reload()
+
+
+def _take_options(server: SidecarServer, options: object) -> None:
+    """A client without `workspace/configuration` may give its section when it starts us."""
+    if isinstance(options, dict):
+        section = options.get("tokenSidecar", options)
+        for workspace in server.services.roots:
+            workspace.editor = section if isinstance(section, dict) else {}
 
 
 def _roots(params: types.InitializeParams) -> list[str]:
