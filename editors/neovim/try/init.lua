@@ -1,0 +1,19 @@
+-- What a user's init.lua would hold: the plugin on the runtimepath, and its text in the status line.
+local here = vim.fs.dirname(debug.getinfo(1, 'S').source:sub(2))
+vim.opt.runtimepath:prepend(vim.fs.dirname(here))
+vim.opt.runtimepath:append(vim.env.TOKEN_SIDECAR_TRY_HELP)
+vim.cmd.helptags(vim.env.TOKEN_SIDECAR_TRY_HELP .. '/doc')
+
+vim.o.laststatus = 2
+vim.o.termguicolors = false
+vim.o.statusline = " %f %m%=%{v:lua.require'token_sidecar'.statusline()} "
+
+if vim.env.TOKEN_SIDECAR_TRY_MODE == 'headless' then
+  vim.o.showmode = false
+  vim.o.report = 99999 -- no "500 more lines" between the printed lines
+  vim.api.nvim_create_autocmd('VimEnter', {
+    callback = function()
+      dofile(here .. '/demo.lua')
+    end,
+  })
+end
