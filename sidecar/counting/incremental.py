@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Range
 
 
+SLOW = 1_000_000
+
+
 class Stopped(Exception):  # noqa: N818 - it is no error
     """A count was given up because `should_stop` said so. What was counted is remembered."""
 
@@ -44,7 +47,10 @@ def units_of(doc: TextDocument, tokenizer: Tokenizer) -> Sequence[Piece]:
 
 def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """Tokens of the whole document; only pieces that are new since the last count are tokenized."""
-    return count_pieces(units_of(doc, tokenizer), tokenizer)
+    if cuts_of(tokenizer) != "lines":
+        return count_pieces(units_of(doc, tokenizer), tokenizer)
+    count_pieces(doc.missing(tokenizer.name), tokenizer)
+    return cast("int", doc.total(tokenizer.name))
 
 
 def range_tokens(doc: TextDocument, span: Range, tokenizer: Tokenizer) -> int:
@@ -58,9 +64,16 @@ def range_tokens(doc: TextDocument, span: Range, tokenizer: Tokenizer) -> int:
 
 
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
-    """How many characters a count of the document would have to tokenize now."""
+    """How many characters a count of the document would have to tokenize now.
+
+    A piece that the tokenizer says is slow (its method `slow`, where it has one) counts as a
+    million more: that is nothing to wait for on an event loop.
+    """
     name = tokenizer.name
-    return sum([len(piece) for piece in units_of(doc, tokenizer) if name not in piece.counts])
+    pieces = doc.missing(name) if cuts_of(tokenizer) == "lines" else units_of(doc, tokenizer)
+    needed = {part for piece in pieces for part in piece.needs(name)}
+    slow = getattr(tokenizer, "slow", None)
+    return sum([len(part) + SLOW * bool(slow and slow(part.text)) for part in needed])
 
 
 def count_pieces(
@@ -74,21 +87,28 @@ def count_pieces(
     threads get their turn after each. Raises Stopped when it says so.
     """
     name = tokenizer.name
-    known = [piece.counts.get(name) for piece in pieces]
-    for index, tokens in enumerate(known) if None in known else ():
-        if tokens is None:
-            known[index] = _count_piece(pieces[index], tokenizer, should_stop)
-    return sum(cast("list[int]", known))
+    for piece in [piece for piece in pieces if name not in piece.counts]:
+        _count_piece(piece, tokenizer, should_stop)
+    return sum([piece.counts[name] for piece in pieces])
 
 
-def _count_piece(piece: Piece, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None) -> int:
+def _count_piece(
+    piece: Piece, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None
+) -> None:
+    name = tokenizer.name
+    for part in piece.needs(name):
+        part.counts[name] = _tokenize(part.text, tokenizer, should_stop)
+    if name not in piece.counts and piece.origin is not None:
+        others = [part.counts[name] for part in piece.origin.parts if part is not piece]
+        piece.counts[name] = piece.origin.counts[name] - sum(others)
+
+
+def _tokenize(text: str, tokenizer: Tokenizer, should_stop: Callable[[], bool] | None) -> int:
     if should_stop is not None:
         if should_stop():
             raise Stopped
         time.sleep(0)  # gives the GIL away: an engine may have held it for the last piece
-    tokens = tokenizer.count(piece.text)
-    piece.counts[tokenizer.name] = tokens
-    return tokens
+    return tokenizer.count(text)
 
 
 def count_text(

@@ -14,21 +14,24 @@ A document belongs to one thread; its `pieces` may be read and counted by any.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, cast
 
 from sidecar.text.cuts import is_cut, next_cut
-from sidecar.text.pieces import PIECE_CHARACTERS, Piece, merge_counted, pieces_of, split
+from sidecar.text.pieces import PIECE_CHARACTERS, Origin, Piece, merge_counted, pieces_of
 from sidecar.text.positions import Position, Range
 from sidecar.text.units import index_at, join_surrogates, units
 
 if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
-EDIT_CHARACTERS = 1_024
+EDIT_CHARACTERS = 768
 """How far to both sides of an edit its own small piece reaches, about."""
 SPARE_PIECES = 64
 """How many pieces more than its length asks for a document may have before they are joined."""
+TIDY_PIECES = 64
+"""How many pieces are looked at for joining after one edit: so no edit pays for many others."""
 
 
 class TextDocument:
@@ -54,22 +57,26 @@ class TextDocument:
         self._edit_characters = edit_characters
         self._spare_pieces = spare_pieces
         self._set(pieces_of(join_surrogates(text), piece_characters))
-        self._most_pieces = len(self._list) + spare_pieces
+        self._next_tidy = 0
 
     def _set(self, pieces: list[Piece]) -> None:
         self._list = pieces
         self._lengths = [len(piece.text) for piece in pieces]
         self._line_ends = [piece.line_ends for piece in pieces]
+        # The memos of all pieces in a row, by tokenizer: a total is soon summed.
+        self._known: dict[str, list[int | None]] = {}
         self._index(0)
 
     def _splice(self, first: int, last: int, new: list[Piece]) -> None:
         self._list[first : last + 1] = new
         self._lengths[first : last + 1] = [len(piece.text) for piece in new]
         self._line_ends[first : last + 1] = [piece.line_ends for piece in new]
+        for name, known in self._known.items():
+            known[first : last + 1] = [piece.counts.get(name) for piece in new]
         self._index(first)
 
     def _index(self, first: int) -> None:
-        """Sums up what lies before each piece again, from piece `first` on; forgets joined texts."""
+        """Sums up what lies before each piece again from piece `first` on; forgets joined text."""
         if first == 0:
             self._offsets, self._lines = [0], [0]
         self._offsets[first:] = accumulate(self._lengths[first:], initial=self._offsets[first])
@@ -86,6 +93,21 @@ class TextDocument:
         if self._pieces is None:
             self._pieces = tuple(self._list)
         return self._pieces
+
+    def missing(self, name: str) -> list[Piece]:
+        """The pieces whose tokens are not known yet for the tokenizer `name`."""
+        known, missing, index = self._known.setdefault(name, [None] * len(self._list)), [], -1
+        with suppress(ValueError):  # raised when no None is left: this search is the quickest
+            while True:
+                index = known.index(None, index + 1)
+                known[index] = self._list[index].counts.get(name)
+                if known[index] is None:
+                    missing.append(self._list[index])
+        return missing
+
+    def total(self, name: str) -> int | None:
+        """The tokens of all pieces for the tokenizer `name`; None while some are not known."""
+        return None if self.missing(name) else sum(cast("list[int]", self._known[name]))
 
     @property
     def whole(self) -> Piece:
@@ -214,15 +236,16 @@ class TextDocument:
         before = self._list[first].text[: start - self._offsets[first]]
         after = self._list[last].text[end - self._offsets[last] :]
         middle = join_surrogates(before[-1:] + text + after[:1])
-        whole = before[:-1] + middle + after[1:]
-        edit = (len(before), len(whole) - len(after))
-        first, last, left, right = self._widen(first, last, whole)
-        edit = (len(left) + edit[0], len(left) + edit[1])
-        new = self._split_around(left + whole + right, *edit)
-        self._splice(first, last, new or [Piece("")])
-        if len(self._list) > self._most_pieces:
-            self._set(merge_counted(self._list, self._piece_characters))
-            self._most_pieces = len(self._list) + self._spare_pieces
+        edited = before[:-1] + middle + after[1:]
+        touched = first, last
+        first, last, left, right = self._widen(first, last, edited)
+        edited = left + edited + right
+        span = len(left) + len(before), len(edited) - len(right) - len(after)
+        new = self._split_around(edited, *span)
+        if touched == (first, first) == (first, last):
+            self._remember(self._list[first], new)
+        self._splice(first, last, [*chain(*new)] or [Piece("")])
+        self._tidy()
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
         """Takes in neighbours until safe cuts lie on both sides of `text`.
@@ -244,24 +267,41 @@ class TextDocument:
             left = self._list[first].text + left
         return first, last, left, right
 
-    def _split_around(self, text: str, start: int, end: int) -> list[Piece]:
-        """Pieces of `text`, a small one around its span `start` to `end`."""
+    def _split_around(self, text: str, start: int, end: int) -> list[list[Piece]]:
+        """Pieces of `text`: what is before, around and after its span `start` to `end`."""
         if len(text) <= 4 * self._edit_characters:
-            return [Piece(text)] if text else []
-        left = self._cut_before(text, start)
+            return [[], [Piece(text)] if text else [], []]
+        left = next_cut(text, max(0, start - 2 * self._edit_characters))
+        left = left if left is not None and left <= start else 0
         right = next_cut(text, min(end + self._edit_characters, len(text)))
         right = len(text) if right is None else right
         parts = (text[:left], text[left:right], text[right:])
-        return [
-            Piece(part)
-            for coarse in parts
-            if coarse
-            for part in split(coarse, self._piece_characters)
-        ]
+        return [pieces_of(part, self._piece_characters) if part else [] for part in parts]
 
-    def _cut_before(self, text: str, start: int) -> int:
-        cut = next_cut(text, max(0, start - 2 * self._edit_characters))
-        return cut if cut is not None and cut <= start else 0
+    def _remember(self, old: Piece, new: list[list[Piece]]) -> None:
+        """Tells the outer parts of a cut piece where they come from: its count is theirs, but for
+        what was replaced between them. So an edit in a cold piece tokenizes a part of it only."""
+        left, _, right = new
+        if len(left) > 1 or len(right) > 1 or not (left or right):
+            return
+        start = len(left[0]) if left else 0
+        middle = Piece(old.text[start : len(old) - (len(right[0]) if right else 0)])
+        parts = (*left, middle, *right)
+        if all(is_cut(before.text, after.text) for before, after in pairwise(parts)):
+            for part in (*left, *right):
+                part.origin = Origin(old.counts, parts)
+
+    def _tidy(self) -> None:
+        """Joins small neighbours, some at each edit, while there are more pieces than needed."""
+        needed = 3 * self.characters // (2 * self._piece_characters)
+        if len(self._list) <= needed + self._spare_pieces:
+            return
+        first = self._next_tidy if self._next_tidy < len(self._list) - 1 else 0
+        window = self._list[first : first + TIDY_PIECES]
+        joined = merge_counted(window, self._piece_characters + self._piece_characters // 4)
+        self._next_tidy = first + len(joined)
+        if len(joined) < len(window):
+            self._splice(first, first + len(window) - 1, joined)
 
     # Where things are
 

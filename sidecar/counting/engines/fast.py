@@ -63,8 +63,12 @@ class Fast:
         """Tokens in `text`; special tokens in it are ordinary characters."""
         return sum([self._count_piece(piece) for piece in split(text)])
 
+    def slow(self, text: str) -> bool:
+        """Whether a piece goes to tiktoken, which may have to be loaded first (0.3 s)."""
+        return disputed(text) or (self._longest is not None and len(text) > self._longest)
+
     def _count_piece(self, text: str) -> int:
-        if disputed(text) or (self._longest is not None and len(text) > self._longest):
+        if self.slow(text):
             return self.reference.count(text)
         try:
             return self._count(text)

@@ -1,0 +1,77 @@
+"""Documents the plain way: one string, character by character. Slow, and written to be right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.text.positions import Position, Range
+
+if TYPE_CHECKING:
+    from sidecar.text.positions import Encoding
+
+
+def width(character: str, encoding: Encoding) -> int:
+    """Code units of one character; a lone surrogate is three bytes, as JSON writers make it."""
+    code = ord(character)
+    if encoding == "utf-32":
+        return 1
+    if encoding == "utf-16":
+        return 2 if code > 0xFFFF else 1
+    return 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+
+
+def lines(text: str) -> list[tuple[int, int]]:
+    """Start of each line and end of what it holds, as offsets; at least one line."""
+    found, start, at = [], 0, 0
+    while at < len(text):
+        if text[at] in "\r\n":
+            found.append((start, at))
+            at += 2 if text[at : at + 2] == "\r\n" else 1
+            start = at
+        else:
+            at += 1
+    return [*found, (start, len(text))]
+
+
+def offset(text: str, position: Position, encoding: Encoding) -> int:
+    """The offset of a position: past a line its end, past the text its end, in a character its start."""
+    spans = lines(text)
+    if position.line >= len(spans):
+        return len(text)
+    at, end = spans[position.line]
+    left = position.character
+    while at < end and left >= width(text[at], encoding):
+        left -= width(text[at], encoding)
+        at += 1
+    return at
+
+
+def position(text: str, at: int, encoding: Encoding) -> Position:
+    """The position of an offset; between \\r and \\n that of the line's end."""
+    number, (start, end) = max(
+        (number, span) for number, span in enumerate(lines(text)) if span[0] <= at
+    )
+    return Position(number, sum(width(char, encoding) for char in text[start : min(at, end)]))
+
+
+def joined(text: str) -> str:
+    """Surrogate pairs made into their characters."""
+    result = ""
+    for character in text:
+        if result and "\ud800" <= result[-1] <= "\udbff" and "\udc00" <= character <= "\udfff":
+            code = 0x10000 + ((ord(result[-1]) - 0xD800) << 10) + ord(character) - 0xDC00
+            result = result[:-1] + chr(code)
+        else:
+            result += character
+    return result
+
+
+def edited(text: str, span: Range, new: str, encoding: Encoding) -> str:
+    """The text after one edit."""
+    start, end = offset(text, span.start, encoding), offset(text, span.end, encoding)
+    return joined_near(text[:start], new, text[end:])
+
+
+def joined_near(before: str, new: str, after: str) -> str:
+    """`before + new + after`, pairs joined in `new` and where the three meet."""
+    return before[:-1] + joined(before[-1:] + new + after[:1]) + after[1:]

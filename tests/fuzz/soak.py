@@ -1,0 +1,78 @@
+"""Very many random edits, each checked: `python -m tests.fuzz.soak --edits 100000`.
+
+After each edit the document's text equals the plain one's, and the incremental count of both
+vocabularies equals tiktoken's full count. A third of the documents is longer than 20 KB. The exit
+code is 1 when anything differed; the seed of the document that did is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, cast
+
+from sidecar.counting.engines import engine
+from sidecar.counting.incremental import document_tokens
+from sidecar.text.document import TextDocument
+from tests.fuzz import edits, oracle
+
+if TYPE_CHECKING:
+    from sidecar.text.positions import Encoding
+
+EDITS_PER_DOCUMENT = 100
+
+
+def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
+    """Edits one random document `wanted` times; returns its length. AssertionError on a difference."""
+    rng = random.Random(seed)
+    size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)
+    piece = rng.choice((64, 256, 2_048, 16_384))
+    doc = TextDocument(
+        "untitled:soak",
+        edits.document_text(rng, size),
+        encoding=cast("Encoding", rng.choice(("utf-8", "utf-16", "utf-32"))),
+        piece_characters=piece,
+        edit_characters=max(16, piece // 16),
+        spare_pieces=rng.choice((4, 64)),
+    )
+    text = doc.text
+    for number in range(wanted):
+        span, new = edits.edit(rng, doc)
+        text = oracle.edited(text, span, new, doc.encoding)
+        doc.apply(span, new)
+        assert doc.text == text, f"seed {seed}, edit {number}: the texts differ"
+        for name in names:
+            tokens = document_tokens(doc, engine(name))
+            full = engine(name, "reference").count_whole(text)
+            assert tokens == full, f"seed {seed}, edit {number}, {name}: {tokens}, not {full}"
+    return len(text)
+
+
+def main() -> int:
+    """Runs documents until enough edits are made; prints what was done."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--edits", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vocabulary", action="append", choices=("o200k_base", "cl100k_base"))
+    args = parser.parse_args()
+    names = tuple(args.vocabulary or ("o200k_base", "cl100k_base"))
+    began, done, documents, long, seed = time.monotonic(), 0, 0, 0, args.seed
+    while done < args.edits:
+        wanted = min(EDITS_PER_DOCUMENT, args.edits - done)
+        try:
+            long += soak_document(seed, wanted, names) > 20_000
+        except AssertionError as error:
+            sys.stderr.write(f"DIFFERENT: {error}\n")
+            return 1
+        done, documents, seed = done + wanted, documents + 1, seed + 1
+    sys.stdout.write(
+        f"{done} edits of {documents} documents ({long} over 20 KB), {' and '.join(names)}: "
+        f"all equal to tiktoken's full counts, {time.monotonic() - began:.0f} s\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
