@@ -9,7 +9,14 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import default_converter
 
 from sidecar import __version__
-from sidecar.server.features import configuration, counting, documents, hover, workspaces
+from sidecar.server.features import (
+    configuration,
+    counting,
+    documents,
+    hover,
+    inlay_hints,
+    workspaces,
+)
 from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
@@ -47,6 +54,6 @@ class SidecarServer(LanguageServer):
 def create_server(services: Services | None = None) -> SidecarServer:
     """A new server with every feature; `services` lets a test bring its own."""
     server = SidecarServer(services or Services())
-    for feature in (workspaces, configuration, documents, counting, hover):
+    for feature in (workspaces, configuration, documents, counting, hover, inlay_hints):
         feature.register(server)
     return server

@@ -1,0 +1,73 @@
+"""Inlay hints: a count at the end of each section or top-level block. Off by default."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from sidecar.server.convert import from_position
+from sidecar.text.positions import Position
+from sidecar.workspace.parts import CountedPart, counted_parts
+from sidecar.workspace.status import tokens_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sidecar.counting.count import Method
+    from sidecar.server.server import SidecarServer
+    from sidecar.text.document import TextDocument
+
+_LINE_END = 2**31 - 1  # LSP: a character past the end of a line stands for its end
+
+
+def register(server: SidecarServer) -> None:
+    """Register the handlers."""
+    services = server.services
+
+    @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)
+    async def inlay_hints(params: types.InlayHintParams) -> list[types.InlayHint]:
+        await services.configured.wait()
+        document = services.document(params.text_document.uri)
+        workspace = services.roots.of_document(document.uri)
+        if not workspace.settings.inlay_hints:
+            return []
+        tokenizer = services.tokenizers(workspace).for_model(workspace.model)
+        version = document.version
+        work = partial(counted_parts, document.text, document.uri, document.language_id, tokenizer)
+        parts = await services.counting.run(work)
+        if document.version != version:
+            return []  # edited meanwhile: the client asks again
+        first, last = params.range.start.line, params.range.end.line
+        shown = [part for part in parts if first <= _last_line(document, part) <= last]
+        return list(_hints(document, shown, tokenizer.method))
+
+
+def _last_line(document: TextDocument, counted: CountedPart) -> int:
+    """The part's last line that shows something, where the hint stands."""
+    for line in range(counted.part.end_line - 1, counted.part.start_line, -1):
+        if document.line(line).strip():
+            return line
+    return counted.part.start_line
+
+
+def _hints(
+    document: TextDocument, parts: Iterable[CountedPart], method: Method
+) -> Iterable[types.InlayHint]:
+    """One hint a line: sections that end together share theirs, the innermost first."""
+    by_line: dict[int, list[CountedPart]] = {}
+    for part in parts:
+        by_line.setdefault(_last_line(document, part), []).insert(0, part)
+    for line, ending in by_line.items():
+        offset = document.offset_at(Position(line, _LINE_END))
+        label = " · ".join(tokens_text(part.tokens, method) for part in ending)
+        tooltip = "\n".join(
+            f"{part.part.title}: {tokens_text(part.tokens, method)}" for part in ending
+        )
+        yield types.InlayHint(
+            position=from_position(document.position_at(offset)),
+            label=label,
+            tooltip=tooltip,
+            padding_left=True,
+        )

@@ -1,0 +1,65 @@
+"""Settings from files and from the editor take effect without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.protocol.client import Client
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def model_of(client: Client) -> str:
+    count: dict[str, str] = await client.request("tokens/count", {"text": "hello"})
+    return count["model"]
+
+
+async def test_a_project_file_names_the_model(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
+    await bare.initialize(root=tmp_path.as_uri())
+    assert await model_of(bare) == "gpt-4"
+
+
+async def test_a_changed_file_takes_effect_without_restart(bare: Client, tmp_path: Path) -> None:
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.open("hello world", uri=(tmp_path / "a.md").as_uri())
+    update = await bare.take("status/update")
+    assert "gpt-5" in update["document"]["tooltip"]
+    await asyncio.sleep(1.0)  # the watcher starts a little after the server
+    (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
+    update = await bare.take("status/update")
+    assert "gpt-4" in update["document"]["tooltip"]
+
+
+async def test_the_editor_is_asked_and_may_change_its_mind(bare: Client) -> None:
+    section: dict[str, Any] = {"model": "gpt-4o"}
+    bare.answer("workspace/configuration", lambda params: [section for _ in params["items"]])
+    await bare.initialize(
+        capabilities={"workspace": {"configuration": True}, "general": {}},
+    )
+    assert await model_of(bare) == "gpt-4o"
+    section["model"] = "gpt-4"
+    bare.notify("workspace/didChangeConfiguration", {"settings": None})
+    async with asyncio.timeout(10):
+        while await model_of(bare) != "gpt-4":
+            await asyncio.sleep(0.01)
+
+
+async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text('model = 5\n[[budget]\nfiles = "x"\n')
+    await bare.initialize(root=tmp_path.as_uri())
+    assert await model_of(bare) == "gpt-5"
+
+
+async def test_an_inner_root_wins_by_whole_path_parts(bare: Client, tmp_path: Path) -> None:
+    for name, model in (("proj", "gpt-4"), ("project2", "gpt-4o")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".token-sidecar.toml").write_text(f'model = "{model}"\n')
+    folders = [{"uri": (tmp_path / n).as_uri(), "name": n} for n in ("proj", "project2")]
+    await bare.initialize(workspaceFolders=folders)
+    bare.ignore("status/update")
+    bare.open("hello", uri=(tmp_path / "project2" / "a.md").as_uri())
+    count = await bare.count((tmp_path / "project2" / "a.md").as_uri())
+    assert count["model"] == "gpt-4o"

@@ -1,0 +1,60 @@
+"""Hover and inlay hints: what a document and its parts count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.protocol.client import URI, Client
+from tests.truth import truth
+
+PLAN = "# Plan\n\nWhat to do.\n\n## Steps\n\n- 日本語🙂\n\n## Later\n\nnothing\n"
+CODE = "import os\n\n\ndef f():\n    return 1\n\n\ndef g():\n    return 2\n"
+
+
+async def hints(client: Client, uri: str = URI) -> list[tuple[int, int, str]]:
+    span = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
+    answer: list[dict[str, Any]] = await client.request(
+        "textDocument/inlayHint", {"textDocument": {"uri": uri}, "range": span}
+    )
+    return [(h["position"]["line"], h["position"]["character"], h["label"]) for h in answer]
+
+
+async def with_hints(bare: Client) -> None:
+    await bare.initialize(initializationOptions={"tokenSidecar": {"inlayHints": True}})
+    bare.ignore("status/update")
+
+
+async def test_hints_are_off_by_default(client: Client) -> None:
+    client.ignore("status/update")
+    client.open(PLAN)
+    assert await hints(client) == []
+
+
+async def test_one_hint_at_the_end_of_each_section(bare: Client) -> None:
+    await with_hints(bare)
+    bare.open(PLAN)
+    steps = PLAN[PLAN.index("## Steps") : PLAN.index("## Later")]
+    later = PLAN[PLAN.index("## Later") :]
+    assert await hints(bare) == [
+        (10, 7, f"{truth(later)} tokens · {truth(PLAN)} tokens"),
+        (6, 7, f"{truth(steps)} tokens"),
+    ]
+
+
+async def test_one_hint_a_block_of_code(bare: Client) -> None:
+    await with_hints(bare)
+    uri = "file:///ws/code.py"
+    bare.open(CODE, uri, "python")
+    found = await hints(bare, uri)
+    assert [line for line, _, _ in found] == [0, 4, 8]
+
+
+async def test_hover_on_the_first_line_only(client: Client) -> None:
+    client.ignore("status/update")
+    client.open(PLAN)
+    where = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 2}}
+    shown = await client.request("textDocument/hover", where)
+    assert f"{truth(PLAN):,} tokens" in shown["contents"]["value"]
+    assert "gpt-5 (o200k_base)" in shown["contents"]["value"]
+    where["position"]["line"] = 3
+    assert await client.request("textDocument/hover", where) is None
