@@ -1,0 +1,189 @@
+"""Putting a request together under a budget, so that vendors' prompt caches hit (contract).
+
+The prefix comes first and is the same string for the same inputs; what changes comes after it.
+Over the limit, parts give way in three steps: logs, mandates, context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+from cachetools import LRUCache
+
+from sidecar.context.packs import render
+from sidecar.context.results import AssembledSection, AssembleResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sidecar.context.counter import Counter
+    from sidecar.context.params import AssembleParams
+    from sidecar.context.sections import Section
+
+SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
+"""Sensors that ask for no context."""
+LOG_LINES = 5
+PREFIXES_KEPT = 8
+COUNTS_KEPT = 256
+
+
+class _Prefix(msgspec.Struct, frozen=True):
+    text: str
+    digest: str
+
+
+class _Context(msgspec.Struct, frozen=True):
+    """The context part as it was last built, and what it was built for."""
+
+    keys: tuple[object, ...]
+    text: str
+    items: int
+    """What "N items" says when it is trimmed."""
+
+
+class Assembler:
+    """Assembles the requests of one session, and keeps what need not be built or counted again."""
+
+    def __init__(self) -> None:
+        self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
+        self._counts: LRUCache[tuple[str, bytes], int] = LRUCache(COUNTS_KEPT)
+        self._context: _Context | None = None
+
+    def clear(self) -> None:
+        """Forget the prefix and the context (`context/reset`)."""
+        self._prefixes.clear()
+        self._counts.clear()
+        self._context = None
+
+    def assemble(
+        self,
+        params: AssembleParams,
+        counter: Counter,
+        sections: Sequence[Section],
+        usable: int,
+    ) -> AssembleResult:
+        """The request's parts in their order, trimmed until they fit.
+
+        Args:
+            params: the parts as strings, and the keys that the context depends on.
+            counter: counts and cuts for the session's model.
+            sections: the session's, from which the context is rendered where none is supplied.
+            usable: tokens that the request may take where the params do not say.
+        """
+        prefix, prefix_cached = self._prefix(params)
+        skipped = params.sensor in SKIPPED_SENSORS
+        context, context_cached = _NOTHING, False
+        if not skipped:
+            context, context_cached = self._build_context(params, counter, sections)
+        mandates = params.mandates or ""
+        parts = {
+            "prefix": prefix.text,
+            "mandates": mandates if isinstance(mandates, str) else "\n".join(mandates),
+            "context": context.text,
+            "logs": params.logs or "",
+            "user": params.user or "",
+        }
+        limit = usable if params.max_tokens is None else params.max_tokens
+        shown, level = self._trim(parts, context.items, limit, counter)
+        tokens = sum(section.tokens for section in shown)
+        return AssembleResult(
+            sections=shown,
+            tokens=tokens,
+            prefix_hash=prefix.digest,
+            prefix_cached=prefix_cached,
+            context_cached=context_cached,
+            skipped=skipped,
+            trim_level=level,
+            fits=tokens <= limit,
+        )
+
+    def _prefix(self, params: AssembleParams) -> tuple[_Prefix, bool]:
+        """The prefix, and whether the same inputs have been given before."""
+        inputs = [params.assistant, params.identity, params.feedback, _tools(params.tools)]
+        key = _digest(json.dumps(inputs))
+        found = self._prefixes.get(key)
+        if found is not None:
+            return found, True
+        text = "\n\n".join(part for part in inputs if part)
+        made = self._prefixes[key] = _Prefix(text, _digest(text).hex())
+        return made, False
+
+    def _build_context(
+        self, params: AssembleParams, counter: Counter, sections: Sequence[Section]
+    ) -> tuple[_Context, bool]:
+        """The context, and whether it is the one that was kept for these keys."""
+        keys = (params.focus, params.scope, params.memory_version, params.preset)
+        kept = self._context
+        if kept is not None and kept.keys == keys and params.context in (None, kept.text):
+            return kept, True
+        if params.context is not None:
+            lines = [line for line in params.context.splitlines() if line.strip()]
+            made = _Context(keys, params.context, len(lines))
+        else:
+            made = _Context(keys, render(sections, counter, params.preset), len(sections))
+        self._context = made
+        return made, False
+
+    def _trim(
+        self, parts: dict[str, str], items: int, limit: int, counter: Counter
+    ) -> tuple[list[AssembledSection], int]:
+        """The parts as they fit into `limit`, and how many steps that took (0 to 3)."""
+        steps: tuple[tuple[str, Callable[[str], str]], ...] = (
+            ("logs", last_lines),
+            ("mandates", lambda _: ""),
+            ("context", lambda text: trimmed_context(items) if text else ""),
+        )
+        shown = dict(parts)
+        tokens = {name: self._count(text, counter) for name, text in parts.items()}
+        level = 0
+        for name, shorten in steps:
+            if sum(tokens.values()) <= limit:
+                break
+            level += 1
+            shown[name] = shorten(shown[name])
+            tokens[name] = self._count(shown[name], counter)
+        made = [
+            AssembledSection(name=name, text=text, tokens=tokens[name], trimmed=text != parts[name])
+            for name, text in shown.items()
+        ]
+        return made, level
+
+    def _count(self, text: str, counter: Counter) -> int:
+        """Tokens of a text; the same text is counted once. Keeps no text."""
+        if not text:
+            return 0
+        key = (counter.key, _digest(text))
+        found = self._counts.get(key)
+        if found is None:
+            found = self._counts[key] = counter.text(text).tokens
+        return found
+
+
+def last_lines(logs: str, number: int = LOG_LINES) -> str:
+    """The last lines of a log; a final newline stays and opens no line of its own."""
+    return "".join(logs.splitlines(keepends=True)[-number:])
+
+
+def trimmed_context(items: int) -> str:
+    """What stands in the place of a context that had to go."""
+    return f"[Context trimmed: {items} items]"
+
+
+def _tools(tools: str | list[str | dict[str, object]] | None) -> str | None:
+    """Tools as text. Schemas are JSON with sorted keys: the same ones give the same text."""
+    if tools is None or isinstance(tools, str):
+        return tools
+    return "\n".join(
+        tool if isinstance(tool, str) else json.dumps(tool, sort_keys=True, ensure_ascii=False)
+        for tool in tools
+    )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+_NOTHING = _Context((), "", 0)

@@ -1,0 +1,142 @@
+"""How this room counts: through one injected counter, summed so that sums can be taken apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from sidecar.counting.count import Measure, Method
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.context.turns import Turn
+
+Truncation = Literal["start", "middle", "end"]
+
+
+class Counter(Protocol):
+    """Counts for one model. Pure: the same input gives the same Measure."""
+
+    @property
+    def key(self) -> str:
+        """What counts are kept under: the model that they hold for."""
+
+    @property
+    def tokenizer(self) -> str:
+        """The tokenizer's name, for a count of nothing."""
+
+    @property
+    def priming(self) -> int:
+        """Tokens that a request carries beside its messages and tools."""
+
+    def text(self, text: str) -> Measure:
+        """Tokens of a text on its own."""
+
+    def message(self, turn: Turn) -> Measure:
+        """Tokens of a message with what the model's format puts around it."""
+
+    def tools(self, tools: Sequence[Any]) -> Measure:
+        """Tokens of a set of tool schemas as the model sees them."""
+
+    def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
+        """`text` cut to `max_tokens` by this counter; the text itself where it fits."""
+
+
+class Calibration(Protocol):
+    """What reported usage has taught about this counter's estimates."""
+
+    @property
+    def factor(self) -> float:
+        """Real tokens for one that was estimated."""
+
+    @property
+    def samples(self) -> int:
+        """How many reports it was learned from; at 0 the factor is not used."""
+
+    @property
+    def error_percent(self) -> float | None:
+        """Mean error of the corrected estimates in percent; None while not measured."""
+
+
+class Sums(NamedTuple):
+    """Tokens added up by how they were counted. Subtracting takes a part out again."""
+
+    exact: int = 0
+    endpoint: int = 0
+    estimate: int = 0
+    """Estimates, and calibrated counts: what a conversation's calibration applies to."""
+    calibrated: int = 0
+    """The part of `estimate` whose method says `calibrated`."""
+    error: float = 0.0
+    """Expected error of `estimate` in tokens, as far as it was measured."""
+    unmeasured: int = 0
+    """The part of `estimate` whose error was not measured."""
+
+    def plus(self, other: Sums) -> Sums:
+        """Both together."""
+        return Sums(
+            self.exact + other.exact,
+            self.endpoint + other.endpoint,
+            self.estimate + other.estimate,
+            self.calibrated + other.calibrated,
+            self.error + other.error,
+            self.unmeasured + other.unmeasured,
+        )
+
+    def minus(self, other: Sums) -> Sums:
+        """This without `other`."""
+        return Sums(
+            self.exact - other.exact,
+            self.endpoint - other.endpoint,
+            self.estimate - other.estimate,
+            self.calibrated - other.calibrated,
+            self.error - other.error,
+            self.unmeasured - other.unmeasured,
+        )
+
+    def tokens(self, factor: float = 1.0) -> int:
+        """The number of tokens, estimates multiplied by `factor`."""
+        return self.exact + self.endpoint + round(self.estimate * factor)
+
+
+def sums_of(measure: Measure) -> Sums:
+    """One measure as sums."""
+    if measure.method == "exact":
+        return Sums(exact=measure.tokens)
+    if measure.method == "endpoint":
+        return Sums(endpoint=measure.tokens)
+    error = measure.error_percent
+    return Sums(
+        estimate=measure.tokens,
+        calibrated=measure.tokens if measure.method == "calibrated" else 0,
+        error=0.0 if error is None else measure.tokens * error / 100,
+        unmeasured=measure.tokens if error is None else 0,
+    )
+
+
+def factor_of(calibration: Calibration | None) -> float:
+    """The factor to put to estimates: 1 until something was learned."""
+    return calibration.factor if calibration is not None and calibration.samples else 1.0
+
+
+def summed(sums: Sums, tokenizer: str, calibration: Calibration | None) -> Measure:
+    """The whole as a Measure: its method is that of its weakest part, its error in proportion."""
+    tokens = max(0, sums.tokens(factor_of(calibration)))
+    if not sums.estimate:
+        method: Method = "endpoint" if sums.endpoint else "exact"
+        return Measure(tokens, method, tokenizer, 0.0)
+    if calibration is not None and calibration.samples:
+        error = calibration.error_percent
+        part = abs(sums.estimate * calibration.factor)
+        return Measure(tokens, "calibrated", tokenizer, _share(error, part, tokens))
+    method = "calibrated" if sums.calibrated == sums.estimate else "estimate"
+    if sums.unmeasured:
+        return Measure(tokens, method, tokenizer, None)
+    return Measure(tokens, method, tokenizer, round(100 * abs(sums.error) / max(1, tokens), 2))
+
+
+def _share(error_percent: float | None, part: float, whole: int) -> float | None:
+    """The error of a whole of which only a part is uncertain."""
+    if error_percent is None:
+        return None
+    return round(min(error_percent, error_percent * part / max(1, whole)), 2)

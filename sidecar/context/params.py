@@ -1,0 +1,160 @@
+"""Params of the `context/*` requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from sidecar.context.turns import Turn
+from sidecar.text.positions import Range
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Text = str | list[str]
+Truncation = Literal["start", "middle", "end"]
+Strategy = Literal["drop", "summarize"]
+ReplyFormat = Literal[
+    "openai-chat",
+    "openai-responses",
+    "anthropic",
+    "gemini",
+    "bedrock",
+    "ollama",
+    "lmstudio",
+    "mistral",
+    "cohere",
+    "deepseek",
+    "xai",
+]
+
+
+class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Which conversation: without `session` the most recently updated one of the workspace."""
+
+    workspace: str | None = None
+    """The root folder's URI, or any path inside a root."""
+    session: str | None = None
+
+
+class SectionDocument(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """An open document that a section follows."""
+
+    uri: str
+
+
+class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A named section: `text`, or `textDocument` with or without `range`."""
+
+    name: str
+    text: str | None = None
+    text_document: SectionDocument | None = None
+    range: Range | None = None
+    cap: Natural | None = None
+    """Tokens that the section may take at most."""
+    priority: int | None = None
+    """Where sections must be shortened together, the lowest goes first (0)."""
+    truncation: Truncation | None = None
+    """Which part stays when it is cut to its cap: `middle` keeps both ends."""
+
+
+class SetParams(SessionParams, frozen=True, kw_only=True):
+    """What a conversation carries beside its turns. What is left out stays; null takes it away."""
+
+    model: str | None = None
+    system_prompt: str | UnsetType | None = UNSET
+    tools: list[dict[str, Any]] | UnsetType | None = UNSET
+    """Schemas in OpenAI, Anthropic or Gemini form."""
+    sections: list[SectionSpec] | UnsetType | None = UNSET
+    """All of them: this list takes the place of the one before."""
+    limit: Positive | UnsetType | None = UNSET
+    """The window in tokens, where the client knows better."""
+    reserve: Natural | UnsetType | None = UNSET
+    """Tokens kept free for the reply."""
+    persist: bool | None = None
+    """Keep counts and ids (never text) across a restart of the server."""
+
+
+class AppendParams(SessionParams, frozen=True, kw_only=True):
+    """Turns that were added, in their order; `usage` as the vendor reported it for the reply."""
+
+    turns: list[Turn]
+    usage: dict[str, Any] | None = None
+    """Anchors the number; not billed here."""
+
+
+class UsageParams(SessionParams, frozen=True, kw_only=True):
+    """Ask how full the context is."""
+
+
+class ResetParams(SessionParams, frozen=True, kw_only=True):
+    """Forget all of the conversation but its model."""
+
+
+class UndoParams(SessionParams, frozen=True, kw_only=True):
+    """Take the last applied plan back."""
+
+
+class FitParams(SessionParams, frozen=True, kw_only=True):
+    """Ask for a plan that makes the conversation fit, or apply one."""
+
+    max_tokens: Natural | None = None
+    """Defaults to the usable window."""
+    keep_turns: Natural | None = None
+    """The last user turns that stay, each with its replies (the setting, 4)."""
+    strategy: Strategy = "drop"
+    apply: bool = False
+    plan_id: str | None = None
+    """Apply this plan, as it was shown."""
+
+
+class AssembleParams(SessionParams, frozen=True, kw_only=True):
+    """The parts of a request to put together, and the keys that its context depends on."""
+
+    preset: Literal["mind"] | None = None
+    """Caps for the context's sections."""
+    sensor: str | None = None
+    assistant: str | None = None
+    identity: str | None = None
+    feedback: str | None = None
+    tools: str | list[str | dict[str, Any]] | None = None
+    context: str | None = None
+    logs: str | None = None
+    user: str | None = None
+    mandates: Text | None = None
+    max_tokens: Natural | None = None
+    """Defaults to the usable window."""
+    focus: str | None = None
+    scope: str | None = None
+    memory_version: str | int | float | None = None
+
+
+class ResponseParams(SessionParams, frozen=True, kw_only=True):
+    """A model's reply as its vendor sent it: an object, or the array (or text) of its stream."""
+
+    response: dict[str, Any] | list[Any] | str
+    model: str | None = None
+    category: str | None = None
+    request_id: str | None = None
+    format: ReplyFormat | None = None
+    """Left out: recognised."""
+    tools: list[dict[str, Any]] | None = None
+    """Schemas that say which parameters a call needs; the session's by default."""
+
+
+class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A tool call that is about to be run."""
+
+    name: str
+    expected_tokens: Natural | None = None
+
+
+class PreflightParams(SessionParams, frozen=True, kw_only=True):
+    """What is about to be sent."""
+
+    turns: list[Turn] | None = None
+    text: str | None = None
+    model: str | None = None
+    max_output_tokens: Natural | None = None
+    pending_tool_call: PendingToolCall | None = None

@@ -1,0 +1,100 @@
+"""A session as it outlives a restart of the server: ids, counts, model and times; no text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.context.ledger import Anchor
+from sidecar.context.sections import RestoredPart, Section
+from sidecar.context.session import Session
+from sidecar.context.turns import Turn
+from sidecar.counting.count import Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.context.counter import Counter
+
+
+class SavedSection(msgspec.Struct, frozen=True):
+    """A section's name and count."""
+
+    name: str
+    measure: Measure
+
+
+class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a session. Version 1."""
+
+    version: int = 1
+    id: str
+    model: str
+    source: str
+    updated_at: datetime
+    limit: int | None
+    reserve: int | None
+    compacted: bool
+    system: Measure | None
+    tools: Measure | None
+    sections: list[SavedSection]
+    roles: list[str]
+    turns: list[Measure]
+    anchor: Anchor | None
+
+
+def save(session: Session) -> SavedSession:
+    """What to keep of a session."""
+    counter, ledger = session.counter, session.ledger()
+    return SavedSession(
+        id=session.id,
+        model=session.model,
+        source=session.source,
+        updated_at=session.updated_at,
+        limit=session.limit,
+        reserve=session.reserve,
+        compacted=session.compacted,
+        system=session.system.measure(counter) if session.system else None,
+        tools=session.tools.measure(counter) if session.tools else None,
+        sections=[
+            SavedSection(section.name, section.measure(counter)) for section in session.sections
+        ],
+        roles=[turn.role for turn in session.turns],
+        turns=list(ledger.counts.measures),
+        anchor=ledger.anchor,
+    )
+
+
+def restore(
+    saved: SavedSession,
+    counter: Counter,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Session:
+    """The session by its counts. `counter` must be that of `saved.model`."""
+    session = Session(saved.id, counter, source=saved.source, now=now)
+    session.limit, session.reserve, session.persist = saved.limit, saved.reserve, True
+    session.system = RestoredPart(saved.system) if saved.system else None
+    session.tools = RestoredPart(saved.tools) if saved.tools else None
+    session.sections = [
+        Section(name=section.name, source=RestoredPart(section.measure))
+        for section in saved.sections
+    ]
+    session.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
+    session.updated_at, session.compacted = saved.updated_at, saved.compacted
+    return session
+
+
+def to_json(saved: SavedSession) -> bytes:
+    """As one line of JSON."""
+    return msgspec.json.encode(saved)
+
+
+def from_json(data: bytes) -> SavedSession | None:
+    """What `to_json` wrote; None where it is damaged or of another version."""
+    try:
+        saved = msgspec.json.decode(data, type=SavedSession)
+    except msgspec.MsgspecError:
+        return None
+    return saved if saved.version == 1 and len(saved.roles) == len(saved.turns) else None

@@ -1,0 +1,155 @@
+"""Whether what is about to be sent fits its window; the cost room adds what it says of spending."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.context.counter import Calibration, Sums, summed, sums_of
+from sidecar.context.occupancy import heaviest_tools, should_prune
+from sidecar.context.results import Alternative, PreflightResult, Reason, Verdict
+from sidecar.context.thresholds import fallbacks
+from sidecar.context.turns import Turn, parts
+from sidecar.context.window import usable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sidecar.context.params import PreflightParams
+    from sidecar.context.session import Session
+    from sidecar.context.window import Window
+    from sidecar.counting.count import Measure
+
+ALTERNATIVES_SHOWN = 5
+_RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
+
+
+def prompt_measure(
+    session: Session, params: PreflightParams, calibration: Calibration | None = None
+) -> Measure:
+    """What would be sent: the occupancy, with the turns and the text that are to be added."""
+    counter = session.counter
+    added = [*(params.turns or ())]
+    if params.text:
+        added.append(Turn(role="user", content=params.text))
+    total = Sums() if session.is_empty and not added else session.total()
+    for turn in added:
+        total = total.plus(sums_of(counter.message(turn)))
+    return summed(total, counter.tokenizer, calibration)
+
+
+def preflight(
+    session: Session,
+    window: Window,
+    params: PreflightParams,
+    *,
+    models: Iterable[Alternative] = (),
+    warn_at: tuple[float, ...] = (0.8, 0.95),
+    calibration: Calibration | None = None,
+) -> PreflightResult:
+    """The part of the verdict that is about room.
+
+    Args:
+        session: whose counter is that of the model asked about.
+        window: that model's.
+        params: what is to be added, and what is to come of it.
+        models: those that could be switched to, with their windows; those that hold it are named.
+        warn_at: shares of the usable window; from the last on the verdict is a warning.
+        calibration: of the session's estimates.
+    """
+    prompt = prompt_measure(session, params, calibration).tokens
+    output = params.max_output_tokens or 0
+    reasons = _reasons(prompt, output, window, warn_at)
+    fits = not window.over(prompt) and prompt + output <= window.limit.tokens
+    defer = _defer_reason(session, params, prompt, window)
+    alternatives = [] if fits else fitting(models, prompt + output, session.model, window.reserve)
+    if defer is not None:
+        reasons.append(defer)
+    if not fits:
+        reasons += _offers(session, alternatives)
+    return PreflightResult(
+        verdict=_verdict(prompt, fits, bool(reasons), window),
+        prompt_tokens=prompt,
+        available=window.available(prompt),
+        fits=fits,
+        defer_tool=defer is not None,
+        estimated_cost_usd=None,
+        reasons=reasons,
+        alternatives=alternatives,
+    )
+
+
+def merged(room: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]) -> PreflightResult:
+    """The verdict on room together with another one: the graver counts."""
+    graver = max(room.verdict, verdict, key=_RANKS.index)
+    return msgspec.structs.replace(room, verdict=graver, reasons=[*room.reasons, *reasons])
+
+
+def fitting(
+    models: Iterable[Alternative], tokens: int, model: str, reserve: int
+) -> list[Alternative]:
+    """Those of `models` whose usable window holds `tokens`, the smallest window first."""
+    fit = {
+        one.model: one
+        for one in models
+        if one.model != model and usable(one.context_window, reserve) >= tokens
+    }
+    return sorted(fit.values(), key=lambda one: (one.context_window, one.model))[
+        :ALTERNATIVES_SHOWN
+    ]
+
+
+def expected_result(session: Session, name: str) -> int:
+    """What a tool's result may take: the largest that this session has seen of it, in tokens."""
+    counts = session.ledger().counts
+    sizes = [0]
+    names: dict[str, str] = {}
+    for index, turn in enumerate(session.turns):
+        found = parts(turn)
+        names.update({part.id: part.name for part in found if part.id and part.name})
+        given = [part.name or names.get(part.id or "") for part in found if part.kind == "result"]
+        if name in given:
+            sizes.append(counts[index].tokens)
+    return max(sizes)
+
+
+def _reasons(prompt: int, output: int, window: Window, warn_at: tuple[float, ...]) -> list[Reason]:
+    limit = window.limit.tokens
+    if window.over(prompt):
+        text = f"{prompt:,} tokens do not fit into the {window.usable:,} usable of {limit:,}"
+        return [Reason(kind="window", message=text)]
+    if prompt + output > limit:
+        text = f"{prompt:,} tokens and {output:,} of output do not fit into {limit:,}"
+        return [Reason(kind="output", message=text)]
+    if should_prune(prompt, window, warn_at):
+        text = f"{prompt:,} of {window.usable:,} usable tokens are taken"
+        return [Reason(kind="budget", message=text)]
+    return []
+
+
+def _defer_reason(
+    session: Session, params: PreflightParams, prompt: int, window: Window
+) -> Reason | None:
+    """Why a pending tool call should wait until there is room for its result."""
+    call = params.pending_tool_call
+    if call is None:
+        return None
+    expected = call.expected_tokens
+    if expected is None:
+        expected = expected_result(session, call.name)
+    if not window.over(prompt + expected):
+        return None
+    text = f"the result of {call.name} ({expected:,} tokens) would not fit: run it later"
+    return Reason(kind="tool", message=text)
+
+
+def _offers(session: Session, alternatives: Sequence[Alternative]) -> list[Reason]:
+    said = fallbacks(alternatives, heaviest_tools(session))
+    return [Reason(kind="fallback", message=one) for one in said]
+
+
+def _verdict(prompt: int, fits: bool, warned: bool, window: Window) -> Verdict:
+    if not fits and prompt > window.limit.tokens:
+        return "refuse"
+    return "warn" if warned else "ok"

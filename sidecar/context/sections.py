@@ -1,0 +1,154 @@
+"""What a request carries beside its turns: system prompt, tools, named sections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from sidecar.context.counter import Counter, Truncation
+from sidecar.context.errors import no_text
+from sidecar.context.turns import Turn
+from sidecar.counting.count import Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+
+class Counted(Protocol):
+    """A part that knows how many tokens it takes for a model."""
+
+    def measure(self, counter: Counter) -> Measure:
+        """Its tokens as it is now; cheap when asked again."""
+
+
+class SectionSource(Counted, Protocol):
+    """Where a section's text comes from. An open buffer's source counts incrementally."""
+
+    @property
+    def version(self) -> Hashable:
+        """Changes whenever the text does."""
+
+    def text(self) -> str:
+        """The text as it is now."""
+
+
+class _Once:
+    """Counts once for each model."""
+
+    def __init__(self) -> None:
+        self._measures: dict[str, Measure] = {}
+
+    def measure(self, counter: Counter) -> Measure:
+        """Tokens of this part, counted at the first call for each model."""
+        found = self._measures.get(counter.key)
+        if found is None:
+            found = self._measures[counter.key] = self._count(counter)
+        return found
+
+    def _count(self, counter: Counter) -> Measure:
+        raise NotImplementedError
+
+
+class TextSource(_Once):
+    """A section that was given as a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    @property
+    def version(self) -> Hashable:
+        """It never changes."""
+        return 0
+
+    def text(self) -> str:
+        """The text as it was given."""
+        return self._text
+
+    def _count(self, counter: Counter) -> Measure:
+        return counter.text(self._text)
+
+
+class SystemPrompt(_Once):
+    """The system prompt, counted as the message that it is sent as."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    @property
+    def turn(self) -> Turn:
+        """The message that carries it."""
+        return Turn(role="system", content=self.text)
+
+    def _count(self, counter: Counter) -> Measure:
+        return counter.message(self.turn)
+
+
+class ToolSet(_Once):
+    """The tool schemas of a conversation."""
+
+    def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
+        super().__init__()
+        self.tools = list(tools)
+
+    def _count(self, counter: Counter) -> Measure:
+        return counter.tools(self.tools)
+
+    def heaviest(self, counter: Counter, number: int = 3) -> list[tuple[str, int]]:
+        """(name, tokens) of the tools whose schemas weigh most, heaviest first."""
+        weights = [(tool_name(tool), counter.tools([tool]).tokens) for tool in self.tools]
+        return sorted(weights, key=lambda weight: -weight[1])[:number]
+
+
+class RestoredPart:
+    """A part whose count outlived a restart, and whose text did not."""
+
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+
+    @property
+    def version(self) -> Hashable:
+        """It never changes."""
+        return 0
+
+    def text(self) -> str:
+        """Raises ContextError `noText`."""
+        raise no_text()
+
+    def measure(self, counter: Counter) -> Measure:
+        """The count as it was kept: an estimate for any other tokenizer than its own."""
+        if counter.tokenizer == self._measure.tokenizer:
+            return self._measure
+        return Measure(self._measure.tokens, "estimate", counter.tokenizer, None)
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A section of the context, and how it gives way when room is short."""
+
+    name: str
+    source: SectionSource
+    cap: int | None = None
+    """Tokens that it may take at most."""
+    priority: int = 0
+    """Where sections have to be shortened together, the lowest goes first."""
+    truncation: Truncation = "middle"
+
+    def measure(self, counter: Counter) -> Measure:
+        """Tokens that the section takes, its cap applied."""
+        whole = self.source.measure(counter)
+        if self.cap is None or whole.tokens <= self.cap:
+            return whole
+        return msgspec.structs.replace(whole, tokens=self.cap)
+
+
+def tool_name(tool: dict[str, Any]) -> str:
+    """The name in a schema of OpenAI's, Anthropic's, Bedrock's or Gemini's form."""
+    for inner in (tool, tool.get("function"), tool.get("toolSpec")):
+        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+            return str(inner["name"])
+    declared = tool.get("functionDeclarations") or tool.get("function_declarations")
+    if isinstance(declared, list) and declared:
+        return ", ".join(tool_name(one) for one in declared if isinstance(one, dict))
+    return str(tool.get("type", "tool"))

@@ -1,0 +1,373 @@
+"""A conversation: what it carries, its turns, and each model's counts of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.context.counter import Counter, Sums, sums_of
+from sidecar.context.counts import TurnCounts
+from sidecar.context.ledger import Anchor, Ledger
+from sidecar.context.sections import RestoredPart, Section, SystemPrompt, ToolSet
+from sidecar.context.turns import Turn, is_assistant, sends_reasoning
+from sidecar.counting.count import Measure
+from sidecar.endpoints.usage import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SHRUNK = 0.7
+"""A prompt under this share of what was expected means that the client compacted its history."""
+MODELS_KEPT = 4
+"""Models whose counts a session keeps: more than anyone switches between."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A prompt as this counter estimated it, and as it was reported; tokens."""
+
+    estimated: int
+    reported: int
+
+
+class Anchored(msgspec.Struct, frozen=True):
+    """What a reported number told."""
+
+    sample: Sample | None = None
+    """For the calibration; None where the session does not know what was sent."""
+    compacted: bool = False
+    """The prompt was much smaller than expected: the client shortened its history."""
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """Turns that take the place of all turns so far."""
+
+    turns: list[Turn]
+    measures: list[Measure]
+    origins: list[int]
+    """For each, the turn that it was, or whose place it took; never falling."""
+    changes: bool
+    """Whether anything differs from the turns so far."""
+    cached_lost: int
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """What an edit took the place of."""
+
+    model: str
+    turns: list[Turn]
+    measures: tuple[Measure, ...]
+    anchor: Anchor | None
+    compacted: bool
+    edited_length: int
+    edited_total: Sums
+    edited_anchor: Anchor | None
+
+
+class Session:
+    """One conversation. Synchronous, and pure but for the clock that it is given.
+
+    `counter` counts for the session's model; setting another switches the model, and turns are
+    counted for it when a number is next asked for.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        counter: Counter,
+        *,
+        source: str = "protocol",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.id, self.source, self.counter = session_id, source, counter
+        self._now = now
+        self.updated_at = now()
+        self.persist = False
+        self.layout = 0
+        """Changes with everything that a plan depends on."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.limit: int | None = None
+        """The window that the client named, in tokens."""
+        self.reserve: int | None = None
+        self.system: SystemPrompt | RestoredPart | None = None
+        self.tools: ToolSet | RestoredPart | None = None
+        self.sections: list[Section] = []
+        self.turns: list[Turn] = []
+        self.restored: list[Measure] = []
+        """The counts of the first turns, where their text did not outlive a restart."""
+        self.compacted = False
+        self.warned_level = 0
+        """The highest threshold that was crossed and not yet left again."""
+        self._ledgers: dict[str, Ledger] = {}
+        self._last_assistant = -1
+        self._saved: _Saved | None = None
+
+    @property
+    def model(self) -> str:
+        """The model that the session's numbers hold for."""
+        return self.counter.key
+
+    @property
+    def known_by_counts(self) -> bool:
+        """Whether any of it was restored without its text."""
+        parts = (self.system, self.tools)
+        return bool(self.restored) or any(isinstance(part, RestoredPart) for part in parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to count."""
+        parts = (self.system, self.tools, self.sections, self.turns)
+        return not any(parts) and self.ledger().anchor is None
+
+    def touch(self) -> None:
+        """Note a change: a newer time, and plans made before no longer hold."""
+        self.updated_at = max(self._now(), self.updated_at)
+        self.layout += 1
+
+    def set_system(self, text: str | None) -> None:
+        """Take another system prompt; the same one again is not counted again."""
+        if isinstance(self.system, SystemPrompt) and self.system.text == text:
+            return
+        self.system = SystemPrompt(text) if text else None
+
+    def set_tools(self, tools: Sequence[dict[str, Any]] | None) -> None:
+        """Take other tools; the same ones again are not counted again."""
+        if isinstance(self.tools, ToolSet) and self.tools.tools == tools:
+            return
+        self.tools = ToolSet(tools) if tools else None
+
+    def reset(self) -> None:
+        """Forget all but the model."""
+        self._clear()
+        self.touch()
+
+    def take_restored(
+        self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
+    ) -> None:
+        """Take the counts of turns whose text did not outlive a restart."""
+        self.restored = measures
+        self._take_turns(turns)
+        self.ledger().anchor = anchor
+
+    def ledger(self) -> Ledger:
+        """This model's counts, with every turn counted that was not."""
+        key = self.counter.key
+        found = self._ledgers.pop(key, None) or Ledger()
+        self._ledgers[key] = found
+        if len(self._ledgers) > MODELS_KEPT:
+            del self._ledgers[next(iter(self._ledgers))]
+        for measure in self.restored[len(found.counts) :]:
+            found.counts.add(RestoredPart(measure).measure(self.counter))
+        found.counts.catch_up(self.turns, self.counter)
+        return found
+
+    def fixed(self) -> Sums:
+        """What the system prompt and the tools take."""
+        parts = [part.measure(self.counter) for part in (self.system, self.tools) if part]
+        return _sum(parts)
+
+    def section_sums(self) -> Sums:
+        """What the sections take, as their sources are now."""
+        return _sum([section.measure(self.counter) for section in self.sections])
+
+    def total(self, upto: int | None = None) -> Sums:
+        """What the next request would carry, of `upto` turns or of all."""
+        ledger = self.ledger()
+        return ledger.total(self.fixed(), self.section_sums(), self.counter.priming, upto)
+
+    def own_count(self, upto: int | None = None) -> Sums:
+        """The same by this counter alone, without any reported number."""
+        beside = self.fixed().plus(self.section_sums()).plus(Sums(exact=self.counter.priming))
+        return beside.plus(self.ledger().counts.between(0, upto))
+
+    def append(
+        self, turns: Sequence[Turn], usage: Usage | None = None, chat_total: int | None = None
+    ) -> Anchored:
+        """Add turns, counting only them.
+
+        Args:
+            turns: in their order.
+            usage: what the vendor reported for the last reply; anchors the number.
+            chat_total: what the endpoint counts for the whole chat with these turns, in tokens.
+        """
+        first = len(self.turns)
+        self.turns.extend(turns)
+        assistants = [index for index, turn in enumerate(turns, first) if is_assistant(turn)]
+        if assistants:
+            self._last_assistant = assistants[-1]
+            self._settle_reply(assistants[0])
+        anchored = Anchored() if usage is None else self._anchor_appended(usage)
+        if chat_total is not None:
+            self.chat_counted(chat_total, first)
+        self.touch()
+        return anchored
+
+    def reply_reported(self, usage: Usage) -> Anchored:
+        """Anchor by a reply that came in and has not been appended (`context/response`)."""
+        covers = len(self.turns)
+        anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
+        self.touch()
+        return anchored
+
+    def overflow_reported(self, prompt_tokens: int) -> Anchored:
+        """Anchor by the size of a prompt that a server refused: an exact count of it."""
+        usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
+        covers = len(self.turns)
+        anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
+        self.touch()
+        return anchored
+
+    def chat_counted(self, total: int, first: int, end: int | None = None) -> None:
+        """Take the endpoint's count of the whole chat: `end` turns, of which `first` on are new."""
+        end = len(self.turns) if end is None else end
+        ledger, fixed = self.ledger(), self.fixed()
+        before = ledger.chat
+        ledger.share_chat(total, first, end, fixed, self.counter.priming, self.counter.tokenizer)
+        if ledger.counts_same_chat(before, total, end):
+            old = ledger.anchor
+            ledger.anchor = Anchor(
+                kind="chat",
+                base=total,
+                covers=end,
+                fixed=fixed,
+                pending=old.pending if old else False,
+                cached=old.cached if old else 0,
+            )
+
+    def _settle_reply(self, index: int) -> None:
+        """The first assistant turn after a reported reply is that reply: it adds nothing."""
+        ledger = self.ledger()
+        anchor = ledger.anchor
+        if anchor is None or not anchor.pending:
+            return
+        sent_back = anchor.reasoning if sends_reasoning(self.turns[index]) else 0
+        ledger.anchor = msgspec.structs.replace(
+            anchor,
+            base=anchor.base + sent_back,
+            covers=index + 1,
+            prompt_covers=index,
+            pending=False,
+        )
+
+    def _anchor_appended(self, usage: Usage) -> Anchored:
+        """Anchor by usage that came with turns: those after the last assistant turn add to it."""
+        last = self._last_assistant
+        if last < 0:
+            covers = len(self.turns)
+            return self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
+        return self._anchor(usage, prompt_covers=last, covers=last + 1, pending=False)
+
+    def _anchor(self, usage: Usage, *, prompt_covers: int, covers: int, pending: bool) -> Anchored:
+        ledger = self.ledger()
+        told = self._compare(ledger, usage.prompt_tokens, prompt_covers)
+        answer = self.turns[prompt_covers] if prompt_covers < len(self.turns) else None
+        kept_reasoning = answer is not None and sends_reasoning(answer)
+        hidden = 0 if kept_reasoning else usage.reasoning_tokens
+        ledger.anchor = Anchor(
+            kind="usage",
+            base=usage.prompt_tokens + usage.output_tokens - hidden,
+            covers=covers,
+            fixed=self.fixed().plus(self.section_sums()),
+            prompt=usage.prompt_tokens,
+            prompt_covers=prompt_covers,
+            reasoning=hidden,
+            pending=pending,
+            cached=usage.cache_read_tokens + usage.cache_write_tokens,
+        )
+        self.compacted = told.compacted
+        return told
+
+    def _compare(self, ledger: Ledger, prompt: int, prompt_covers: int) -> Anchored:
+        """What a reported prompt says beside its number."""
+        anchor = ledger.anchor
+        if anchor is not None and anchor.covers <= prompt_covers:
+            expected = self.total(prompt_covers).tokens()
+            if prompt < SHRUNK * expected:
+                return Anchored(compacted=True)
+        if self.compacted or not prompt:
+            return Anchored()
+        return Anchored(Sample(self.own_count(prompt_covers).tokens(), prompt))
+
+    def edit(self, edit: Edit) -> None:
+        """Put other turns in the place of all so far; `undo` takes this back."""
+        ledger = self.ledger()
+        old, new = ledger.counts, TurnCounts(edit.measures)
+        before = ledger.anchor
+        ledger.counts, ledger.chat = new, None
+        ledger.anchor = None if before is None else _edited_anchor(before, edit, old, new)
+        self._saved = _Saved(
+            model=self.model,
+            turns=self.turns,
+            measures=old.measures,
+            anchor=before,
+            compacted=self.compacted,
+            edited_length=len(edit.turns),
+            edited_total=new.between(0),
+            edited_anchor=ledger.anchor,
+        )
+        self._ledgers = {self.model: ledger}
+        self._take_turns(list(edit.turns))
+        self.compacted = True
+
+    def undo(self) -> bool:
+        """Take the last edit back, once. Turns that were appended since stay. False: none."""
+        saved, self._saved = self._saved, None
+        if saved is None:
+            return False
+        ledger = self._ledgers.get(saved.model, Ledger())
+        if len(ledger.counts) >= saved.edited_length:
+            ledger = _restored_ledger(ledger, saved)
+        self._ledgers = {saved.model: ledger}
+        self._take_turns(saved.turns + self.turns[saved.edited_length :])
+        self.compacted = saved.compacted
+        self.touch()
+        return True
+
+    def _take_turns(self, turns: list[Turn]) -> None:
+        self.turns = turns
+        self._last_assistant = max(
+            (index for index, turn in enumerate(turns) if is_assistant(turn)), default=-1
+        )
+
+
+def _edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
+    covers = bisect_left(edit.origins, anchor.covers)
+    change = new.between(0, covers).minus(old.between(0, anchor.covers))
+    return msgspec.structs.replace(
+        anchor,
+        covers=covers,
+        prompt_covers=bisect_left(edit.origins, anchor.prompt_covers),
+        adjust=anchor.adjust.plus(change),
+        cached=max(0, anchor.cached - edit.cached_lost),
+    )
+
+
+def _restored_ledger(ledger: Ledger, saved: _Saved) -> Ledger:
+    """The counts from before an edit, with those of the turns appended since."""
+    restored = Ledger()
+    later = ledger.counts.measures[saved.edited_length :]
+    restored.counts = TurnCounts([*saved.measures, *later])
+    anchor = ledger.anchor
+    if anchor is saved.edited_anchor or anchor is None:
+        restored.anchor = saved.anchor
+        return restored
+    change = restored.counts.between(0, len(saved.measures)).minus(saved.edited_total)
+    shift = len(saved.measures) - saved.edited_length
+    restored.anchor = msgspec.structs.replace(
+        anchor,
+        covers=anchor.covers + shift,
+        prompt_covers=anchor.prompt_covers + shift,
+        adjust=anchor.adjust.plus(change),
+    )
+    return restored
+
+
+def _sum(measures: Sequence[Measure]) -> Sums:
+    total = Sums()
+    for measure in measures:
+        total = total.plus(sums_of(measure))
+    return total

@@ -1,0 +1,76 @@
+"""The conversations of one workspace."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sidecar.context.assemble import Assembler
+from sidecar.context.plans import Plans
+from sidecar.context.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sidecar.context.counter import Counter
+
+DEFAULT_ID = "default"
+"""The session that is made where a client names none and there is none."""
+PROTOCOL_OUTRANKS = timedelta(minutes=30)
+"""How long a session that is fed by protocol comes before one read from a transcript."""
+SESSIONS_KEPT = 256
+
+
+class Conversation:
+    """A session with the plans and the assembled parts that belong to it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.plans = Plans(session)
+        self.assembler = Assembler()
+
+    def reset(self) -> None:
+        """Forget all but the model, the assembling caches too."""
+        self.session.reset()
+        self.plans = Plans(self.session)
+        self.assembler.clear()
+
+
+class Conversations:
+    """By session id; the least recently updated go when there are too many."""
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._now = now
+        self._known: dict[str, Conversation] = {}
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return iter(tuple(self._known.values()))
+
+    def get(self, session_id: str | None) -> Conversation | None:
+        """The one named, or the current one; None where there is none."""
+        return self.current() if session_id is None else self._known.get(session_id)
+
+    def open(self, session_id: str | None, counter: Callable[[], Counter]) -> Conversation:
+        """The one named, or the current one; made with `counter()` where there is none."""
+        found = self.get(session_id)
+        if found is not None:
+            return found
+        return self.add(Session(session_id or DEFAULT_ID, counter(), now=self._now))
+
+    def add(self, session: Session) -> Conversation:
+        """Take in a session, such as one that was restored."""
+        added = self._known[session.id] = Conversation(session)
+        if len(self._known) > SESSIONS_KEPT:
+            oldest = min(self._known.values(), key=lambda one: one.session.updated_at)
+            del self._known[oldest.session.id]
+        return added
+
+    def current(self) -> Conversation | None:
+        """The most recently updated one, where protocol outranks a transcript for 30 minutes."""
+        fresh = self._now() - PROTOCOL_OUTRANKS
+
+        def rank(one: Conversation) -> tuple[bool, datetime]:
+            session = one.session
+            return session.source == "protocol" and session.updated_at >= fresh, session.updated_at
+
+        return max(reversed(self._known.values()), key=rank, default=None)

@@ -1,0 +1,70 @@
+"""When a context passes a threshold that the user set: told once per crossing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.context.results import Alternative, ContextUsage
+    from sidecar.context.session import Session
+
+Severity = Literal["ok", "warning", "error"]
+
+
+def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
+    """How many of the thresholds `tokens` have reached."""
+    return sum(tokens >= usable * share for share in warn_at)
+
+
+def severity(tokens: int | None, usable: int, warn_at: Sequence[float]) -> Severity:
+    """`warning` from the first threshold on, `error` from the last."""
+    if tokens is None or not warn_at:
+        return "ok"
+    if tokens >= usable * max(warn_at):
+        return "error"
+    return "warning" if tokens >= usable * min(warn_at) else "ok"
+
+
+def crossed(session: Session, usage: ContextUsage, warn_at: Sequence[float]) -> bool:
+    """Whether a higher threshold was reached than when this was last asked.
+
+    Falling under a threshold arms it again.
+    """
+    if usage.tokens is None or usage.usable is None:
+        session.warned_level = 0
+        return False
+    now = level(usage.tokens, usage.usable, warn_at)
+    before, session.warned_level = session.warned_level, now
+    return now > before
+
+
+def budget_message(
+    usage: ContextUsage,
+    alternatives: Sequence[Alternative] = (),
+    heaviest: Sequence[tuple[str, int]] = (),
+) -> str:
+    """What a `context/warning` of kind `budget` says; over the window also what could be done."""
+    mark = "~" if usage.method in ("calibrated", "estimate") else ""
+    text = (
+        f"The context holds {mark}{usage.tokens or 0:,} of {usage.usable or 0:,} usable tokens "
+        f"({usage.percent}%) of {usage.model}."
+    )
+    if not usage.over:
+        return text
+    return " ".join([text, *fallbacks(alternatives, heaviest)])
+
+
+def fallbacks(
+    alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
+) -> list[str]:
+    """What could be done about a full window, a sentence each."""
+    said = []
+    if alternatives:
+        names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])
+        said.append(f"It would fit: {names}.")
+    if heaviest:
+        tools = ", ".join(f"{name} ({tokens:,})" for name, tokens in heaviest)
+        said.append(f"The heaviest tool schemas: {tools}.")
+    return said
