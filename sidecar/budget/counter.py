@@ -1,0 +1,143 @@
+"""Counts of a text's parts, and the character at which a budget is used up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from sidecar.counting.count import Measure
+from sidecar.counting.engines.fast import without_lone_surrogates
+from sidecar.counting.engines.reference import Reference
+from sidecar.counting.incremental import count_pieces, cuts_of
+from sidecar.counting.tokenizers import Approximate, Lazy
+from sidecar.text.pieces import Piece, pieces_of, word_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import tiktoken
+
+    from sidecar.counting.count import Tokenizer
+
+_SHORT_PIECE = 50_000
+"""Characters: on longer pieces (which have no safe cut) tiktoken may overflow."""
+
+
+class Counter(Protocol):
+    """What `evaluate` needs to know of one text, by model."""
+
+    def measure(self, model: str, start: int, end: int) -> Measure:
+        """The tokens of a part, counted as a text of its own. Offsets are characters."""
+
+    def seam(self, model: str, start: int, end: int, allowance: int) -> int:
+        """The offset of the first token past `allowance` in a part, rounded to a character."""
+
+
+class TextCounter:
+    """Counts parts of one text; every part is counted once for each tokenizer.
+
+    `pieces`, the snapshot of an open document, brings along what is counted already; `whole`
+    gives whole-text counts by model that were made elsewhere (by an endpoint), which then stand.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        tokenizer_for: Callable[[str], Tokenizer],
+        pieces: Sequence[Piece] | None = None,
+        whole: Mapping[str, Measure] | None = None,
+    ) -> None:
+        self._text = text
+        self._tokenizer_for = tokenizer_for
+        self._pieces: dict[tuple[int, int], Sequence[Piece]] = {}
+        if pieces is not None:
+            self._pieces[0, len(text)] = pieces
+        self._whole = whole or {}
+
+    def measure(self, model: str, start: int, end: int) -> Measure:
+        """The tokens of a part; an empty one is 0, exact."""
+        if start == 0 and end == len(self._text) and model in self._whole:
+            return self._whole[model]
+        tokenizer = self._tokenizer_for(model)
+        if start == end:
+            return Measure(0, "exact", tokenizer.name)
+        tokens = total(self._units(tokenizer, start, end), tokenizer)
+        return Measure(tokens, tokenizer.method, tokenizer.name, tokenizer.error_percent)
+
+    def seam(self, model: str, start: int, end: int, allowance: int) -> int:
+        """The offset of the first token past `allowance` in a part, rounded to a character."""
+        tokenizer = self._tokenizer_for(model)
+        return start + seam(self._units(tokenizer, start, end), allowance, tokenizer)
+
+    def _units(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
+        """The part cut where the tokenizer allows it."""
+        cuts = cuts_of(tokenizer)
+        if cuts == "none":
+            return (Piece(self._text[start:end]),)
+        if (start, end) not in self._pieces:
+            self._pieces[start, end] = pieces_of(self._text[start:end])
+        pieces = self._pieces[start, end]
+        return word_pieces(pieces) if cuts == "words" else pieces
+
+
+def total(pieces: Sequence[Piece], tokenizer: Tokenizer) -> int:
+    """Tokens of all pieces; what scales another tokenizer's counts is scaled once, at the end."""
+    if isinstance(tokenizer, Approximate):
+        return tokenizer.scale(count_pieces(pieces, tokenizer.basis))
+    return count_pieces(pieces, tokenizer)
+
+
+def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
+    """Characters before the first token past `allowance`; all of them when nothing is past it.
+
+    Costs what the counts of the pieces cost that are not counted yet, and then one piece's tokens.
+    A token that begins inside a character counts with that character.
+    """
+    if isinstance(tokenizer, Approximate):
+        return seam(pieces, _unscaled(allowance, tokenizer), tokenizer.basis)
+    at = 0
+    left = max(0, allowance)
+    for piece in pieces:
+        tokens = count_pieces((piece,), tokenizer)
+        if tokens > left:
+            return at + _within(piece.text, left, tokenizer)
+        left -= tokens
+        at += len(piece)
+    return at
+
+
+def _unscaled(allowance: int, tokenizer: Approximate) -> int:
+    """The most tokens of the basis that are, scaled, no more than `allowance`."""
+    tokens = int((max(0, allowance) + 0.5) / tokenizer.factor) + 1
+    while tokens and tokenizer.scale(tokens) > allowance:
+        tokens -= 1
+    return tokens
+
+
+def _within(text: str, allowance: int, tokenizer: Tokenizer) -> int:
+    """The same inside one piece that has more tokens than allowed."""
+    encoding = _encoding_of(tokenizer) if len(text) <= _SHORT_PIECE else None
+    plain = without_lone_surrogates(text)
+    if encoding is None or len(plain) != len(text):
+        return _longest_prefix(text, allowance, tokenizer.count)
+    tokens = encoding.encode_ordinary(plain)[:allowance]
+    # Bytes of a character that the next token goes on with are dropped: it is past the budget.
+    return len(b"".join(encoding.decode_tokens_bytes(tokens)).decode("utf-8", "ignore"))
+
+
+def _encoding_of(tokenizer: Tokenizer) -> tiktoken.Encoding | None:
+    """tiktoken's encoding for a vocabulary that it can run, which alone knows where tokens end."""
+    loaded = tokenizer.load() if isinstance(tokenizer, Lazy) else tokenizer
+    reference = getattr(loaded, "reference", loaded)
+    return reference._encoding() if isinstance(reference, Reference) else None
+
+
+def _longest_prefix(text: str, allowance: int, count: Callable[[str], int]) -> int:
+    """By counts alone: the most characters that have no more tokens than allowed."""
+    low, high = 0, len(text)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count(text[:middle]) <= allowance:
+            low = middle
+        else:
+            high = middle
+    return low

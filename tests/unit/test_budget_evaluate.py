@@ -1,0 +1,245 @@
+"""Findings: which, how severe, what they say, and where they point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.budget.counter import TextCounter, seam
+from sidecar.budget.evaluate import Together, evaluate
+from sidecar.budget.finding import severity_of
+from sidecar.budget.rules import Rule, Rules
+from sidecar.config.settings import Budget, Settings
+from sidecar.counting.engines import engine
+from sidecar.counting.engines.vocabularies import VOCABULARIES, load_ranks
+from sidecar.text.pieces import pieces_of
+
+if TYPE_CHECKING:
+    from sidecar.budget.finding import Finding
+    from sidecar.counting.count import Method
+
+
+class Words:
+    """A tokenizer whose tokens anybody can count: runs of letters, and blanks are free."""
+
+    name = "words"
+    error_percent: float | None = 0.0
+
+    def __init__(self, method: Method = "exact", error_percent: float | None = 0.0) -> None:
+        self.method: Method = method
+        self.error_percent = error_percent
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+def check(
+    text: str, *budgets: Budget, name: str = "AGENTS.md", model: str = "gpt-5"
+) -> list[Finding]:
+    rules = Rules(Settings(budgets=budgets)).of(name)
+    return evaluate(name, text, rules, TextCounter(text, lambda _: Words()), model)
+
+
+def words(count: int) -> str:
+    return "w " * count
+
+
+@pytest.mark.parametrize(
+    ("tokens", "severity"),
+    [
+        *[(0, None), (89, None), (90, "information"), (100, "information")],
+        *[(101, "warning"), (199, "warning"), (200, "error"), (900, "error")],
+    ],
+)
+def test_severity_by_distance(tokens: int, severity: str | None) -> None:
+    assert severity_of(tokens, 100, 0.9) == severity
+
+
+@pytest.mark.parametrize(
+    ("budget", "warn_at", "first"), [(10, 0.7, 7), (3, 0.1, 1), (2000, 0.9, 1800)]
+)
+def test_warn_at_is_not_off_by_a_binary_fraction(budget: int, warn_at: float, first: int) -> None:
+    assert severity_of(first, budget, warn_at) == "information"
+    assert severity_of(first - 1, budget, warn_at) is None
+
+
+def test_over_points_from_the_first_token_past_the_budget_to_the_end() -> None:
+    (finding,) = check(words(2431), Budget(files=("AGENTS.md",), max_tokens=2000))
+    assert finding.message == (
+        "AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (gpt-5, exact)"
+    )
+    assert (finding.severity, finding.code, finding.over) == ("warning", "budget-exceeded", 431)
+    assert words(2431)[finding.start : finding.end].split() == ["w"] * 431
+    assert (finding.scope_start, finding.scope_end) == (0, 4862)
+
+
+def test_near_points_at_the_first_line() -> None:
+    (finding,) = check("\ufeffone\r\n" + words(93), Budget(files=("AGENTS.md",), max_tokens=100))
+    assert finding.message == "AGENTS.md is 94 tokens, 94% of its budget of 100 (gpt-5, exact)"
+    assert (finding.code, finding.over, finding.start, finding.end) == ("budget-near", 0, 0, 4)
+
+
+def test_an_estimate_says_so() -> None:
+    rules = Rules(Settings(budgets=(Budget(files=("a",), max_tokens=2),))).of("a")
+    counter = TextCounter(words(1500), lambda _: Words("estimate", 25.0))
+    (finding,) = evaluate("a", words(1500), rules, counter, "qwen-x")
+    assert finding.message == (
+        "a is ~1,500 tokens, ~1,498 over its budget of 2 (qwen-x, estimate ±25 %)"
+    )
+
+
+def test_a_rule_may_name_its_model() -> None:
+    asked: list[str] = []
+
+    def tokenizer_for(model: str) -> Words:
+        asked.append(model)
+        return Words()
+
+    rules = Rules(Settings(budgets=(Budget(files=("a",), max_tokens=1, model="mine"),))).of("a")
+    (finding,) = evaluate("a", "x y", rules, TextCounter("x y", tokenizer_for), "gpt-5")
+    assert finding.model == "mine"
+    assert set(asked) == {"mine"}
+
+
+SECTIONS = """\
+# Prompt
+one
+## Context
+a b c
+### More
+d e
+## Plan
+f
+### Recent diffs
+g h i
+"""
+
+
+def test_a_section_is_its_heading_with_all_below() -> None:
+    budget = Budget(files=("*.md",), sections={"Context": 8, "Plan > Recent diffs": 3, "Nope": 1})
+    first, over = check(SECTIONS, budget)
+    assert first.message == (
+        "Prompt > Context in AGENTS.md is 9 tokens, 1 over its budget of 8 (gpt-5, exact)"
+    )
+    assert (first.section, first.tokens, first.over) == ("Prompt > Context", 9, 1)
+    assert SECTIONS[first.start : first.end] == "e\n"
+    assert (over.section, over.tokens, over.severity) == (
+        "Prompt > Plan > Recent diffs",
+        6,
+        "error",
+    )
+    assert SECTIONS[over.scope_start : over.scope_end] == "### Recent diffs\ng h i\n"
+
+
+def test_near_points_at_the_sections_heading() -> None:
+    (finding,) = check(SECTIONS, Budget(files=("*.md",), sections={"Recent diffs": 6}))
+    assert SECTIONS[finding.start : finding.end] == "### Recent diffs"
+
+
+def test_each_section_of_that_name_counts_for_itself() -> None:
+    found = check("# A\nx x\n# A\ny\n", Budget(files=("*.md",), sections={"A": 1}))
+    assert [finding.tokens for finding in found] == [4, 3]
+
+
+def test_regions_need_no_rule() -> None:
+    text = "a\n<!-- token-budget: 3 -->\nb c d\n<!-- token-budget: end -->\ne\n"
+    (finding,) = check(text)
+    assert (finding.section, finding.budget, finding.rule) == ("lines 2 to 4", 3, "region")
+    assert finding.message.startswith("lines 2 to 4 in AGENTS.md is 11 tokens")
+
+
+def test_what_is_ignored() -> None:
+    budget = Budget(files=("*.md",), max_tokens=1, sections={"A": 1, "B": 1})
+    assert check("# token-budget: ignore\n# A\nx\n", budget) == []
+    text = "\n" * 10 + "# A\nx\n// token-budget: ignore\n## B\ny z\n# B\ny z\n"
+    assert [finding.section for finding in check(text, budget)] == [None, "B"]
+
+
+@pytest.mark.parametrize(("own", "others", "start"), [(5, 6, 4), (5, 20, 0), (5, 10, 0)])
+def test_a_sum_leaves_what_the_other_files_do_not_use(own: int, others: int, start: int) -> None:
+    budget = Budget(files=("*.md",), max_tokens=10, sum=True)
+    rules = Rules(Settings(budgets=(budget,))).of("a.md")
+    counter = TextCounter(words(own), lambda _: Words())
+    together = {"budget[0]": Together(others, 3)}
+    (finding,) = evaluate("a.md", words(own), rules, counter, "gpt-5", together)
+    assert (finding.tokens, finding.files) == (own + others, 3)
+    assert words(own)[finding.start :].split() == ["w"] * (own - start)
+    assert finding.message.startswith(
+        f"a.md and 2 other files together are {own + others} tokens, "
+    )
+    assert "over their budget of 10" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ("AGENTS.md", ["budget[0]"]),
+        ("sub/AGENTS.md", ["budget[0]", "budget[1]"]),
+        ("prompts/a/b.md", ["budget[2]"]),
+        ("prompts/a/old.md", []),
+        ("CLAUDE.md", ["preset[0]"]),
+        (".github/copilot-instructions.md", ["preset[1]"]),
+        ("x/.cursor/rules/a/b.mdc", ["preset[2]"]),
+        ("skills/x/SKILL.md", ["preset[3]"]),
+        (".github/prompts/a.prompt.md", ["preset[4]"]),
+        ("a.prompty", ["preset[4]"]),
+        ("agents.py", []),
+    ],
+)
+def test_which_rules_a_file_has(path: str, keys: list[str]) -> None:
+    budgets = (
+        Budget(files=("AGENTS.md",), max_tokens=1),
+        Budget(files=("sub/*.md",), sections={"A": 1}),
+        Budget(files=("prompts/**/*.md", "!old.md"), max_tokens=1),
+    )
+    rules = Rules(Settings(budgets=budgets, presets=True))
+    assert [rule.key for rule in rules.of(path)] == keys
+
+
+def test_presets_are_off_by_default() -> None:
+    assert not Rules(Settings())
+    assert Rules(Settings()).of("AGENTS.md") == []
+
+
+def test_sums_find_their_files() -> None:
+    budget = Budget(files=("*.md", "!b.md"), max_tokens=1, sum=True)
+    rules = Rules(Settings(budgets=(budget,)))
+    assert rules.sums == [Rule("budget[0]", budget)]
+    assert rules.sum_files(rules.sums[0], ["a.md", "b.md", "c/d.md", "e.py"]) == ["a.md", "c/d.md"]
+
+
+ENCODING = tiktoken.Encoding(
+    "o200k",
+    pat_str=VOCABULARIES["o200k_base"].pattern,
+    mergeable_ranks=load_ranks(VOCABULARIES["o200k_base"]),
+    special_tokens={},
+)
+engine("o200k_base", "reference").count("a")  # loads the ranks, outside of any time limit
+texts = st.text(
+    st.one_of(st.sampled_from("ab e\n\r\t.,'/汉字é😀👩\u200d한नि"), st.characters(codec="utf-8")),
+    max_size=200,
+)
+
+
+@given(texts, st.integers(0, 120), st.sampled_from([1, 40]))
+def test_the_seam_is_where_the_token_past_the_budget_begins(
+    text: str, allowance: int, times: int
+) -> None:
+    text *= times
+    allowance *= times
+    tokens = ENCODING.encode_ordinary(text)
+    before = ENCODING.decode_bytes(tokens[:allowance])
+    expected = len(text.encode()[: len(before)].decode("utf-8", "ignore"))
+    assert seam(pieces_of(text), allowance, engine("o200k_base")) == expected
+
+
+@given(st.text("ab \n", max_size=60), st.integers(-1, 40))
+def test_without_an_encoding_the_seam_is_the_longest_prefix(text: str, allowance: int) -> None:
+    tokenizer = Words()
+    at = TextCounter(text, lambda _: tokenizer).seam("x", 0, len(text), allowance)
+    assert tokenizer.count(text[:at]) <= max(0, allowance)
+    assert at == len(text) or tokenizer.count(text[: at + 1]) > max(0, allowance)
