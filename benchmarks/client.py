@@ -16,8 +16,9 @@ URI = "file:///bench/doc.py"
 class StdioClient:
     """Starts a server; `request` sends one request and reads until its answer."""
 
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, command: list[str], stderr: int | None = None) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr)
         self._in = cast("IO[bytes]", self.process.stdin)
         self._out = cast("IO[bytes]", self.process.stdout)
         self._ids = itertools.count(1)
@@ -25,7 +26,10 @@ class StdioClient:
 
     def send(self, message: dict[str, Any]) -> None:
         body = json.dumps(message).encode()
-        self._in.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self.send_raw(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    def send_raw(self, data: bytes) -> None:
+        self._in.write(data)
         self._in.flush()
 
     def receive(self) -> dict[str, Any]:
@@ -49,6 +53,14 @@ class StdioClient:
                 if "error" in message:
                     raise RuntimeError(message["error"])
                 return message["result"]
+            self.notifications.append(message)
+
+    def wait_any(self, numbers: set[int]) -> int:
+        """The first of some requests to be answered; that answer is dropped."""
+        while True:
+            message = self.receive()
+            if message.get("id") in numbers and "method" not in message:
+                return cast("int", message["id"])
             self.notifications.append(message)
 
     def request(self, method: str, params: object = None) -> Any:
@@ -80,3 +92,13 @@ class StdioClient:
         self._in.close()
         self.process.wait(20)
         self._out.close()
+
+    def errors(self) -> bytes:
+        """All of the ended server's stderr, where it was started with a pipe for it."""
+        return self.process.stderr.read() if self.process.stderr else b""
+
+    def end_streams(self) -> None:
+        """Close what a server that ended by itself left open."""
+        for stream in (self._in, self._out, self.process.stderr):
+            if stream is not None:
+                stream.close()

@@ -52,7 +52,7 @@ async def test_one_hint_a_block_of_code(bare: Client) -> None:
 async def test_hover_on_the_first_line_only(client: Client) -> None:
     client.ignore("status/update")
     client.open(PLAN)
-    where = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 2}}
+    where: dict[str, Any] = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 2}}
     shown = await client.request("textDocument/hover", where)
     assert f"{truth(PLAN):,} tokens" in shown["contents"]["value"]
     assert "gpt-5 (o200k_base)" in shown["contents"]["value"]

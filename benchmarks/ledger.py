@@ -1,0 +1,238 @@
+"""The ledger beside plain SQLite: recording with 4 processes, and reports beside a scan.
+
+    python benchmarks/ledger.py [--events 1000000] [--writes 2000] [--json]
+
+Recording is compared with a bare one-row insert of the same columns, into a file as full, with the
+same durability (WAL, synchronous=NORMAL). Reports are compared with the same sums, grouped by
+SQLite in one scan of the events: the quickest way there would be without rollups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidecar.cost.events import Buckets, Event
+from sidecar.cost.ledger import Ledger
+from sidecar.cost.migrations import BUCKETS
+from sidecar.cost.prices import Prices
+from sidecar.cost.reports import report
+from sidecar.cost.sums import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.synchronize import Barrier
+
+PROCESSES = 4
+ROUNDS = 5
+DAYS = 365
+SESSIONS_A_DAY = 6
+START = datetime(2025, 11, 20, tzinfo=UTC)
+MODELS = (
+    ("openai", "gpt-5"),
+    ("openai", "gpt-5-mini"),
+    ("anthropic", "claude-sonnet-4-5"),
+    ("anthropic", "claude-haiku-4-5"),
+    ("openrouter", "anthropic/claude-haiku-4.5"),
+    ("llamacpp", "qwen-3-8b"),
+)
+COLUMNS = (
+    "request",
+    "provider",
+    "at",
+    "session",
+    "kind",
+    "band",
+    *BUCKETS,
+    "estimated",
+    "reported",
+)
+
+
+def events(count: int, seed: int = 6) -> Iterator[Event]:
+    """A year of work: each day some sessions, each with one model, summaries by a smaller one."""
+    rng = random.Random(seed)
+    for index in range(count):
+        day = index * DAYS // count
+        session = rng.randrange(SESSIONS_A_DAY)
+        main = rng.random() < 0.8
+        provider, model = MODELS[(day + session) % len(MODELS)] if main else MODELS[3]
+        yield Event(
+            at=START + timedelta(days=day, seconds=8 * 3600 + rng.randrange(10 * 3600)),
+            provider=provider,
+            model=model,
+            category="main" if main else "summary",
+            workspace=f"file:///work/{session % 3}",
+            session=f"{day}-{session}",
+            request_id=f"req_{rng.getrandbits(96):024x}",
+            buckets=Buckets(
+                input=rng.randrange(2_000),
+                cache_read=rng.randrange(150_000),
+                cache_write_5m=rng.randrange(5_000),
+                output=rng.randrange(2_000),
+            ),
+            estimated_tokens=rng.randrange(150_000),
+        )
+
+
+def bare_row(event: Event) -> tuple[object, ...]:
+    """The same values as the ledger's row, without looking anything up."""
+    buckets = event.buckets
+    return (
+        event.request_id, 1, int(event.at.timestamp() * 1000), 1, 1, 0,
+        buckets.input, buckets.cache_read, buckets.cache_write_5m, buckets.cache_write_1h,
+        buckets.cache_write, buckets.output, buckets.reasoning, buckets.web_searches,
+        event.estimated_tokens, None,
+    )  # fmt: skip
+
+
+BARE_INSERT = f"INSERT INTO bare ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608
+
+
+def bare_connection(path: Path) -> sqlite3.Connection:
+    """Plain SQLite as anyone would open it for this, as durable as the ledger."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def fill(folder: Path, count: int) -> None:
+    """Both files with the same events."""
+    with_rollups = Ledger(folder / "ledger.db")
+    with_rollups.record_many(events(count))
+    with_rollups.close()
+    bare = bare_connection(folder / "bare.db")
+    bare.execute(f"CREATE TABLE bare (id INTEGER PRIMARY KEY, {', '.join(COLUMNS)})")
+    bare.execute("BEGIN")
+    bare.executemany(BARE_INSERT, (bare_row(event) for event in events(count)))
+    bare.execute("COMMIT")
+    bare.close()
+
+
+def write_events(path: Path, batch: list[Event], start: Barrier) -> None:
+    """One writer of the ledger."""
+    ledger = Ledger(path)
+    ledger.record(batch[0])
+    start.wait()
+    for event in batch[1:]:
+        ledger.record(event)
+    ledger.close()
+
+
+def write_bare(path: Path, batch: list[Event], start: Barrier) -> None:
+    """One writer of bare rows; building the row is part of it, as it is in the ledger."""
+    connection = bare_connection(path)
+    connection.execute(BARE_INSERT, bare_row(batch[0]))
+    start.wait()
+    for event in batch[1:]:
+        connection.execute(BARE_INSERT, bare_row(event))
+    connection.close()
+
+
+Writer = "Callable[[Path, list[Event], Barrier], None]"
+
+
+def timed_writers(writer: Callable[..., None], path: Path, writes: int, seed: int) -> float:
+    """Microseconds of wall time for each write, with all processes writing at once."""
+    batches = [list(events(writes + 1, seed * PROCESSES + p)) for p in range(PROCESSES)]
+    start = multiprocessing.Barrier(PROCESSES + 1)
+    workers = [
+        multiprocessing.Process(target=writer, args=(path, batch, start)) for batch in batches
+    ]
+    for worker in workers:
+        worker.start()
+    start.wait()
+    began = time.perf_counter()
+    for worker in workers:
+        worker.join()
+    if any(worker.exitcode for worker in workers):
+        raise RuntimeError("a writer failed")
+    return (time.perf_counter() - began) / (PROCESSES * writes) * 1e6
+
+
+def recording(folder: Path, writes: int) -> dict[str, float]:
+    """Median of rounds in turn, so that a busy machine disturbs both alike."""
+    ours, bare = [], []
+    for number in range(1, ROUNDS + 1):
+        bare.append(timed_writers(write_bare, folder / "bare.db", writes, 100 + number))
+        ours.append(timed_writers(write_events, folder / "ledger.db", writes, 200 + number))
+    return {"ledgerUs": statistics.median(ours), "bareUs": statistics.median(bare)}
+
+
+def best_of(action: Callable[[], object], times: int = 5) -> float:
+    """Milliseconds of the quickest run."""
+    runs = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        runs.append((time.perf_counter() - began) * 1000)
+    return min(runs)
+
+
+SCAN = (
+    "SELECT kind, band, day, sum(calls), sum(input), sum(cache_read), sum(cache_write_5m), "
+    "sum(cache_write_1h), sum(cache_write), sum(output), sum(reasoning), sum(web_searches), "
+    "sum(estimated_calls), sum(estimated), sum(estimated_prompt), sum(reported) "
+    "FROM event_sums WHERE at >= ? AND at < ? GROUP BY kind, band, day"
+)
+
+
+def reading(folder: Path) -> dict[str, dict[str, float]]:
+    """`cost/detail` by model for a day, a month and all time, beside a scan of the events."""
+    ledger, prices = Ledger(folder / "ledger.db"), Prices()
+    last = START + timedelta(days=DAYS)
+    results = {}
+    for name, days in (("day", 1), ("month", 30), ("all", DAYS + 1)):
+        start, end = (int(t.timestamp() * 1000) for t in (last - timedelta(days=days), last))
+        scope = Scope(start_ms=start, end_ms=end)
+        with ledger.reader() as connection:
+            scan = best_of(lambda: connection.execute(SCAN, (start, end)).fetchall(), 3)  # noqa: B023
+        detail = best_of(lambda: report(ledger, prices, scope, ["model"], zone=UTC))  # noqa: B023
+        results[name] = {"detailMs": detail, "scanMs": scan}
+    ledger.close()
+    return results
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, print, and fail where a ratio is not held."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--writes", type=int, default=2_000, help="for each of 4 processes")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fill(folder, options.events)
+        read = reading(folder)
+        written = recording(folder, options.writes)
+    ratio = written["ledgerUs"] / written["bareUs"]
+    shares = {span: found["scanMs"] / found["detailMs"] for span, found in read.items()}
+    if options.json:
+        print(json.dumps({"events": options.events, "record": written, "detail": read}))
+    else:
+        print(f"{options.events} events")
+        print(
+            f"record, {PROCESSES} processes: {written['ledgerUs']:.1f} us; "
+            f"bare insert {written['bareUs']:.1f} us: {ratio:.2f}x (at most 3)"
+        )
+        for span, found in read.items():
+            print(
+                f"cost/detail by model, {span}: {found['detailMs']:.2f} ms; scan "
+                f"{found['scanMs']:.1f} ms: 1/{shares[span]:.0f} (at most 1/20)"
+            )
+    return 0 if ratio <= 3 and min(shares.values()) >= 20 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

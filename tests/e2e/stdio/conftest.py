@@ -1,0 +1,68 @@
+"""The real process over stdio, with the capabilities of a real Neovim and a current VS Code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator  # noqa: TC003 - pytest-lsp evaluates annotations
+from pathlib import Path
+from typing import Any
+
+import pytest_lsp
+from lsprotocol import types
+from pygls.protocol import default_converter
+from pytest_lsp import ClientServerConfig, LanguageClient, client_capabilities
+
+SERVE = [sys.executable, "-P", "-m", "sidecar", "serve"]
+VSCODE = Path(__file__).resolve().parents[2] / "fixtures" / "vscode_initialize.json"
+
+
+class RecordingClient(LanguageClient):
+    """Keeps every `status/update`, and notes when one comes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.statuses: list[Any] = []
+        self.encoding = ""
+
+        @self.feature("status/update")
+        def status(params: Any) -> None:
+            self.statuses.append(params)
+
+
+def make_client() -> RecordingClient:
+    """The factory that pytest-lsp wants."""
+    return RecordingClient(converter_factory=default_converter)
+
+
+def vscode_capabilities() -> types.ClientCapabilities:
+    """What VS Code 1.139 sent, recorded from the real one."""
+    params = json.loads(VSCODE.read_text("utf-8"))
+    structured: types.ClientCapabilities = default_converter().structure(
+        params["capabilities"], types.ClientCapabilities
+    )
+    return structured
+
+
+PROFILES = {
+    "neovim": lambda: client_capabilities("neovim@v0.11"),
+    "vscode": vscode_capabilities,
+}
+
+
+@pytest_lsp.fixture(
+    config=ClientServerConfig(server_command=SERVE, client_factory=make_client),
+    params=sorted(PROFILES),
+)
+async def lsp(request: Any, lsp_client: RecordingClient) -> AsyncIterator[None]:
+    """An initialized session as either editor starts it."""
+    capabilities = PROFILES[request.param]()
+    # Neither profile's client answers workspace/configuration here: do not promise it.
+    if capabilities.workspace is not None:
+        capabilities.workspace.configuration = False
+    result = await lsp_client.initialize_session(
+        types.InitializeParams(capabilities=capabilities, root_uri="file:///ws")
+    )
+    lsp_client.encoding = str(result.capabilities.position_encoding)
+    yield
+    await lsp_client.shutdown_session()

@@ -1,0 +1,132 @@
+"""The process itself: exit codes, garbage on the pipe, a stray print, no network."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.client import SERVER, URI, StdioClient
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PRINTS = """
+from sidecar.server.server import create_server
+from sidecar.server.stdio import run_stdio
+from sidecar.server.features import counting
+server = create_server()
+plain = server.protocol.custom["tokens/count"]
+def noisy(params):
+    print("a stray print")
+    return plain(params)
+server.protocol.custom["tokens/count"] = noisy
+raise SystemExit(run_stdio(server))
+"""
+
+NO_NETWORK = """
+import socket, sys
+def refuse(*args, **kwargs):
+    raise OSError("no network in this test")
+socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
+sys.argv = ["token-sidecar", "serve"]
+from sidecar.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def client() -> Iterator[StdioClient]:
+    client = StdioClient(SERVER)
+    yield client
+    if client.process.poll() is None:
+        client.process.kill()
+        client.process.wait()
+    client.end_streams()
+
+
+def run(stdin: bytes, command: list[str] = SERVER) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=30, check=False)
+
+
+def frame(message: object) -> bytes:
+    body = json.dumps(message).encode()
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def test_an_orderly_end_is_0(client: StdioClient) -> None:
+    client.initialize()
+    client.close()
+    assert client.process.returncode == 0
+
+
+def test_exit_without_shutdown_is_1() -> None:
+    assert run(frame({"jsonrpc": "2.0", "method": "exit"})).returncode == 1
+
+
+def test_the_end_of_input_is_an_end() -> None:
+    assert run(b"").returncode == 1
+
+
+def test_garbage_on_the_pipe_does_no_harm(client: StdioClient) -> None:
+    client.initialize()
+    for number in range(1_000):
+        client.send_raw(b"\x00\xff garbage %d\r\n" % number)
+    client.send_raw(b"Content-Length: 5\r\n\r\nhello")
+    client.send_raw(b"Content-Length: x\r\nContent-Type: none\r\n\r\n")
+    assert client.request("tokens/count", {"text": "hello world"})["tokens"] == 2
+    client.close()
+
+
+def test_a_stray_print_goes_to_stderr() -> None:
+    client = StdioClient([sys.executable, "-P", "-c", PRINTS], stderr=subprocess.PIPE)
+    client.initialize()
+    assert client.request("tokens/count", {"text": "hello world"})["tokens"] == 2
+    client.close()
+    assert b"a stray print" in client.errors()
+    client.end_streams()
+
+
+def test_counts_with_every_network_call_failing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    client = StdioClient([sys.executable, "-P", "-c", NO_NETWORK])
+    client.initialize()
+    text = "'ſ \u0c5c and a\n" * 50
+    for model, name in (("gpt-5", "o200k_base"), ("gpt-4", "cl100k_base")):
+        count = client.request("tokens/count", {"text": text, "model": model})
+        assert (count["tokens"], count["method"]) == (truth(text, name), "exact")
+    client.close()
+    client.end_streams()
+
+
+def test_nothing_of_a_buffer_is_logged_at_debug(client: StdioClient) -> None:
+    noisy = StdioClient([*SERVER, "--log-level", "DEBUG"], stderr=subprocess.PIPE)
+    noisy.initialize()
+    noisy.open("SECRET buffer")
+    noisy.request("tokens/count", {"textDocument": {"uri": URI}})
+    noisy.send_raw(frame({"jsonrpc": "2.0", "id": 1, "method": "x", "params": "SECRET"})[:-3])
+    noisy.send_raw(b"   ")
+    noisy.close()
+    assert b"SECRET" not in noisy.errors()
+    noisy.end_streams()
+
+
+def test_answers_while_a_big_document_is_opened(client: StdioClient) -> None:
+    client.initialize()
+    big = "".join(f"value_{n} = compute({n}) + {n * 7}\n" for n in range(100_000))
+    client.open("small", "file:///small.md")
+    client.request("tokens/count", {"textDocument": {"uri": "file:///small.md"}})
+    client.open(big)
+    exact = client.post("tokens/count", {"textDocument": {"uri": URI}})
+    small = client.post("tokens/count", {"textDocument": {"uri": "file:///small.md"}})
+    assert client.wait_any({exact, small}) == small, "the small one must not wait for the big one"
+    assert client.wait(exact)["tokens"] == truth(big)
+    client.close()
