@@ -1,0 +1,133 @@
+"""Fitting 10,000 random texts to random limits. Run: `python -m tests.fuzz.fit_soak [N] [SEED]`.
+
+Each result must be within its limit by a count of its own, hold no character that was torn apart,
+stay the same when fitted again, and keep at least 95 % of the allowance where every line is short
+(at most a twentieth of the allowance each).
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import unicodedata
+
+from sidecar.counting.fit import MARKER, Fitted, Mode, fit
+from sidecar.counting.tokenizers import Tokenizers
+
+MODELS = ("gpt-5", "gpt-4", "claude-opus-4-7", "no-such-model")
+MODES: tuple[Mode, ...] = ("start", "middle", "end")
+WORDS = [
+    *(
+        "the",
+        "quick",
+        "brown",
+        "fox",
+        "def",
+        "return",
+        "self.value",
+        "=",
+        "None",
+        "日本語",
+        "テスト",
+    ),
+    *(
+        "한국어",
+        "😀",
+        "👩\u200d👩\u200d👧",
+        "e\u0301",
+        "👍🏽",
+        "🇩🇪🇫🇷",
+        "\t",
+        "\r\n",
+        "\n\n",
+        "12345",
+    ),
+    *('{"a":', "[1,2]}", "aGVsbG8gd29ybGQ=", "internationalization", "//", "<|endoftext|>"),
+]
+RANGES = [
+    *((32, 127), (0x4E00, 0x4F00), (0x1F1E6, 0x1F200), (0x200C, 0x200E), (0x300, 0x310), (10, 14)),
+    *((0x1F3FB, 0x1F400), (0xD800, 0xE000), (0x1F600, 0x1F640), (0x80, 0x3000)),
+]
+JOINERS = "\u200d\u200c"
+
+
+def random_text(source: random.Random) -> str:
+    """Words, numbered lines, or code points of every kind; from nothing to some thousands."""
+    length = source.choice((0, 1, 3, 20, 100, 600, 2000))
+    kind = source.random()
+    if kind < 0.5:
+        between = source.choice((" ", "\n", "", "\r\n"))
+        return "".join(source.choice(WORDS) + between for _ in range(length))
+    if kind < 0.8:
+        lines = (f"line {n} {source.choice(WORDS)}" for n in range(length))
+        return "\n".join(lines) + source.choice(("", "\n"))
+    return "".join(map(chr, (_code_point(source) for _ in range(length))))
+
+
+def _code_point(source: random.Random) -> int:
+    return source.randrange(*source.choice(RANGES))
+
+
+def torn(text: str, cut: int) -> bool:
+    """Whether a cut parts what belongs together: a pair, a mark and its base, a joined emoji."""
+    if not 0 < cut < len(text):
+        return False
+    before, after = text[cut - 1], text[cut]
+    if before in "\r\n" or after in "\r\n":
+        return before == "\r" and after == "\n"
+    stack = text[max(0, cut - 64) : cut + 64]
+    if all(unicodedata.category(c)[0] == "M" or c in JOINERS for c in stack[1:]):
+        return False  # a heap of marks longer than any character of any script
+    return (
+        ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
+        or unicodedata.category(after) in ("Mn", "Me", "Mc")
+        or JOINERS[0] in (before, after)
+    )
+
+
+def cuts(text: str, fitted: Fitted, mode: Mode) -> list[int]:
+    """Where the text was cut."""
+    if mode == "end":
+        return [len(text) - len(fitted.text)]
+    if mode == "start" or MARKER not in fitted.text or MARKER in text:
+        return [len(fitted.text)] if text.startswith(fitted.text) else []
+    head, tail = fitted.text.split(MARKER)
+    return [len(head), len(text) - len(tail)]
+
+
+def check(text: str, tokens: int, mode: Mode, model: str, tokenizers: Tokenizers) -> float | None:
+    """Assert what must hold; the share of the allowance kept where lines are short, else None."""
+    tokenizer = tokenizers.for_model(model)
+    fitted = fit(text, tokens, mode, tokenizer)
+    assert tokenizer.count(fitted.text) == fitted.tokens <= tokens
+    assert not fit(fitted.text, tokens, mode, tokenizer).changed
+    assert not any(torn(text, cut) for cut in cuts(text, fitted, mode))
+    longest = max(map(tokenizer.count, text.splitlines()), default=0)
+    if not fitted.changed or not tokens or tokenizer.method != "exact" or longest > tokens / 20:
+        return None
+    return fitted.tokens / tokens
+
+
+def main(rounds: int = 10_000, seed: int = 0) -> None:
+    """Fit, check, and print the least share that was kept where lines are short."""
+    source, tokenizers = random.Random(seed), Tokenizers()
+    shares = []
+    for number in range(rounds):
+        text, model = random_text(source), source.choice(MODELS)
+        total = tokenizers.for_model(model).count(text)
+        tokens = source.choice((0, 1, 2, source.randrange(total + 3), source.randrange(total + 3)))
+        mode = source.choice(MODES)
+        try:
+            share = check(text, tokens, mode, model, tokenizers)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, text {number}: {model} {mode} {tokens}") from error
+        shares += [share] if share is not None else []
+    assert min(shares) >= 0.95
+    print(
+        f"{rounds} texts fitted, none over; {len(shares)} of short lines kept "
+        f"at least {100 * min(shares):.1f} % of the allowance"
+    )
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:3]))
