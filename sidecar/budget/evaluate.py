@@ -35,6 +35,7 @@ class Scope(msgspec.Struct, frozen=True):
     heading_end: int
     """The end of its first line's text: what to point at while the budget is only near."""
     section: str | None = None
+    rule_section: str | None = None
 
 
 def evaluate(
@@ -85,11 +86,11 @@ class _Evaluation:
         headed = list(sections(lines))
         quiet = ignored(lines, headed)
         for rule in rules:
-            wanted = [(heading_path(path), limit) for path, limit in rule.budget.sections.items()]
-            for part in headed if wanted else ():
-                for path, limit in wanted:
+            for written, limit in rule.budget.sections.items():
+                path = heading_path(written)
+                for part in headed:
                     if matches(part, path) and not _inside(part, quiet):
-                        yield self._finding(rule, _scope(lines, part), limit)
+                        yield self._finding(rule, _scope(lines, part, written), limit)
         for part in regions(lines):
             if part.limit and not _inside(part, quiet):
                 yield self._finding(None, _scope(lines, part), part.limit)
@@ -122,6 +123,7 @@ class _Evaluation:
             model=model,
             message=sentence(self._name, scope.section, other.files, measure, limit, model),
             rule=rule.key if rule else "region",
+            rule_section=scope.rule_section,
             kind=scope.kind,
             start=start,
             end=end,
@@ -136,11 +138,11 @@ _FIRST_LINE = 10_000
 """Characters looked at for the end of the first line, which is pointed at: enough to see."""
 
 
-def _scope(lines: Lines, part: Part) -> Scope:
+def _scope(lines: Lines, part: Part, written: str | None = None) -> Scope:
     heading_end = part.start + len(lines.texts[part.start_line])
     section = part.path_text if part.kind == "section" else part.title
     kind: ScopeKind = "section" if part.kind == "section" else "region"
-    return Scope(kind, part.start, part.end, heading_end, section)
+    return Scope(kind, part.start, part.end, heading_end, section, written)
 
 
 def _inside(part: Part, around: Sequence[Part]) -> bool:

@@ -40,6 +40,9 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     model: str
     message: str
     rule: str
+    """The rule's key (`budget[0]`, `preset[1]`), or `region`."""
+    rule_section: str | None
+    """The heading path as the rule has it, for a section."""
     kind: ScopeKind
     start: int
     end: int

@@ -1,0 +1,217 @@
+"""What can be done about a finding, as edits of text: titles for people, offsets for the server.
+
+Nothing here reads or writes files: an edit of the configuration is made from its text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from sidecar.budget.comments import comment
+from sidecar.budget.scopes import (
+    TextEdit,
+    first_line,
+    line_end_of,
+    minimal_edit,
+    parts_of,
+)
+from sidecar.config.toml_spans import toml_spans
+from sidecar.counting.characters import whole_characters
+from sidecar.counting.fit import Mode, fit
+from sidecar.text.outline import Lines
+from sidecar.text.outline_markdown import sections
+from sidecar.text.outline_marks import FIRST_LINES, IGNORE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.budget.counter import Counter
+    from sidecar.budget.finding import Finding
+    from sidecar.config.toml_spans import Path as KeyPath
+    from sidecar.counting.count import Tokenizer
+
+FixKind = Literal["fit", "move", "drop", "raise", "ignore"]
+
+MODES: dict[Mode, str] = {
+    "start": "keep the start",
+    "middle": "keep both ends",
+    "end": "keep the end",
+}
+_ROUNDS = 16
+_DIGITS = re.compile(r"(token-budget:[ \t]*)(\d[\d_,]*)")
+
+
+class Fix(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to do: edits of the document, or of the configuration (`in_configuration`).
+
+    `new_file` is the text of a file to make, whose name the title shows.
+    """
+
+    kind: FixKind
+    title: str
+    edits: tuple[TextEdit, ...]
+    preferred: bool = False
+    in_configuration: bool = False
+    new_file: str | None = None
+
+
+def fit_fixes(
+    text: str, finding: Finding, tokenizer: Tokenizer, preferred: Mode = "start"
+) -> Iterator[Fix]:
+    """`Fit to budget: keep the start` and its variants; none while the budget is only near."""
+    if finding.over == 0:
+        return
+    for mode, words in MODES.items():
+        edit = fit_edit(text, finding, tokenizer, mode)
+        if edit is not None:
+            title = f"Fit to budget: {words}"
+            yield Fix(kind="fit", title=title, edits=(edit,), preferred=mode == preferred)
+
+
+def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
+    """The edit that brings a scope within its allowance; None when what must stay is too much."""
+    parts = parts_of(text, finding)
+    target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)
+    for _ in range(_ROUNDS):
+        body = fit(parts.body, target, mode, tokenizer).text if target > 0 else ""
+        tokens = tokenizer.count(parts.head + body + parts.tail)
+        if tokens <= finding.allowance:
+            return minimal_edit(parts.body_start, parts.body, body)
+        if not body:
+            return None
+        target -= max(1, tokens - finding.allowance)
+    return None
+
+
+def move_fix(text: str, finding: Finding, counter: Counter, new_name: str) -> Fix | None:
+    """What is past the budget goes to a new file: whole lines, where lines are short enough."""
+    parts = parts_of(text, finding)
+    if finding.over == 0:
+        return None
+    keep = 0 if finding.kind == "file" else len(parts.tail)
+    end = finding.scope_end
+    allowance = finding.allowance - counter.measure(finding.model, end - keep, end).tokens
+    seam = counter.seam(finding.model, finding.scope_start, end, allowance)
+    line_start = max(text.rfind("\n", 0, seam), text.rfind("\r", 0, seam)) + 1
+    cut = line_start if line_start > parts.body_start else whole_characters(text, seam)
+    within = counter.measure(finding.model, finding.scope_start, cut).tokens
+    if not parts.body_start < cut < end - keep or within > allowance:
+        return None
+    edit = TextEdit(cut, finding.scope_end - keep, "")
+    return Fix(
+        kind="move",
+        title=f"Move the excess to {new_name}",
+        edits=(edit,),
+        new_file=text[edit.start : edit.end],
+    )
+
+
+def drop_fix(text: str, finding: Finding, counter: Counter) -> Fix | None:
+    """Without the section; for a whole file, without the lightest one that is enough."""
+    if finding.kind == "section":
+        tokens, start, end = finding.tokens, finding.scope_start, finding.scope_end
+        title = finding.section or ""
+    else:
+        found = _lightest_enough(text, finding, counter)
+        if found is None:
+            return None
+        tokens, start, end, title = found
+    return Fix(
+        kind="drop",
+        title=f'Drop the section "{title}" ({tokens:,} tokens)',
+        edits=(TextEdit(start, end, ""),),
+    )
+
+
+def _lightest_enough(
+    text: str, finding: Finding, counter: Counter
+) -> tuple[int, int, int, str] | None:
+    if finding.kind != "file" or finding.over == 0:
+        return None
+    weighed = [
+        (
+            counter.measure(finding.model, part.start, part.end).tokens,
+            part.start,
+            part.end,
+            part.title,
+        )
+        for part in sections(Lines(text))
+        if part.end - part.start < len(text)
+    ]
+    # One more than is over: counts on either side of a cut may add up to one less than the whole.
+    enough = [section for section in weighed if section[0] > finding.over]
+    return min(enough, default=None)
+
+
+def raise_fix(
+    finding: Finding, configuration: str, entry: KeyPath, file_name: str, document: str
+) -> Fix | None:
+    """A larger number in the configuration's text (or in a region's mark), all else as it was.
+
+    `entry` is the rule's path in that text (`Origin.path` of the rule's key).
+    """
+    number = raised(finding.tokens)
+    if finding.kind == "region":
+        return _raise_region(finding, document, number)
+    key = ("sections", finding.rule_section) if finding.rule_section else ("max-tokens",)
+    span = toml_spans(configuration).get((*entry, *key))
+    if span is None:
+        return None
+    return Fix(
+        kind="raise",
+        title=f"Raise the budget to {number:,} in {file_name}",
+        edits=(TextEdit(span.start, span.end, str(number)),),
+        in_configuration=True,
+    )
+
+
+def _raise_region(finding: Finding, document: str, number: int) -> Fix | None:
+    mark = _DIGITS.search(first_line(document, finding.scope_start))
+    if mark is None:
+        return None
+    start = finding.scope_start + mark.start(2)
+    return Fix(
+        kind="raise",
+        title=f"Raise the budget to {number:,} here",
+        edits=(TextEdit(start, start + len(mark[2]), str(number)),),
+    )
+
+
+def raised(tokens: int) -> int:
+    """The next number above `tokens` with two leading digits: 2,431 -> 2,500."""
+    step = int(10 ** max(0, len(str(tokens)) - 2))
+    return (tokens // step + 1) * step
+
+
+def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix | None:
+    """A mark in a remark: under a section's heading, or in a file's first lines.
+
+    A mark in the first ten lines is for the whole file, wherever it stands there.
+    """
+    mark = comment(IGNORE, name, language_id)
+    if mark is None or finding.kind == "region":
+        return None
+    at = 0
+    if finding.kind == "section":
+        at = finding.scope_start + len(parts_of(text, finding).head)
+        line = len(Lines(text[:at]).texts) - 1
+        at = at if line >= FIRST_LINES else 0
+    title = "Ignore the budget of this section" if at else "Ignore budgets in this file"
+    if not at:
+        at, mark = _top(text, mark)
+    end = line_end_of(text)
+    before = "" if at == 0 or text[at - 1] in "\r\n" else end
+    return Fix(kind="ignore", title=title, edits=(TextEdit(at, at, f"{before}{mark}{end}"),))
+
+
+def _top(text: str, mark: str) -> tuple[int, str]:
+    """Where a remark may stand at the top, and the remark: first lines may have to be first."""
+    line = first_line(text)
+    if line.rstrip() == "---":
+        return len(line), f"# {IGNORE}"  # front matter is YAML
+    if line.startswith(("#!", "<?", "<!DOCTYPE", "<!doctype", "\ufeff")):
+        return len(line), mark
+    return 0, mark

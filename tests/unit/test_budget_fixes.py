@@ -1,0 +1,266 @@
+"""Fixes: each one mends the finding it is for, and touches nothing else."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.budget.counter import TextCounter
+from sidecar.budget.evaluate import Together, evaluate
+from sidecar.budget.fixes import (
+    Fix,
+    drop_fix,
+    fit_fixes,
+    ignore_fix,
+    move_fix,
+    raise_fix,
+    raised,
+)
+from sidecar.budget.rules import Rules
+from sidecar.budget.scopes import minimal_edit
+from sidecar.config.settings import Budget, Settings
+from sidecar.counting.engines import engine
+
+if TYPE_CHECKING:
+    from sidecar.budget.finding import Finding
+
+TOKENIZER = engine("o200k_base")
+TOKENIZER.count("a")
+
+LINES = "".join(f"Line {number} of the instructions, some words long.\n" for number in range(60))
+SECTIONS = (
+    "# Guide\n\nAn introduction.\n\n"
+    + "## Long\n\n"
+    + LINES
+    + "\nSetext heading\n--------------\n\n"
+    + LINES[:600]
+    + "\n\n## Last\n\nThe end.\n"
+)
+REGION = f"before\n// token-budget: 50\n{LINES[:900]}// token-budget: end\nafter\n"
+
+
+def counter(text: str) -> TextCounter:
+    return TextCounter(text, lambda _: TOKENIZER)
+
+
+def find(text: str, budget: Budget | None = None, others: int = 0) -> list[Finding]:
+    rules = Rules(Settings(budgets=(budget,) if budget else ())).of("a.md")
+    together = {"budget[0]": Together(others, 2)} if others else None
+    return evaluate("a.md", text, rules, counter(text), "gpt-5", together)
+
+
+def applied(text: str, fix: Fix) -> str:
+    for edit in sorted(fix.edits, key=lambda edit: -edit.start):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+BUDGETS = {
+    "file": (SECTIONS, Budget(files=("*.md",), max_tokens=300)),
+    "section": (SECTIONS, Budget(files=("*.md",), sections={"Long": 120})),
+    "setext section": (SECTIONS, Budget(files=("*.md",), sections={"Setext heading": 60})),
+    "region": (REGION, None),
+}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("name", BUDGETS)
+def test_fitting_brings_it_under_and_leaves_the_rest(name: str, newline: str) -> None:
+    text, budget = BUDGETS[name]
+    text = text.replace("\n", newline)
+    (finding,) = find(text, budget)
+    fixes = list(fit_fixes(text, finding, TOKENIZER, "middle"))
+    assert [fix.title for fix in fixes] == [
+        "Fit to budget: keep the start",
+        "Fit to budget: keep both ends",
+        "Fit to budget: keep the end",
+    ]
+    assert [fix.preferred for fix in fixes] == [False, True, False]
+    for fix in fixes:
+        after = applied(text, fix)
+        assert [left.over for left in find(after, budget)] in ([], [0])
+        kept = text[: finding.scope_start], text[finding.scope_end :]
+        assert after.startswith(kept[0])
+        assert after.endswith(kept[1])
+        assert after.endswith(newline)
+    if name != "file":
+        heading = text[finding.scope_start :].split(newline, 1)[0]
+        assert all(heading in applied(text, fix) for fix in fixes)
+
+
+@given(
+    st.text(st.sampled_from("ab \n\r汉😀é.\u200d👩#"), min_size=1, max_size=300),
+    st.integers(1, 60),
+    st.sampled_from(["", "\n", "\r\n"]),
+)
+def test_fitting_never_leaves_it_over(text: str, limit: int, ending: str) -> None:
+    text += ending
+    for finding in find(text, Budget(files=("*.md",), max_tokens=limit)):
+        for fix in fit_fixes(text, finding, TOKENIZER):
+            after = applied(text, fix)
+            assert TOKENIZER.count(after) <= limit
+            assert after.endswith(ending)
+            assert all(text[edit.start - 1 : edit.start + 1] != "\r\n" for edit in fix.edits)
+
+
+def test_a_sum_is_fitted_to_what_the_others_leave() -> None:
+    budget = Budget(files=("*.md",), max_tokens=500, sum=True)
+    (finding,) = find(LINES, budget, others=400)
+    fix = next(fit_fixes(LINES, finding, TOKENIZER))
+    assert TOKENIZER.count(applied(LINES, fix)) <= 100
+
+
+def test_nothing_to_fit_while_it_is_only_near() -> None:
+    tokens = TOKENIZER.count(LINES)
+    (finding,) = find(LINES, Budget(files=("*.md",), max_tokens=tokens))
+    assert finding.code == "budget-near"
+    assert list(fit_fixes(LINES, finding, TOKENIZER)) == []
+    assert move_fix(LINES, finding, counter(LINES), "x.md") is None
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_the_excess_moves_in_whole_lines(name: str) -> None:
+    text, budget = BUDGETS[name]
+    (finding,) = find(text, budget)
+    fix = move_fix(text, finding, counter(text), "a.more.md")
+    assert fix is not None
+    assert fix.title == "Move the excess to a.more.md"
+    after = applied(text, fix)
+    assert [left.over for left in find(after, budget)] in ([], [0])
+    assert fix.new_file
+    (edit,) = fix.edits
+    assert text[: edit.start].endswith("\n")
+    assert text[: edit.start] + fix.new_file + text[edit.end :] == text
+
+
+def test_dropping_a_section() -> None:
+    text, budget = BUDGETS["section"]
+    (finding,) = find(text, budget)
+    fix = drop_fix(text, finding, counter(text))
+    assert fix is not None
+    assert fix.title == f'Drop the section "Guide > Long" ({finding.tokens:,} tokens)'
+    assert find(applied(text, fix), budget) == []
+    assert applied(text, fix) == text.replace("## Long\n\n" + LINES + "\n", "")
+
+
+def test_dropping_the_lightest_section_that_is_enough() -> None:
+    whole = TOKENIZER.count(SECTIONS)
+    budget = Budget(files=("*.md",), max_tokens=whole - 50, warn_at=1)
+    (finding,) = find(SECTIONS, budget)
+    fix = drop_fix(SECTIONS, finding, counter(SECTIONS))
+    assert fix is not None
+    assert 'section "Setext heading"' in fix.title
+    assert find(applied(SECTIONS, fix), budget) == []
+    assert (
+        drop_fix(LINES, find(LINES, Budget(files=("*.md",), max_tokens=9))[0], counter(LINES))
+        is None
+    )
+
+
+CONFIGURATION = """\
+# Mine, with a comment
+[[budget]]
+files = 'x'  # untouched
+max-tokens = 1
+[tool.token-sidecar]
+[[tool.token-sidecar.budget]]
+files = ["*.md"]
+max-tokens   =  1_00  # keep this
+sections = { "Long" = 120, 'Other' = 5 }
+"""
+
+
+@pytest.mark.parametrize(("name", "old"), [("file", "1_00"), ("section", "120")])
+def test_raising_the_budget_keeps_the_formatting(name: str, old: str) -> None:
+    text, _ = BUDGETS[name]
+    chosen = Budget(files=("*.md",), max_tokens=100) if name == "file" else BUDGETS[name][1]
+    (finding,) = find(text, chosen)
+    entry = ("tool", "token-sidecar", "budget", 0)
+    fix = raise_fix(finding, CONFIGURATION, entry, "pyproject.toml", text)
+    assert fix is not None
+    assert fix.in_configuration
+    number = raised(finding.tokens)
+    assert fix.title == f"Raise the budget to {number:,} in pyproject.toml"
+    after = applied(CONFIGURATION, fix)
+    assert after == CONFIGURATION.replace(old, str(number))
+    assert tomllib.loads(after)["budget"][0]["max-tokens"] == 1
+    assert raise_fix(finding, "", entry, "pyproject.toml", text) is None
+
+
+def test_raising_a_regions_mark() -> None:
+    (finding,) = find(REGION)
+    fix = raise_fix(finding, "", (), "", REGION)
+    assert fix is not None
+    assert not fix.in_configuration
+    assert find(applied(REGION, fix)) == [] or find(applied(REGION, fix))[0].over == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "number"),
+    [(5, 6), (99, 100), (431, 440), (2431, 2500), (2500, 2600), (43_100, 44_000)],
+)
+def test_raised_to_a_round_number(tokens: int, number: int) -> None:
+    assert raised(tokens) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "top", "line"),
+    [
+        ("a.md", "", "", "<!-- token-budget: ignore -->"),
+        ("a.md", "", "---\nname: x\n---\n", "# token-budget: ignore"),
+        ("a", "python", "#!/usr/bin/env python\n", "# token-budget: ignore"),
+        ("a.ts", "", "", "// token-budget: ignore"),
+        ("a.css", "", "", "/* token-budget: ignore */"),
+        ("a.lua", "", "", "-- token-budget: ignore"),
+        ("a.html", "", "<!DOCTYPE html>\n", "<!-- token-budget: ignore -->"),
+        ("Makefile", "", "", "# token-budget: ignore"),
+        ("a.txt", "", "", "<!-- token-budget: ignore -->"),
+    ],
+)
+def test_ignoring_a_file(name: str, language: str, top: str, line: str) -> None:
+    text = top + LINES
+    budget = Budget(files=("*",), max_tokens=10)
+    rules = Rules(Settings(budgets=(budget,))).of(name)
+    (finding,) = evaluate(name, text, rules, counter(text), "gpt-5")
+    fix = ignore_fix(name, language, text, finding)
+    assert fix is not None
+    assert fix.title == "Ignore budgets in this file"
+    after = applied(text, fix)
+    first = top.split("\n")[0] + "\n" if top else ""
+    assert after == first + line + "\n" + text.removeprefix(first)
+    assert evaluate(name, after, rules, counter(after), "gpt-5") == []
+
+
+def test_json_has_no_remarks() -> None:
+    (finding,) = find(LINES, Budget(files=("*.md",), max_tokens=10))
+    assert ignore_fix("a.json", "json", LINES, finding) is None
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_ignoring_a_section_under_its_heading(newline: str) -> None:
+    text, budget = (
+        SECTIONS.replace("\n", newline),
+        Budget(files=("*",), sections={"Setext heading": 60}),
+    )
+    (finding,) = find(text, budget)
+    fix = ignore_fix("a.md", "markdown", text, finding)
+    assert fix is not None
+    assert fix.title == "Ignore the budget of this section"
+    after = applied(text, fix)
+    assert find(after, budget) == []
+    mark = f"--------------{newline}<!-- token-budget: ignore -->{newline}{newline}Line 0"
+    assert mark in after
+
+
+@given(st.text("ab\r\n"), st.text("ab\r\n"), st.integers(0, 5))
+def test_the_smallest_edit_makes_the_one_into_the_other(old: str, new: str, start: int) -> None:
+    edit = minimal_edit(start, old, new)
+    begin, end = edit.start - start, edit.end - start
+    assert 0 <= begin <= end <= len(old)
+    assert old[:begin] + edit.text + old[end:] == new
+    for at in (begin, end):
+        assert not (0 < at < len(old) and old[at - 1 : at + 1] == "\r\n")
