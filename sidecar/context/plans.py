@@ -122,13 +122,13 @@ class _Maker:
         choice = self._choose(pairs, cleaned, self._reserved(summariser))
         summary = None if summariser is None else self._summary(choice, summariser)
         edit = self._edit(cleaned, choice, summary)
-        after = 0 if self._session.is_empty else self._after(edit)
+        after = self._after(edit)
         return (
             FitResult(
                 messages=self._messages(edit),
                 removed=self._removed(cleaned, choice),
                 summary=None if summary is None else str(summary.content),
-                tokens_before=0 if self._session.is_empty else self._tokens(self._total),
+                tokens_before=self._tokens(self._total),
                 tokens_after=after,
                 cached_tokens_lost=edit.cached_lost,
                 fits=after <= self._max,
@@ -219,6 +219,9 @@ class _Maker:
         ]
 
     def _after(self, edit: Edit) -> int:
+        """The occupancy once the edit is made."""
+        if self._session.is_empty_but_for(edit.turns):
+            return 0
         total = self._total
         for sums in self._sums:
             total = total.minus(sums)

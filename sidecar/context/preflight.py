@@ -33,7 +33,7 @@ def prompt_measure(
     added = [*(params.turns or ())]
     if params.text:
         added.append(Turn(role="user", content=params.text))
-    total = Sums() if session.is_empty and not added else session.total()
+    total = Sums(exact=counter.priming) if session.is_empty and added else session.total()
     for turn in added:
         total = total.plus(sums_of(counter.message(turn)))
     return summed(total, counter.tokenizer, calibration)

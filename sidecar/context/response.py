@@ -122,8 +122,8 @@ def required_parameters(
 def _required(body: Mapping[str, Any]) -> tuple[str, ...]:
     schemas = (body[key] for key in _SCHEMA_KEYS if isinstance(body.get(key), Mapping))
     schema: Mapping[str, Any] = next(schemas, {})
-    schema = schema.get("json", schema)  # Bedrock wraps it
-    names = schema.get("required") if isinstance(schema, Mapping) else None
+    wrapped = schema.get("json")  # Bedrock
+    names = (wrapped if isinstance(wrapped, Mapping) else schema).get("required")
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 

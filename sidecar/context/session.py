@@ -120,7 +120,11 @@ class Session:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to count."""
-        parts = (self.system, self.tools, self.sections, self.turns)
+        return self.is_empty_but_for(self.turns)
+
+    def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
+        """Whether there would be nothing to count if these were its turns."""
+        parts = (self.system, self.tools, self.sections, turns)
         return not any(parts) and self.ledger().anchor is None
 
     def touch(self) -> None:
@@ -175,7 +179,9 @@ class Session:
         return _sum([section.measure(self.counter) for section in self.sections])
 
     def total(self, upto: int | None = None) -> Sums:
-        """What the next request would carry, of `upto` turns or of all."""
+        """What the next request would carry, of `upto` turns or of all; nothing while empty."""
+        if self.is_empty:
+            return Sums()
         ledger = self.ledger()
         return ledger.total(self.fixed(), self.section_sums(), self.counter.priming, upto)
 

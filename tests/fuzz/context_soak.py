@@ -1,0 +1,52 @@
+"""Very many random conversations through `context/fit`: `python -m tests.fuzz.context_soak`.
+
+Each is planned, applied, planned again, applied again and taken back, with all the checks of
+`tests/unit/test_context_fit_properties.py`. 100,000 by default; Hypothesis prints what failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from hypothesis import HealthCheck, given, settings
+
+from tests.fuzz.conversations import Case, cases
+from tests.unit.test_context_fit_properties import fit_case
+
+
+def main() -> int:
+    """Runs the checks; prints what the conversations were like. A failure raises."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conversations", type=int, default=100_000)
+    wanted = parser.parse_args().conversations
+    seen: Counter[str] = Counter()
+
+    @settings(
+        max_examples=wanted,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases)
+    def soak(case: Case) -> None:
+        plan = fit_case(case)
+        seen["conversations"] += 1
+        seen["turns"] += len(case.turns)
+        seen["turns removed"] += len(plan.removed)
+        seen["plans that fit"] += plan.fits
+        seen["summaries"] += plan.summary is not None
+        seen.update(f"removed as {one.reason}" for one in plan.removed)
+
+    started = time.monotonic()
+    soak()
+    seconds = time.monotonic() - started
+    print(*(f"{number:>10,} {what}" for what, number in seen.items()), sep="\n")
+    print(f"no check failed, {seconds:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""A counter that needs no tokenizer and remembers what it was asked: a token is a character."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.context.session import Session
+from sidecar.context.turns import Turn
+from sidecar.context.window import Limit, Window
+from sidecar.counting.count import Measure, Method
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.context.counter import Truncation
+
+ENVELOPE = 4
+PRIMING = 3
+
+
+class FakeCounter:
+    """Counts `weight` tokens a character, 4 around a message and 3 for the reply."""
+
+    def __init__(
+        self,
+        key: str = "fake-1",
+        weight: int = 1,
+        method: Method = "exact",
+        error_percent: float | None = 0.0,
+    ) -> None:
+        self.key, self.tokenizer, self.priming = key, f"{key}-tokenizer", PRIMING
+        self.weight, self.method, self.error_percent = weight, method, error_percent
+        self.asked: list[str] = []
+
+    def text(self, text: str) -> Measure:
+        self.asked.append(text)
+        return self._measure(len(text) * self.weight)
+
+    def message(self, turn: Turn) -> Measure:
+        self.asked.append(turn.role)
+        return self._measure(message_size(turn) * self.weight + ENVELOPE)
+
+    def tools(self, tools: Sequence[Any]) -> Measure:
+        self.asked.append("tools")
+        return self._measure(len(json.dumps(tools)) * self.weight)
+
+    def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
+        room = max(0, max_tokens // self.weight)
+        if len(text) <= room:
+            return text
+        if truncation == "start":
+            return text[:room]
+        if truncation == "end":
+            return text[len(text) - room :]
+        return text[: room - room // 2] + text[len(text) - room // 2 :]
+
+    def _measure(self, tokens: int) -> Measure:
+        method: Method = self.method if tokens else "exact"
+        return Measure(tokens, method, self.tokenizer, self.error_percent)
+
+
+def message_size(turn: Turn) -> int:
+    """Characters of all that a turn holds but its role."""
+    body = msgspec.to_builtins(turn)
+    content = body.pop("content")
+    text = content if isinstance(content, str) else json.dumps(content) if content else ""
+    extra = {key: value for key, value in body.items() if key != "role" and value}
+    return len(text) + (len(json.dumps(extra)) if extra else 0)
+
+
+class FakeCalibration:
+    """A calibration of fixed values."""
+
+    def __init__(self, factor: float, samples: int, error_percent: float | None = None) -> None:
+        self.factor, self.samples, self.error_percent = factor, samples, error_percent
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.time = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def on(self, **by: float) -> None:
+        self.time += timedelta(**by)
+
+
+def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> Session:
+    """A session with these turns."""
+    made = Session("s1", counter or FakeCounter(), now=Clock())
+    if turns:
+        made.append(turns)
+    return made
+
+
+def window(limit: int = 10_000, reserve: int = 500) -> Window:
+    """A window that the catalogue knows."""
+    return Window(Limit(limit, "catalogue"), reserve)
+
+
+def user(text: str) -> Turn:
+    """A user's turn."""
+    return Turn(role="user", content=text)
+
+
+def reply(text: str) -> Turn:
+    """An assistant's turn."""
+    return Turn(role="assistant", content=text)
+
+
+def calls(*ids: str, text: str | None = None, name: str = "read") -> Turn:
+    """An assistant's turn that calls a tool once for each id."""
+    made = [{"id": one, "name": name, "arguments": {"path": one}} for one in ids]
+    return Turn(role="assistant", content=text, tool_calls=made)
+
+
+def output(call_id: str, text: str = "done") -> Turn:
+    """A tool's turn."""
+    return Turn(role="tool", content=text, tool_call_id=call_id)

@@ -1,0 +1,68 @@
+"""Any plan, for any conversation: `context/fit` as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, given, settings
+
+from sidecar.context.occupancy import occupancy
+from sidecar.context.plans import Plans
+from sidecar.context.session import Session
+from sidecar.context.turns import Turn
+from sidecar.endpoints.usage import Usage
+from tests.fuzz.conversations import Case, cases, check
+from tests.unit.context_fakes import PRIMING, FakeCounter
+
+if TYPE_CHECKING:
+    from sidecar.context.results import FitResult
+
+
+def fit_case(case: Case) -> FitResult:
+    """Plan, apply, plan again, apply again, undo; everything that must hold is asserted."""
+    session = Session("s", FakeCounter())
+    session.set_system(case.system)
+    usage = None
+    if case.usage is not None:
+        prompt, out = case.usage
+        usage = Usage(input_tokens=prompt, output_tokens=out, prompt_tokens=prompt)
+    session.append(case.turns, usage)
+    plans = Plans(session)
+    before = occupancy(session).tokens
+    plan = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
+    assert plan.tokens_before == before
+    assert session.turns == case.turns, "a plan alone changed something"
+    check(case, plan)
+    if case.usage is None and plan.messages:
+        counted = sum(session.counter.message(turn).tokens for turn in plan.messages) + PRIMING
+        assert plan.tokens_after == counted
+    assert plans.apply(plan.plan_id) == plan
+    after = occupancy(session).tokens
+    assert after == plan.tokens_after
+    assert plans.apply(plan.plan_id) == plan
+    _again(case, session, plans)
+    assert session.undo() == (plan.messages != _all_messages(case))
+    assert session.turns == case.turns
+    assert occupancy(session).tokens == before
+    return plan
+
+
+def _again(case: Case, session: Session, plans: Plans) -> None:
+    """What was pruned is not pruned again."""
+    turns = list(session.turns)
+    again = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
+    assert again.removed == []
+    assert again.tokens_after == again.tokens_before
+    plans.apply(again.plan_id)
+    assert session.turns == turns
+
+
+def _all_messages(case: Case) -> list[Turn]:
+    head = [Turn(role="system", content=case.system)] if case.system else []
+    return [*head, *case.turns]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(cases)
+def test_any_plan(case: Case) -> None:
+    fit_case(case)
