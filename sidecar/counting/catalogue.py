@@ -80,6 +80,11 @@ def find(model: str) -> ModelInfo:
     )
 
 
+def loaded() -> bool:
+    """Whether windows can be told without waiting."""
+    return _prices is not None
+
+
 def known_window(model: str) -> int | None:
     """The context window in tokens if the price list is loaded, else None. Never waits."""
     return None if _prices is None else window_of(model)

@@ -7,11 +7,14 @@ pygls nor lsprotocol, so that the command line can print the schema without a se
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from sidecar.counting.catalogue import ModelInfo
 from sidecar.counting.count import Count
+from sidecar.counting.fit import MARKER, Fitted, Mode
 from sidecar.text.positions import Range
 from sidecar.workspace.status import StatusUpdate
 
@@ -22,13 +25,13 @@ class Params(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Params may hold members that this version does not know: they are ignored."""
 
 
-class TextDocumentIdentifier(Params, frozen=True):
+class TextDocumentIdentifier(Params, frozen=True, kw_only=True):
     """A document that the client has opened."""
 
     uri: str
 
 
-class CountParams(Params, frozen=True):
+class CountParams(Params, frozen=True, kw_only=True):
     """What to count: one of `textDocument` or `text`; for which model or models."""
 
     text_document: TextDocumentIdentifier | None = None
@@ -44,6 +47,26 @@ class CountParams(Params, frozen=True):
     model: str | None = None
     models: list[str] | None = None
     """Count for each of these models too."""
+
+
+class FitTextParams(Params, frozen=True, kw_only=True):
+    """A text, a document or a part of it, to be shortened to a number of tokens."""
+
+    text_document: TextDocumentIdentifier | None = None
+    text: str | None = None
+    range: Range | None = None
+    max_tokens: Annotated[int, Meta(ge=0)]
+    mode: Mode = "middle"
+    """What is kept: the beginning, both ends, or the end."""
+    model: str | None = None
+    marker: str = MARKER
+    """Stands in `middle` for what is left out; counted."""
+
+
+class ModelsParams(Params, frozen=True, kw_only=True):
+    """Which models to list: those whose `provider/id` holds every word of `query`."""
+
+    query: str | None = None
 
 
 class CountResult(Count, frozen=True, rename="camel", kw_only=True):
@@ -74,6 +97,16 @@ REQUESTS: dict[str, Request] = {
         CountParams,
         CountResult,
         "How many tokens a text, a document or parts of it are, for one model or several.",
+    ),
+    "tokens/fit": Request(
+        FitTextParams,
+        Fitted,
+        "A text in at most `maxTokens` tokens: its beginning, its end, or both ends.",
+    ),
+    "models/list": Request(
+        ModelsParams,
+        list[ModelInfo],
+        "The models of the catalogue, with their windows and what counts for them.",
     ),
 }
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sidecar.context.window import percent
-from sidecar.counting.catalogue import known_window
+from sidecar.context.window import Limit, Window, resolve_limit
+from sidecar.counting import catalogue
 from sidecar.counting.count import Count, Measure, Tokenizer
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.workspace.counting import Counting
@@ -58,7 +58,7 @@ class Services:
         name = model or workspace.model
         tokenizer = self.tokenizers(workspace).for_model(name)
         tokens = await self.counting.document(document, tokenizer)
-        return to_count(_measure(tokens, tokenizer), name, document.characters, workspace)
+        return self.to_count(_measure(tokens, tokenizer), name, document.characters, workspace)
 
     def count_document_now(self, document: TextDocument, workspace: Workspace) -> Count | None:
         """The same for the workspace's model if it takes under a millisecond, else None."""
@@ -67,40 +67,49 @@ class Services:
         if tokens is None:
             return None
         measure = _measure(tokens, tokenizer)
-        return to_count(measure, workspace.model, document.characters, workspace)
+        return self.to_count(measure, workspace.model, document.characters, workspace)
 
     def guess_document(self, document: TextDocument, workspace: Workspace) -> Count:
         """What to show at once while a big document is counted: scaled up from a sample."""
         tokenizer = self.tokenizers(workspace).for_model(workspace.model)
         tokens = self.counting.guess(document, tokenizer)
         measure = Measure(tokens, "estimate", tokenizer.name, None)
-        return to_count(measure, workspace.model, document.characters, workspace)
+        return self.to_count(measure, workspace.model, document.characters, workspace)
 
     async def count_text(self, text: str, model: str | None, workspace: Workspace) -> Count:
         """The count of a text; an empty one is 0, exact, for every model."""
         name = model or workspace.model
         tokenizer = self.tokenizers(workspace).for_model(name)
         tokens = await self.counting.text(text, tokenizer)
-        return to_count(_measure(tokens, tokenizer), name, len(text), workspace)
+        return self.to_count(_measure(tokens, tokenizer), name, len(text), workspace)
+
+    def limit_of(self, model: str, workspace: Workspace) -> Limit | None:
+        """The model's window; None until the catalogue has been loaded."""
+        if not catalogue.loaded():
+            return None
+        return resolve_limit(
+            catalogue=catalogue.window_of(model), setting=workspace.settings.context.limit
+        )
+
+    def to_count(
+        self, measure: Measure, model: str, characters: int, workspace: Workspace
+    ) -> Count:
+        """The public count: a number of tokens put beside the model's usable window."""
+        limit = self.limit_of(model, workspace)
+        window = None if limit is None else Window(limit, workspace.settings.context.reserve)
+        return Count(
+            tokens=measure.tokens,
+            method=measure.method,
+            tokenizer=measure.tokenizer,
+            model=model,
+            error_percent=measure.error_percent,
+            characters=characters,
+            limit=None if limit is None else limit.tokens,
+            percent=None if window is None else window.percent(measure.tokens),
+        )
 
 
 def _measure(tokens: int, tokenizer: Tokenizer) -> Measure:
     if tokens == 0:
         return Measure(0, "exact", tokenizer.name, 0.0)
     return Measure(tokens, tokenizer.method, tokenizer.name, tokenizer.error_percent)
-
-
-def to_count(measure: Measure, model: str, characters: int, workspace: Workspace) -> Count:
-    """The public count: a number of tokens put beside the model's usable window."""
-    limit = known_window(model)
-    reserve = workspace.settings.context.reserve
-    return Count(
-        tokens=measure.tokens,
-        method=measure.method,
-        tokenizer=measure.tokenizer,
-        model=model,
-        error_percent=measure.error_percent,
-        characters=characters,
-        limit=limit,
-        percent=None if limit is None else percent(measure.tokens, limit, reserve),
-    )

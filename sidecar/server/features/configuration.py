@@ -14,6 +14,7 @@ from lsprotocol import types
 
 from sidecar.config.load import load
 from sidecar.config.paths import watched_paths
+from sidecar.counting import catalogue
 from sidecar.server.errors import log_defect
 
 if TYPE_CHECKING:
@@ -71,7 +72,16 @@ class Configuration:
         await asyncio.gather(*(self._load(workspace) for workspace in services.roots))
         services.configured.set()
         self._server.status.all_changed()
+        self._spawn(self._load_catalogue())
         self._watch({path for root in services.roots for path in watched_paths(root.path)})
+
+    async def _load_catalogue(self) -> None:
+        """Windows come after the first counts: importing their list takes most of a second."""
+        if catalogue.loaded():
+            return
+        await asyncio.sleep(START_SECONDS)
+        await self._services.counting.run(catalogue.warm)
+        self._server.status.all_changed()
 
     async def _load(self, workspace: Workspace) -> None:
         workspace.editor = await self._editor_section(workspace)

@@ -1,16 +1,21 @@
-"""`tokens/count`: a text, a document or parts of it, for one model or several."""
+"""`tokens/count` and `tokens/fit`, on texts, documents and parts of them; `models/list`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.server.messages import CountParams, CountResult
+from sidecar.counting import fit as fitting
+from sidecar.counting.catalogue import search
+from sidecar.server.messages import CountParams, CountResult, FitTextParams, ModelsParams
 from sidecar.workspace.errors import RequestError
 
 if TYPE_CHECKING:
+    from sidecar.counting.catalogue import ModelInfo
     from sidecar.counting.count import Count
+    from sidecar.counting.fit import Fitted
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Range
@@ -29,7 +34,19 @@ def register(server: SidecarServer) -> None:
             return await _count_document(services, params, params.text_document.uri)
         return await _count_text(services, params, params.text or "")
 
+    async def fit(params: FitTextParams) -> Fitted:
+        await services.configured.wait()
+        text, workspace = _text_of(services, params)
+        tokenizer = services.tokenizers(workspace).for_model(params.model or workspace.model)
+        work = partial(fitting.fit, text, params.max_tokens, params.mode, tokenizer, params.marker)
+        return await services.counting.run(work)
+
+    async def models(params: ModelsParams) -> list[ModelInfo]:
+        return await services.counting.run(partial(search, params.query))
+
     server.protocol.custom["tokens/count"] = count
+    server.protocol.custom["tokens/fit"] = fit
+    server.protocol.custom["models/list"] = models
 
 
 def _check(params: CountParams) -> None:
@@ -38,6 +55,17 @@ def _check(params: CountParams) -> None:
         raise RequestError("badParams", "give exactly one of textDocument, text and messages")
     if params.text_document is None and (params.range or params.ranges):
         raise RequestError("badParams", "range and ranges go with textDocument")
+
+
+def _text_of(services: Services, params: FitTextParams) -> tuple[str, Workspace]:
+    if (params.text is None) == (params.text_document is None):
+        raise RequestError("badParams", "give exactly one of textDocument and text")
+    if params.text is not None:
+        return params.text, services.roots.default
+    uri = params.text_document.uri if params.text_document else ""
+    document = services.document(uri)
+    text = document.text if params.range is None else _slice(document, params.range)
+    return text, services.roots.of_document(uri)
 
 
 async def _count_text(services: Services, params: CountParams, text: str) -> CountResult:

@@ -1,0 +1,72 @@
+"""`tokens/fit` and `models/list`; windows reach counts and statuses once the catalogue is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.protocol.client import URI, Client, RpcError, edit
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINES = "".join(f"line number {n}\n" for n in range(200))
+
+
+async def test_fit_of_a_text_and_of_a_range(client: Client) -> None:
+    client.ignore("status/update")
+    fitted = await client.request("tokens/fit", {"text": LINES, "maxTokens": 100, "mode": "start"})
+    assert LINES.startswith(fitted["text"])
+    assert fitted["tokens"] == truth(fitted["text"]) <= 100
+    assert fitted["changed"]
+    assert fitted["removedLines"] == 200 - fitted["text"].count("\n")
+    client.open(LINES)
+    span = edit((10, 0), (12, 0), "")["range"]
+    same = await client.request(
+        "tokens/fit", {"textDocument": {"uri": URI}, "range": span, "maxTokens": 100}
+    )
+    assert (same["text"], same["changed"]) == ("line number 10\nline number 11\n", False)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"text": "a"}, {"text": "a", "maxTokens": -1}, {"maxTokens": 5}, {"text": "a", "mode": "x"}],
+)
+async def test_fit_refuses_bad_params(client: Client, params: dict[str, object]) -> None:
+    with pytest.raises(RpcError) as caught:
+        await client.request("tokens/fit", params)
+    assert caught.value.data == {"kind": "badParams", "retryable": False}
+
+
+async def test_models_are_found_by_words(client: Client) -> None:
+    models = await client.request("models/list", {"query": "openai gpt-4o-mini"})
+    mini = next(model for model in models if model["id"] == "gpt-4o-mini")
+    assert (mini["provider"], mini["tokenizer"], mini["method"]) == (
+        "openai",
+        "o200k_base",
+        "exact",
+    )
+    assert mini["contextWindow"] == 128_000
+    assert await client.request("models/list", {"query": "no such model anywhere"}) == []
+
+
+async def test_the_window_follows_when_the_catalogue_is_loaded(client: Client) -> None:
+    client.open("hello world")
+    update = await client.take("status/update", lambda u: u["document"]["percent"] is not None)
+    assert update["text"] == "2 tokens (0%)"
+    count = await client.count(model="gpt-4o")
+    assert (count["limit"], count["percent"]) == (128_000, 0)
+    client.ignore("status/update")
+
+
+async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text("[context]\nlimit = 1000\nreserve = 500\n")
+    await bare.initialize(root=tmp_path.as_uri())
+    async with asyncio.timeout(20):
+        while (count := await bare.request("tokens/count", {"text": LINES}))["limit"] is None:
+            await asyncio.sleep(0.05)
+    usable = 1000 - 250
+    assert (count["limit"], count["percent"]) == (1000, min(100, 100 * truth(LINES) // usable))
