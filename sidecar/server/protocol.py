@@ -1,8 +1,8 @@
 """The protocol: pygls' language server with every request answered and nothing of a text logged.
 
-Defects of pygls 2.1 that this class deals with (numbers of docs/explanation/pygls.md): requests
-that cannot be structured get an answer (1), documents are ours (2, 3), errors carry no traceback
-(5), exit codes (6), typed custom messages (8), strict types (9).
+Defects of pygls 2.1 that this class deals with (told in docs/explanation/architecture.md): requests
+that cannot be structured get an answer, documents are ours, errors carry no traceback
+or text, exit codes are right, and custom messages are typed strictly.
 """
 
 from __future__ import annotations
