@@ -1,0 +1,127 @@
+"""Cumulative usage is never occupancy: sessions replayed as the vendors report them.
+
+A model server is played: it keeps the whole chat, caches prompts, hides reasoning, and reports
+usage as its vendor does. Before each request the session's number is compared with what that
+request's own report then says was sent.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.context.occupancy import occupancy
+from sidecar.context.session import Session
+from sidecar.endpoints.usage import normalise_usage
+from tests.unit.context_fakes import FakeCounter, calls, message_size, output, reply, user
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.context.turns import Turn
+
+MARKS = 8
+"""Tokens of a chat template that no report holds: what closes a reply and opens the next."""
+
+
+class Server:
+    """A model server that counts by its own tokenizer, 1.2 tokens a character."""
+
+    def __init__(self, shape: Callable[[int, int, int, int], dict[str, Any]]) -> None:
+        self._shape = shape
+        self.chat: list[Turn] = []
+        self.cumulative = 0
+        self._cached = 0
+
+    def size(self) -> int:
+        return 6 + sum(int(1.2 * message_size(turn)) + 5 for turn in self.chat)
+
+    def answer(self, made: Turn, reasoning: int) -> tuple[int, dict[str, Any]]:
+        """The tokens that were really sent, and the usage as the vendor reports it."""
+        prompt = self.size()
+        cached = min(self._cached, prompt)
+        self._cached = prompt
+        self.chat.append(made)
+        out = self.size() - prompt - 4 + reasoning
+        self.cumulative += prompt + out
+        return prompt, self._shape(prompt, cached, out, reasoning)
+
+    def compact(self) -> None:
+        self.chat = [user("summary of what was said"), *self.chat[-2:]]
+        self._cached = 0
+
+
+def openai(prompt: int, cached: int, out: int, reasoning: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": out,
+        "total_tokens": prompt + out,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
+def anthropic(prompt: int, cached: int, out: int, reasoning: int) -> dict[str, Any]:
+    fresh = min(20, prompt - cached)
+    return {
+        "input_tokens": fresh,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": prompt - cached - fresh,
+        "output_tokens": out - reasoning,  # it keeps its thinking in its turns
+    }
+
+
+def ollama(prompt: int, cached: int, out: int, reasoning: int) -> dict[str, Any]:
+    return {"prompt_eval_count": prompt, "eval_count": out - reasoning, "done_reason": "stop"}
+
+
+@pytest.mark.parametrize("shape", [openai, anthropic, ollama])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_number_is_what_the_next_request_really_sends(
+    shape: Callable[[int, int, int, int], dict[str, Any]], seed: int
+) -> None:
+    rng = random.Random(seed)
+    server = Server(shape)
+    session = Session("s", FakeCounter(weight=1))
+    worst = 0
+    for number in range(40):
+        asked = user("q" * rng.randrange(1, 4))
+        if number % 7 == 3:
+            asked = output(f"c{number}", "r" * 3)
+            made = calls(f"c{number}")
+            _, told = server.answer(made, 0)
+            session.append([made], normalise_usage(told))
+        if number in (15, 28):
+            server.compact()
+        predicted = occupancy(session).tokens
+        server.chat.append(asked)
+        session.append([asked])
+        grown = occupancy(session).tokens - predicted
+        made = reply("a" * rng.randrange(20, 300))
+        sent, told = server.answer(made, rng.choice([0, 0, 200]))
+        if number and number not in (15, 28):
+            worst = max(worst, abs(predicted + grown - sent))
+        session.append([made], normalise_usage(told))
+    assert worst <= MARKS
+    assert server.cumulative > 20 * occupancy(session).tokens
+
+
+@pytest.mark.parametrize("shape", [openai, anthropic, ollama])
+def test_compaction_is_noticed_when_it_happens_and_only_then(
+    shape: Callable[[int, int, int, int], dict[str, Any]],
+) -> None:
+    server, session = Server(shape), Session("s", FakeCounter(weight=1))
+    noticed = []
+    for number in range(20):
+        if number == 12:
+            server.compact()
+        server.chat.append(user("q" * 100))
+        _, told = server.answer(reply("a" * 200), 0)
+        turns = [user("q" * 100), reply("a" * 200)]
+        if session.append(turns, normalise_usage(told)).compacted:
+            noticed.append(number)
+    assert noticed == [12]
+    server.chat.append(user("q"))
+    assert abs(occupancy(session).tokens - server.size()) <= 2 * MARKS

@@ -1,0 +1,190 @@
+"""A reply cut off inside a tool call, in each vendor's form: nothing broken leaves, text stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sidecar.context.occupancy import occupancy
+from sidecar.context.plans import Plans
+from sidecar.context.response import Handled, handle, required_parameters, usable_calls
+from sidecar.endpoints.replies import read_reply
+from tests.unit import endpoints_vendor_forms as forms
+from tests.unit.context_fakes import PRIMING, reply, session, user, window
+
+PARAMETERS = {"type": "object", "properties": {}, "required": ["path", "text"]}
+MORE = {"type": "object", "properties": {}, "required": ["path", "text", "mode"]}
+
+
+def schemas(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": "function", "function": {"name": "write", "parameters": parameters}},
+        {"type": "function", "name": "write", "parameters": parameters},
+        {"name": "write", "input_schema": parameters},
+        {"functionDeclarations": [{"name": "write", "parameters": parameters}]},
+        {"toolSpec": {"name": "write", "inputSchema": {"json": parameters}}},
+    ]
+
+
+CUT_TEXT: dict[str, tuple[str | None, Any]] = {
+    "openai": (None, forms.openai(forms.BROKEN, "length")),
+    "openai stream": (
+        None,
+        forms.openai_chunks(forms.BROKEN[:9], forms.BROKEN[9:], finish="length"),
+    ),
+    "openai stream that broke off": (None, forms.openai_chunks(forms.BROKEN, finish=None)),
+    "responses": (None, forms.responses(forms.BROKEN, "max_output_tokens")),
+    "responses events": (None, forms.responses_events("max_output_tokens")),
+    "anthropic stream": (None, forms.anthropic_events(forms.BROKEN, stop="max_tokens")),
+    "anthropic stream that broke off": (None, forms.anthropic_events(forms.BROKEN, stop=None)),
+    "bedrock stream": (None, forms.bedrock_events(forms.BROKEN, "max_tokens")),
+    "lmstudio": (None, forms.lmstudio_packets(forms.BROKEN, "maxPredictedTokensReached")),
+    "mistral": ("mistral", forms.openai(forms.BROKEN, "length")),
+    "deepseek": ("deepseek", forms.openai(forms.BROKEN, "length")),
+    "xai": ("xai", forms.openai(forms.BROKEN, "length")),
+    "cohere": (None, forms.cohere(forms.BROKEN, "MAX_TOKENS")),
+    "cohere stream": (None, forms.cohere_events(forms.BROKEN, "MAX_TOKENS")),
+}
+"""Replies whose call ends in the middle of its JSON."""
+
+CUT_VALUE: dict[str, tuple[str | None, Any]] = {
+    "anthropic": (None, forms.anthropic(forms.ARGS, "max_tokens")),
+    "gemini": (None, forms.gemini("MAX_TOKENS")),
+    "bedrock": (None, forms.bedrock("max_tokens")),
+    "ollama": (None, forms.ollama("length")),
+    "ollama stream": (None, forms.ollama_objects("length")),
+    "openai": (None, forms.openai(forms.WHOLE, "length")),
+    "responses": (None, forms.responses(forms.WHOLE, "max_output_tokens")),
+    "cohere": (None, forms.cohere(forms.WHOLE, "MAX_TOKENS")),
+}
+"""Replies whose call is whole as JSON."""
+
+ENDED: list[Any] = [
+    forms.openai(forms.WHOLE, "tool_calls"),
+    forms.responses(forms.WHOLE, None),
+    forms.anthropic(forms.ARGS, "tool_use"),
+    forms.gemini("STOP"),
+    forms.bedrock("tool_use"),
+    forms.ollama("stop"),
+    forms.cohere(forms.WHOLE, "TOOL_CALL"),
+]
+
+
+def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> Handled:
+    made = session(turns=[user("write it")])
+    return handle(made, Plans(made), read_reply(response, format), window(), tools=tools)
+
+
+@pytest.mark.parametrize("form", CUT_TEXT)
+@pytest.mark.parametrize("schema", [[], *([tool] for tool in schemas(PARAMETERS))])
+def test_a_call_cut_inside_its_json_is_dropped(form: str, schema: list[dict[str, Any]]) -> None:
+    format, response = CUT_TEXT[form]
+    told = handled(response, format, schema)
+    assert told.result.tool_calls == []
+    assert [call.name for call in told.result.dropped] == ["write"]
+    assert "JSON" in told.result.dropped[0].reason
+    assert told.result.content == "Writing."
+    kinds = [kind for kind, _ in told.warnings]
+    ended_by_itself = "broke off" in form
+    assert kinds == ([] if ended_by_itself else ["exhausted"]) + ["droppedToolCalls"]
+    assert told.result.exhausted == (None if ended_by_itself else "output")
+
+
+@pytest.mark.parametrize("form", CUT_VALUE)
+@pytest.mark.parametrize("number", range(5))
+def test_a_call_that_lacks_a_required_parameter_is_dropped(form: str, number: int) -> None:
+    format, response = CUT_VALUE[form]
+    told = handled(response, format, [schemas(MORE)[number]])
+    assert told.result.tool_calls == []
+    assert told.result.dropped[0].reason == "required parameter missing: mode"
+
+
+@pytest.mark.parametrize("form", CUT_VALUE)
+@pytest.mark.parametrize("number", range(5))
+def test_a_whole_call_in_a_reply_that_was_cut_stays(form: str, number: int) -> None:
+    format, response = CUT_VALUE[form]
+    told = handled(response, format, [schemas(PARAMETERS)[number]])
+    assert [call.arguments for call in told.result.tool_calls] == [forms.ARGS]
+    assert told.result.dropped == []
+    assert [kind for kind, _ in told.warnings] == ["exhausted"]
+
+
+@pytest.mark.parametrize("response", ENDED)
+def test_a_reply_that_ended_by_itself_is_not_held_against_the_schema(response: Any) -> None:
+    told = handled(response, None, [schemas(MORE)[0]])
+    assert [call.arguments for call in told.result.tool_calls] == [forms.ARGS]
+    assert (told.result.dropped, told.warnings, told.result.exhausted) == ([], [], None)
+
+
+def test_the_good_call_stays_where_the_last_one_was_cut() -> None:
+    response = forms.openai(forms.BROKEN, "length")
+    message = response["choices"][0]["message"]
+    whole = {"id": "call_0", "function": {"name": "write", "arguments": forms.WHOLE}}
+    message["tool_calls"].insert(0, whole)
+    good, bad = usable_calls(read_reply(response), [])
+    assert [call.id for call in good] == ["call_0"]
+    assert len(bad) == 1
+
+
+def test_what_was_dropped_says_nothing_of_its_arguments() -> None:
+    told = handled(forms.openai('{"path": "SECRET', "length"), None, [])
+    assert "SECRET" not in repr((told.result.dropped, told.warnings))
+
+
+def test_the_schemas_of_all_vendors_are_read() -> None:
+    for schema in schemas(PARAMETERS):
+        assert list(required_parameters([schema])) == [("write", ("path", "text"))]
+    odd: list[dict[str, Any]] = [
+        {},
+        {"function": 3},
+        {"name": "n", "parameters": 3},
+        {"functionDeclarations": [3]},
+    ]
+    assert list(required_parameters(odd)) == [("n", ())]
+
+
+def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
+    made = session(turns=[user("x" * 900), reply("y" * 900), user("q"), reply("a"), user("now")])
+    response = forms.openai(forms.WHOLE, "length")
+    response["usage"] = {"prompt_tokens": 1_900, "completion_tokens": 100}
+    plans = Plans(made)
+    told = handle(made, plans, read_reply(response), window(2_000), keep_turns=1)
+    assert told.result.exhausted == "window"
+    plan = told.result.plan
+    assert plan is not None
+    assert (plan.tokens_before, plan.fits) == (2_000, True)
+    assert plan.tokens_after <= window(2_000).usable
+    plans.apply(plan.plan_id)
+    assert occupancy(made).tokens == plan.tokens_after
+
+
+def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
+    """llama.cpp's own error, as it came."""
+    error = {"type": "exceed_context_size_error", "n_prompt_tokens": 5_031, "n_ctx": 1_024}
+    made = session(turns=[user("x" * 4_000), reply("y"), user("z")])
+    told = handle(made, Plans(made), read_reply({"error": error}), window(), keep_turns=1)
+    assert told.result.exhausted == "window"
+    assert told.limit == 1_024
+    assert told.anchored.sample is not None
+    assert told.anchored.sample.reported == 5_031
+    assert told.anchored.sample.estimated == 4_000 + 2 + 3 * 4 + PRIMING
+    assert occupancy(made).tokens == 5_031
+
+
+def test_a_reply_without_usage_anchors_nothing() -> None:
+    made = session(turns=[user("x")])
+    before = occupancy(made)
+    response = forms.openai(forms.WHOLE, "stop")
+    del response["usage"]
+    told = handle(made, Plans(made), read_reply(response), window())
+    assert (occupancy(made), told.result.usage) == (before, None)
+    made.append([reply("y" * 7)])
+    assert occupancy(made).tokens == before.tokens + 7 + 4
+
+
+def test_nothing_is_appended() -> None:
+    made = session(turns=[user("x")])
+    handle(made, Plans(made), read_reply(forms.openai(forms.WHOLE, "stop")), window())
+    assert made.turns == [user("x")]
+    assert occupancy(made).tokens == 18

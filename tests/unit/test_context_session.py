@@ -1,0 +1,375 @@
+"""A session's number: what it is made of, what anchors it, and how little is counted for it."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.context.counter import Sums, summed
+from sidecar.context.counts import TurnCounts, shares
+from sidecar.context.errors import ContextError
+from sidecar.context.occupancy import context_usage, estimated_prompt, occupancy
+from sidecar.context.params import SectionSpec, SetParams
+from sidecar.context.persist import from_json, restore, save, to_json
+from sidecar.context.plans import Plans
+from sidecar.context.sections import Section, TextSource
+from sidecar.context.setting import apply_set
+from sidecar.context.turns import Turn
+from sidecar.counting.count import Measure
+from sidecar.endpoints.usage import Usage
+from tests.unit.context_fakes import (
+    ENVELOPE,
+    PRIMING,
+    FakeCalibration,
+    FakeCounter,
+    calls,
+    output,
+    reply,
+    session,
+    user,
+    window,
+)
+
+
+def usage(prompt: int, out: int, reasoning: int = 0, cached: int = 0) -> Usage:
+    return Usage(
+        input_tokens=prompt - cached,
+        cache_read_tokens=cached,
+        prompt_tokens=prompt,
+        output_tokens=out,
+        reasoning_tokens=reasoning,
+    )
+
+
+def set_params(**values: object) -> SetParams:
+    return msgspec.convert(values, SetParams)
+
+
+def no_documents(spec: SectionSpec) -> TextSource:
+    raise AssertionError(spec.name)
+
+
+def test_an_empty_session_has_no_number() -> None:
+    shown = context_usage(session(), window())
+    assert (shown.tokens, shown.percent, shown.over, shown.breakdown) == (None, None, None, None)
+    assert shown.usable == 9_500
+    assert shown.session is not None
+    assert shown.session.updated_at == "2026-01-02T03:04:05Z"
+
+
+def test_the_breakdown_adds_up() -> None:
+    made = session(turns=[user("a" * 10), calls("c1"), output("c1", "b" * 30)])
+    made.set_system("s" * 20)
+    made.set_tools([{"name": "read"}])
+    made.sections = [Section(name="plan", source=TextSource("p" * 5))]
+    shown = context_usage(made, window())
+    parts = shown.breakdown
+    assert parts is not None
+    assert parts.system == 20 + ENVELOPE
+    assert parts.tools == len('[{"name": "read"}]')
+    assert parts.sections == 5
+    assert parts.overhead == PRIMING
+    assert shown.tokens == sum(msgspec.structs.astuple(parts))
+    assert [part.label for part in shown.largest[:2]] == [
+        "turn 1 (assistant: read)",
+        "turn 2 (tool)",
+    ]
+    assert (shown.method, shown.error_percent) == ("exact", 0.0)
+
+
+def test_each_turn_is_counted_once() -> None:
+    counter = FakeCounter()
+    made = session(counter)
+    for number in range(300):
+        made.append([user(f"turn {number}")])
+        context_usage(made, window())
+        context_usage(made, window())
+    assert len(counter.asked) == 300
+
+
+def test_a_model_switch_recounts_when_asked_and_only_once() -> None:
+    first, other = FakeCounter("a"), FakeCounter("b", weight=2)
+    made = session(first, [user("x" * 10), reply("y" * 10)])
+    small = occupancy(made).tokens
+    made.counter = other
+    assert other.asked == []
+    assert occupancy(made).tokens > small
+    made.append([user("z")])
+    made.counter = first
+    assert occupancy(made).tokens == small + 1 + ENVELOPE
+    made.counter = other
+    occupancy(made)
+    assert len(first.asked) == len(other.asked) == 3
+
+
+def test_reported_usage_is_the_number_and_what_comes_after_adds_to_it() -> None:
+    made = session(turns=[user("x" * 50)])
+    made.append([reply("y" * 40), user("z" * 10)], usage(1_000, 100, reasoning=30))
+    assert occupancy(made).tokens == 1_000 + 100 - 30 + 10 + ENVELOPE
+    assert occupancy(made).method == "endpoint"
+    made.append([reply("!")], usage(1_111, 7))
+    assert occupancy(made) == Measure(1_118, "endpoint", "fake-1-tokenizer", 0.0)
+
+
+def test_reasoning_that_is_sent_back_counts() -> None:
+    thought = [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text"}]
+    made = session(turns=[user("x")])
+    made.append([Turn(role="assistant", content=thought)], usage(100, 50, reasoning=30))
+    assert occupancy(made).tokens == 150
+
+
+def test_the_first_assistant_turn_after_a_response_adds_nothing() -> None:
+    made = session(turns=[user("x")])
+    made.reply_reported(usage(500, 60))
+    assert occupancy(made).tokens == 560
+    made.append([reply("y" * 200), user("z")])
+    assert occupancy(made).tokens == 560 + 1 + ENVELOPE
+    made.append([reply("w" * 9)])
+    assert occupancy(made).tokens == 560 + 1 + 9 + 2 * ENVELOPE
+
+
+def test_the_question_of_a_reported_reply_was_in_its_prompt() -> None:
+    made = session()
+    made.reply_reported(usage(500, 60))
+    made.append([user("the question"), reply("the answer"), user("z")])
+    assert occupancy(made).tokens == 560 + 1 + ENVELOPE
+
+
+def test_usage_without_any_assistant_turn_announces_the_reply() -> None:
+    made = session()
+    made.append([user("x" * 30)], usage(44, 6))
+    made.append([reply("y" * 30)])
+    assert occupancy(made).tokens == 50
+
+
+def test_sections_that_change_after_a_report_change_the_number() -> None:
+    made = session(turns=[user("x")])
+    made.sections = [Section(name="file", source=TextSource("a" * 100))]
+    made.append([reply("y")], usage(900, 10))
+    made.sections = [Section(name="file", source=TextSource("a" * 130))]
+    assert occupancy(made).tokens == 940
+
+
+def test_a_capped_section_counts_its_cap() -> None:
+    made = session()
+    made.sections = [Section(name="file", source=TextSource("a" * 100), cap=40)]
+    assert occupancy(made).tokens == 40 + PRIMING
+
+
+def test_a_smaller_prompt_than_was_there_means_compaction() -> None:
+    made = session(turns=[user("x" * 900)])
+    assert not made.append([reply("y")], usage(1_000, 100)).compacted
+    told = made.append([user("go on"), reply("z")], usage(300, 50))
+    assert told.compacted
+    assert told.sample is None
+    shown = context_usage(made, window())
+    assert (shown.tokens, shown.compacted) == (350, True)
+    assert shown.breakdown is not None
+    assert sum(msgspec.structs.astuple(shown.breakdown)) == 350
+    assert all(part.tokens <= 350 for part in shown.largest)
+    made.append([user("on"), reply("w")], usage(380, 10))
+    assert context_usage(made, window()).compacted is False
+
+
+def test_a_report_teaches_what_the_same_prompt_was_estimated_as() -> None:
+    made = session(turns=[user("x" * 50)])
+    told = made.append([reply("y" * 10)], usage(100, 10))
+    assert told.sample is not None
+    assert (told.sample.estimated, told.sample.reported) == (50 + ENVELOPE + PRIMING, 100)
+
+
+def test_the_estimate_before_sending_takes_no_number_of_the_vendors() -> None:
+    made = session(turns=[user("x" * 50)])
+    made.append([reply("y" * 10)], usage(900, 10))
+    assert estimated_prompt(made).tokens == 60 + 2 * ENVELOPE + PRIMING
+
+
+class TestChatTotals:
+    """Where the endpoint counts whole chats."""
+
+    def test_the_total_is_the_number_at_every_append(self) -> None:
+        made = session()
+        for number, total in enumerate((31, 55, 54, 120)):
+            made.append([user("x" * number), reply("y" * 5)], chat_total=total)
+            assert occupancy(made) == Measure(total, "endpoint", "fake-1-tokenizer", 0.0)
+
+    def test_the_difference_is_shared_in_proportion(self) -> None:
+        made = session()
+        made.append([user("x" * 6)], chat_total=100)
+        made.append([user("a" * 16), user("b" * 36)], chat_total=190)
+        counts = made.ledger().counts
+        assert [counts[1].tokens, counts[2].tokens] == [30, 60]
+        assert counts[1].method == "endpoint"
+
+    def test_sections_come_beside_the_chat(self) -> None:
+        made = session()
+        made.sections = [Section(name="file", source=TextSource("a" * 100))]
+        made.append([user("x")], chat_total=70)
+        assert occupancy(made).tokens == 170
+
+    def test_a_system_prompt_that_changes_after_the_count_is_added(self) -> None:
+        made = session()
+        made.append([user("x")], chat_total=70)
+        made.set_system("s" * 10)
+        assert occupancy(made).tokens == 70 + 10 + ENVELOPE
+
+    def test_usage_of_the_same_chat_gives_way_to_the_servers_count_of_the_next(self) -> None:
+        made = session()
+        made.append([user("x" * 20)], chat_total=90)
+        made.append([reply("y" * 10)], usage(90, 12), chat_total=106)
+        assert occupancy(made).tokens == 106
+
+    def test_usage_of_a_larger_request_stands_and_chat_totals_tell_what_came_since(self) -> None:
+        made = session()
+        made.append([user("x" * 20)], chat_total=90)
+        made.append([reply("y" * 10)], usage(1_000, 50), chat_total=106)
+        assert occupancy(made).tokens == 1_050
+        made.append([user("z" * 10)], chat_total=126)
+        assert occupancy(made).tokens == 1_070
+
+    def test_a_total_that_comes_late_covers_only_its_turns(self) -> None:
+        made = session()
+        made.append([user("x" * 20)])
+        made.append([user("y" * 10)])
+        made.chat_counted(90, 0, 1)
+        assert occupancy(made).tokens == 90 + 10 + ENVELOPE
+
+
+@given(st.integers(-5, 10**6), st.lists(st.integers(0, 1000), max_size=30))
+def test_shares_add_up_and_are_in_proportion(total: int, weights: list[int]) -> None:
+    made = shares(total, weights)
+    assert len(made) == len(weights)
+    assert sum(made) == (max(0, total) if weights else 0)
+    whole = sum(weights)
+    for share, weight in zip(made, weights, strict=True):
+        if whole:
+            assert abs(share - max(0, total) * weight / whole) <= 1
+
+
+@given(st.lists(st.integers(0, 500), max_size=60))
+def test_the_largest_turns_and_any_sum(sizes: list[int]) -> None:
+    counts = TurnCounts([Measure(size, "exact", "t") for size in sizes])
+    expected = sorted(range(len(sizes)), key=lambda index: (-sizes[index], index))
+    assert counts.largest() == [(index, sizes[index]) for index in expected[:16]]
+    for start in range(len(sizes)):
+        assert counts.between(start).tokens() == sum(sizes[start:])
+
+
+def test_methods_and_errors_of_a_sum() -> None:
+    exact, server = Sums(exact=100), Sums(endpoint=50)
+    guess = Sums(estimate=50, error=10.0)
+    assert summed(exact, "t", None) == Measure(100, "exact", "t", 0.0)
+    assert summed(exact.plus(server), "t", None) == Measure(150, "endpoint", "t", 0.0)
+    assert summed(exact.plus(guess), "t", None) == Measure(150, "estimate", "t", 6.67)
+    unknown = Sums(estimate=50, unmeasured=50)
+    assert summed(unknown, "t", None) == Measure(50, "estimate", "t", None)
+    learned = FakeCalibration(1.2, samples=3, error_percent=4.0)
+    assert summed(exact.plus(guess), "t", learned) == Measure(160, "calibrated", "t", 1.5)
+    assert summed(exact, "t", learned) == Measure(100, "exact", "t", 0.0)
+    nothing = FakeCalibration(9.9, samples=0)
+    assert summed(unknown, "t", nothing) == Measure(50, "estimate", "t", None)
+
+
+class TestSet:
+    """`context/set`."""
+
+    def test_what_is_left_out_stays_and_null_takes_away(self) -> None:
+        made = session()
+        apply_set(made, set_params(systemPrompt="s", limit=9, tools=[{"name": "a"}]), no_documents)
+        apply_set(made, set_params(reserve=1), no_documents)
+        assert (made.limit, made.reserve, made.system is None) == (9, 1, False)
+        apply_set(made, set_params(systemPrompt=None, limit=None), no_documents)
+        assert (made.limit, made.system, made.tools is None) == (None, None, False)
+
+    def test_the_same_inputs_are_not_counted_again(self) -> None:
+        counter = FakeCounter()
+        made = session(counter)
+        params = set_params(
+            systemPrompt="s", tools=[{"name": "a"}], sections=[{"name": "n", "text": "t"}]
+        )
+        for _ in range(3):
+            apply_set(made, params, no_documents)
+            context_usage(made, window())
+        assert len(counter.asked) == 3
+
+    @pytest.mark.parametrize(
+        "section", [{"name": "n"}, {"name": "n", "text": "t", "textDocument": {"uri": "u"}}]
+    )
+    def test_a_section_is_a_text_or_a_document(self, section: dict[str, object]) -> None:
+        made = session()
+        params = set_params(systemPrompt="s", sections=[section])
+        with pytest.raises(ContextError) as raised:
+            apply_set(made, params, no_documents)
+        assert raised.value.kind == "badParams"
+        assert made.system is None
+
+
+def test_reset_clears_all_but_the_model() -> None:
+    made = session(FakeCounter("gpt-x"), [user("x")])
+    apply_set(made, set_params(systemPrompt="s", limit=100, reserve=7), no_documents)
+    made.reset()
+    shown = context_usage(made, window())
+    assert (shown.tokens, shown.turns, shown.model) == (None, 0, "gpt-x")
+    assert (made.limit, made.reserve) == (None, None)
+
+
+class TestRestart:
+    """What outlives a restart."""
+
+    def made(self) -> bytes:
+        made = session(turns=[user("SECRET question")])
+        made.set_system("SECRET prompt")
+        made.set_tools([{"name": "read", "description": "SECRET"}])
+        made.sections = [Section(name="plan", source=TextSource("SECRET plan"))]
+        made.append([reply("SECRET answer"), user("SECRET more")], usage(700, 30))
+        return to_json(save(made))
+
+    def test_no_text_is_kept(self) -> None:
+        assert b"SECRET" not in self.made()
+
+    def test_the_number_is_the_same_and_goes_on(self) -> None:
+        saved = from_json(self.made())
+        assert saved is not None
+        counter = FakeCounter()
+        made = restore(saved, counter)
+        assert occupancy(made).tokens == 730 + 11 + ENVELOPE
+        assert counter.asked == []
+        made.append([reply("four")])
+        assert occupancy(made).tokens == 730 + 11 + 4 + 2 * ENVELOPE
+        assert context_usage(made, window()).largest[0].label == "tools"
+
+    def test_another_model_can_only_guess(self) -> None:
+        saved = from_json(self.made())
+        assert saved is not None
+        made = restore(saved, FakeCounter())
+        made.counter = FakeCounter("other")
+        assert (occupancy(made).method, occupancy(made).error_percent) == ("estimate", None)
+
+    def test_its_text_cannot_be_worked_on(self) -> None:
+        saved = from_json(self.made())
+        assert saved is not None
+        with pytest.raises(ContextError) as raised:
+            Plans(restore(saved, FakeCounter())).make(10)
+        assert raised.value.kind == "noText"
+
+    @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff"])
+    def test_what_is_damaged_is_left_out(self, damage: bytes) -> None:
+        assert from_json(damage) is None
+        assert from_json(self.made().replace(b'"version":1', b'"version":2')) is None
+
+
+def test_asking_takes_no_more_memory_or_counting_with_2000_turns_than_with_20() -> None:
+    def peak(number: int) -> int:
+        made = session(turns=[user("x" * 50) for _ in range(number)])
+        context_usage(made, window())
+        tracemalloc.start()
+        context_usage(made, window())
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    assert peak(2_000) <= 2 * peak(20)
