@@ -16,6 +16,7 @@ export function activate(context: ExtensionContext): void {
   context.subscriptions.push(
     workspace.onDidChangeConfiguration((event) => {
       if (event.affectsConfiguration(`${SECTION}.server`)) void running.restart();
+      else if (event.affectsConfiguration(SECTION)) running.settingsChanged();
     }),
   );
   // Not awaited: opening the window never waits for a process.

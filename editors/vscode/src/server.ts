@@ -72,6 +72,13 @@ export class Server implements Disposable {
     return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);
   }
 
+  /** The server asks for what it needs. */
+  settingsChanged(): void {
+    if (this.client?.isRunning()) {
+      void this.client.sendNotification("workspace/didChangeConfiguration", { settings: null });
+    }
+  }
+
   /** The document's name in the protocol. */
   uri(uri: Uri): string {
     return this.client?.code2ProtocolConverter.asUri(uri) ?? uri.toString();

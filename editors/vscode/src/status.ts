@@ -25,7 +25,7 @@ const BACKGROUND: Record<Severity, string | undefined> = {
 
 /** The one status bar item: the server's last word on the active document, and the selection's count. */
 export class StatusBar implements Disposable {
-  private readonly item = window.createStatusBarItem("status", StatusBarAlignment.Right, 100);
+  private readonly item = window.createStatusBarItem("status", StatusBarAlignment.Right, 101);
   private readonly updates = new Map<string, StatusUpdate>();
   private readonly disposables: { dispose(): unknown }[];
   private timer: NodeJS.Timeout | undefined;
@@ -73,6 +73,8 @@ export class StatusBar implements Disposable {
     const background = BACKGROUND[update.severity];
     this.item.text = update.text + this.selection;
     this.item.tooltip = tooltip(update);
+    // Without it a screen reader is given the tooltip's Markdown too.
+    this.item.accessibilityInformation = { label: this.item.text };
     this.item.backgroundColor = background ? new ThemeColor(background) : undefined;
     this.item.show();
   }

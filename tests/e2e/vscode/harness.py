@@ -236,20 +236,42 @@ class Window:
         return None if label is None else str(label)
 
     def wait_status(self, text: str) -> str:
-        """Wait until the status bar item shows `text`, exactly or before further text."""
+        """Wait until the status bar item shows `text`, alone or before further text."""
         seen: list[str | None] = []
 
         def shown() -> bool:
             seen.append(self.status())
             return (seen[-1] or "").startswith(text)
 
-        wait_for(shown, lambda: f"the status bar to show {text!r}; it shows {seen[-1]!r}")
+        def missed() -> str:
+            return f"{text!r} in the status bar; shown: {seen[-1]!r}, messages: {self.messages()}"
+
+        wait_for(shown, missed)
         return seen[-1] or ""
 
-    def screenshot(self, path: Path) -> None:
-        """Write what the page shows."""
+    def screenshot(self, name: str) -> None:
+        """Write what the page shows, to be looked at."""
+        path = editors_setup.FOLDER / "screenshots" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         self.page("await page.screenshot({path: args[0]})", str(path))
+
+    def messages(self) -> list[str]:
+        """The notifications that the page shows now."""
+        find = "page.locator('.notification-list-item-message').allInnerTexts()"
+        return [str(text) for text in self.page(f"return await {find}")]
+
+    def server_pid(self) -> int | None:
+        """The process of token-sidecar that this window's extension host started."""
+        host = int(self.host("return process.pid"))
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if parent == host and b"serve" in command:
+                return int(folder.name)
+        return None
 
     def _answers(self) -> bool:
         try:

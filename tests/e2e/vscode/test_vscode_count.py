@@ -1,24 +1,136 @@
-"""Live exact counts in a real VS Code: typed on the page, seen in the status bar."""
+"""Live exact counts in a real VS Code: typed on the page, asked for inside the extension host."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from sidecar.counting.engines.reference import Reference
+from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.e2e.vscode.harness import Window
 
 O200K = Reference("o200k_base")
+MIXED = "# 計画 🚀\r\n\r\nnaïve café — 東京都 👩‍👩‍👧\r\n/ slash at a start\r\n\r\n\tend 🏁"
 
 
-def test_typing_shows_the_exact_count(window: Window, tmp_path: Path) -> None:
-    """Text is typed on the page; the status bar ends at the reference's number for it."""
+def exact(text: str) -> str:
+    """What the status bar says of a text."""
+    return f"{O200K.count_whole(text):,} tokens"
+
+
+def count(window: Window) -> Any:
+    """What the palette's count gives for the active document and its selection."""
+    return window.host("return await vscode.commands.executeCommand('tokenSidecar.count')")
+
+
+def text_of(window: Window) -> str:
+    """The active document as its client has it."""
+    return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
+
+
+def select(window: Window, *ranges: tuple[int, int, int, int]) -> list[str]:
+    """Select ranges of (line, character, line, character) in UTF-16 units; their texts."""
+    code = """
+        const editor = vscode.window.activeTextEditor;
+        editor.selections = args[0].map((each) => new vscode.Selection(...each));
+        return editor.selections.map((each) => editor.document.getText(each));
+    """
+    return [str(text) for text in window.host(code, ranges)]
+
+
+def test_typing_shows_the_exact_count(window: Window) -> None:
+    """Text is typed on the page; the one status bar item ends at the reference's number for it."""
     window.show("typed.md", "")
     window.focus()
     text = "Review the diff, then answer in one paragraph."
     window.page("await page.keyboard.type(args[0], {delay: 5})", text)
-    window.wait_status(f"{O200K.count_whole(text)} tokens")
-    window.screenshot(tmp_path / "typed.png")
+    window.wait_status(exact(text))
+    assert text_of(window) == text
+    items = "return await page.locator('.statusbar-item[id^=\"token-sidecar.\"]').evaluateAll"
+    assert window.page(f"{items}(found => found.map(each => each.id))") == [STATUS_ITEM]
+    window.screenshot("typed")
+
+
+def test_utf16_positions(window: Window) -> None:
+    """Edits behind CJK, emoji and CRLF reach the server at the right place."""
+    window.show("mixed.md", MIXED)
+    window.wait_status(exact(MIXED))
+    edits = """
+        const editor = vscode.window.activeTextEditor;
+        const at = (line, from, to) => new vscode.Range(line, from, line, to);
+        const edits = [
+            (edit) => edit.insert(new vscode.Position(0, 7), " 🎉東"),
+            (edit) => edit.replace(at(2, 6, 10), "thé 🍵"),
+            (edit) => edit.delete(new vscode.Range(1, 0, 2, 0)),
+            (edit) => edit.insert(new vscode.Position(99, 0), "\\n최종\\n"),
+            (edit) => { edit.insert(new vscode.Position(0, 0), "🅰"); edit.delete(at(2, 0, 2)); },
+        ];
+        for (const each of edits) await editor.edit(each);
+    """
+    window.host(edits)
+    text = text_of(window)
+    assert "\r\n" in text
+    assert text != MIXED
+    counted = count(window)["document"]
+    assert (counted["tokens"], counted["method"]) == (O200K.count_whole(text), "exact")
+    window.wait_status(exact(text))
+
+
+def test_undo_and_close(window: Window) -> None:
+    """Undo is counted like any edit; a document that is closed leaves no count behind."""
+    window.show("undo.md", "one two three\n")
+    window.wait_status(exact("one two three\n"))
+    window.focus()
+    window.page("await page.keyboard.type('four')")
+    window.wait_status(exact("fourone two three\n"))
+    window.page("await page.keyboard.press('Control+z')")
+    window.wait_status(exact("one two three\n"))
+    close = "await vscode.commands.executeCommand('workbench.action.revertAndCloseActiveEditor')"
+    window.host(f"while (vscode.window.activeTextEditor) {close}")
+    wait_for(lambda: "tokens" not in (window.status() or ""), "the count to go")
+
+
+def test_an_untitled_document(window: Window) -> None:
+    """A document that was never saved is counted too."""
+    open_it = "await vscode.workspace.openTextDocument({content: args[0], language: 'markdown'})"
+    window.host(f"await vscode.window.showTextDocument({open_it})", "never saved 🙂")
+    window.wait_status(exact("never saved 🙂"))
+
+
+def test_a_selection_is_counted_beside_the_document(window: Window) -> None:
+    """The status bar shows the selection's count, and the command gives it."""
+    window.show("selected.md", MIXED)
+    window.wait_status(exact(MIXED))
+    (chosen,) = select(window, (0, 2, 2, 8))
+    expected = O200K.count_whole(chosen)
+    shown = window.wait_status(f"{exact(MIXED)} ")
+    window.wait_status(f"{exact(MIXED)} ({expected} selected)")
+    assert shown.endswith("selected)")
+    assert count(window)["selection"]["tokens"] == expected
+    window.screenshot("selection")
+    select(window, (0, 0, 0, 0))
+    window.host("await until(() => vscode.window.activeTextEditor.selection.isEmpty)")
+    assert count(window)["selection"] is None
+
+
+def test_several_selections_are_summed(window: Window) -> None:
+    """Each cursor's selection is counted on its own."""
+    window.show("several.md", "alpha beta\ngamma delta\n")
+    chosen = select(window, (0, 0, 0, 5), (1, 0, 1, 11))
+    assert chosen == ["alpha", "gamma delta"]
+    expected = sum(map(O200K.count_whole, chosen))
+    window.wait_status(f"{exact('alpha beta' + chr(10) + 'gamma delta' + chr(10))} ({expected} sel")
+
+
+@pytest.mark.timeout(180)
+def test_a_large_document(window: Window) -> None:
+    """A megabyte is counted exactly, and a key typed into it at once after."""
+    text = "The quick brown 狐 jumps over 13 lazy dogs.\n" * 20_000
+    window.show("large.md", text)
+    window.wait_status(exact(text))
+    window.focus()
+    window.page("await page.keyboard.type('x')")
+    window.wait_status(exact("x" + text))

@@ -1,0 +1,122 @@
+"""The server's life under a real VS Code: found, restarted, killed, missing, and its settings."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.counting.engines.reference import Reference
+from tests.e2e.vscode.harness import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.vscode.harness import Window
+
+    OpenWindow = Callable[..., Window]
+
+TEXT = "Summarise the 会議 notes in three bullet points. 🙂\n"
+O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"
+CL100K = f"{Reference('cl100k_base').count_whole(TEXT):,} tokens"
+ENDED = "ended unexpectedly"
+
+
+def kill(window: Window) -> int:
+    """Kill the server's process; its id."""
+    pid = window.server_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def wait_new_server(window: Window, before: int) -> None:
+    """Wait until another server process runs and has counted."""
+    wait_for(lambda: window.server_pid() not in (None, before), "another server process")
+    window.wait_status(O200K)
+
+
+def clear_messages(window: Window) -> None:
+    """Close all notifications."""
+    window.host("await vscode.commands.executeCommand('notifications.clearAll')")
+    wait_for(lambda: window.messages() == [], "the notifications to go")
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_server_comes_back_three_times(open_window: OpenWindow) -> None:
+    """Each end is one message of ours and one restart; the fourth leaves it stopped, with a way on."""
+    window = open_window({"a.md": TEXT})
+    window.show("a.md")
+    window.wait_status(O200K)
+    for turn in (1, 2, 3):
+        pid = kill(window)
+        wait_for(lambda: window.messages() != [], "a message")
+        (message,) = window.messages()
+        assert ENDED in message
+        assert f"({turn} of 3)" in message
+        if turn == 1:
+            window.screenshot("killed")
+        wait_new_server(window, pid)
+        assert len(window.messages()) == 1
+        clear_messages(window)
+    kill(window)
+    wait_for(lambda: window.messages() != [], "the last message")
+    (message,) = window.messages()
+    assert "left stopped" in message
+    assert window.server_pid() is None
+    assert window.status() is None
+    window.page(
+        "await page.locator('.notification-list-item-buttons-container >> text=Restart').click()"
+    )
+    window.wait_status(O200K)
+
+
+def test_restart(window: Window) -> None:
+    """The command ends the process in order and starts another, and the counts are there again."""
+    window.show("restart.md", TEXT)
+    window.wait_status(O200K)
+    pid = window.server_pid()
+    assert pid is not None
+    window.host("await vscode.commands.executeCommand('tokenSidecar.restart')")
+    wait_new_server(window, pid)
+    assert not window.messages()
+
+
+def test_a_missing_server_is_said_with_a_way_out(open_window: OpenWindow, tmp_path: Path) -> None:
+    """A path that names no program is one clear message; naming the right one starts it."""
+    missing = str(tmp_path / "nowhere/token-sidecar")
+    window = open_window({"a.md": TEXT}, tokenSidecar__server__path=missing)
+    window.show("a.md")
+    wait_for(lambda: window.messages() != [], "a message")
+    (message,) = window.messages()
+    assert missing in message
+    window.screenshot("missing")
+    window.server.configure({})
+    window.wait_status(O200K)
+
+
+def test_a_program_that_ends_at_once(open_window: OpenWindow) -> None:
+    """It is started once, and one message says that it did not start."""
+    window = open_window({"a.md": TEXT}, tokenSidecar__server__path="/bin/false")
+    wait_for(lambda: window.messages() != [], "a message")
+    (message,) = window.messages()
+    assert "did not start" in message
+
+
+def test_settings_apply_at_once(open_window: OpenWindow) -> None:
+    """The model of the settings counts, over the project's; unset, the project's file counts."""
+    project = '[[budget]]\nfiles = "none"\nmax-tokens = 1\n'
+    files = {"a.md": TEXT, ".token-sidecar.toml": f'model = "gpt-4"\n{project}'}
+    window = open_window(files)
+    window.show("a.md")
+    window.wait_status(CL100K)
+    set_model = "vscode.workspace.getConfiguration('tokenSidecar').update('model', args[0], true)"
+    window.host(f"await {set_model}", "gpt-5")
+    window.wait_status(O200K)
+    window.host(
+        "await vscode.workspace.getConfiguration('tokenSidecar').update('model', undefined, true)"
+    )
+    window.wait_status(CL100K)
