@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import Decimal  # noqa: TC003 - a field's type, which msgspec looks up
+from decimal import Decimal
 from typing import Any, Literal, TypeVar
 
 import msgspec

@@ -1,0 +1,51 @@
+"""What an endpoint's declaration means: the root of its paths, and the key to show there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from sidecar.endpoints.outcome import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def host_of(url: str) -> str:
+    """The host alone, or "" where there is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def root_of(url: str, suffixes: Sequence[str]) -> str:
+    """The address that paths are put after: what clients are told to call often ends in `/v1`."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    for suffix in suffixes:
+        if path.endswith(suffix):
+            path = path.removesuffix(suffix).rstrip("/")
+            break
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def shown(root: str) -> str:
+    """The same without a user and password in it."""
+    parts = urlsplit(root)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
+    """The key in the named environment variable; "" where none is named.
+
+    Raises Fault where the variable is not set or cannot be a header. Never quotes the key.
+    """
+    if variable is None:
+        return ""
+    key = environment.get(variable, "").strip()
+    if not key:
+        raise Fault("auth", f"the environment variable {variable} (api-key-env) is not set")
+    if not (key.isascii() and key.isprintable()):
+        raise Fault("auth", f"the environment variable {variable} holds no usable key")
+    return key

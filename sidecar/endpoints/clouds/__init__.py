@@ -1,0 +1,1 @@
+"""Vendors' own count endpoints, known by host: these are never probed with a POST."""

@@ -1,0 +1,81 @@
+"""Anthropic: counts of messages, free and rate limited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.endpoints.chats import Message, Tools, Turn, read_tools, read_turn
+from sidecar.endpoints.clouds.base import Cloud
+from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PATH = "/v1/messages/count_tokens"
+
+
+class _Model(msgspec.Struct):
+    max_input_tokens: int | None = None
+
+
+def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+    """POST /v1/messages/count_tokens."""
+    turns = [read_turn(message) for message in messages]
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_message(turn) for turn in turns if turn.role != "system"],
+    }
+    if not body["messages"]:
+        raise Fault("unsupported", "Anthropic counts no conversation without a user's message")
+    system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
+    if system:
+        body["system"] = system
+    if tools:
+        body["tools"] = [
+            {"name": t.name, "description": t.description, "input_schema": _schema(t.parameters)}
+            for t in read_tools(tools)
+        ]
+    return Request(_PATH, body)
+
+
+def _message(turn: Turn) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = [
+        {"type": "tool_result", "tool_use_id": result.id, "content": result.text}
+        for result in turn.results
+    ]
+    if turn.text:
+        blocks.append({"type": "text", "text": turn.text})
+    for call in turn.calls:
+        use = {"type": "tool_use", "id": call.id, "name": call.name}
+        blocks.append({**use, "input": call.decoded()})
+    return {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
+
+
+def _schema(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    return parameters if "type" in parameters else {"type": "object", **parameters}
+
+
+def _headers(key: str) -> Mapping[str, str]:
+    return {"x-api-key": key, "anthropic-version": "2023-06-01"}
+
+
+def _limit(body: object) -> int | None:
+    model = decode(body, _Model)
+    return positive(model.max_input_tokens) if model else None
+
+
+CLOUD = Cloud(
+    server=Server(
+        name="anthropic",
+        chat=chat_request,
+        read_chat=field("input_tokens"),
+        text_by_chat=True,
+        parses_specials=False,
+    ),
+    hosts=("api.anthropic.com",),
+    headers=_headers,
+    read_limit=_limit,
+)

@@ -1,0 +1,82 @@
+"""Google's Gemini."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.endpoints.chats import Message, Tools, Turn, read_tools, read_turn
+from sidecar.endpoints.clouds.base import Cloud
+from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class _Model(msgspec.Struct, rename="camel"):
+    input_token_limit: int | None = None
+
+
+def _path(model: str) -> str:
+    return f"/v1beta/models/{model.removeprefix('models/')}:countTokens"
+
+
+def text_request(model: str, text: str) -> Request:
+    """POST models/M:countTokens."""
+    return Request(_path(model), {"contents": [{"parts": [{"text": text}]}]})
+
+
+def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+    """POST models/M:countTokens of the whole request."""
+    turns = [read_turn(message) for message in messages]
+    request: dict[str, Any] = {
+        "model": f"models/{model.removeprefix('models/')}",
+        "contents": [_content(turn) for turn in turns if turn.role != "system"],
+    }
+    system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
+    if system:
+        request["systemInstruction"] = {"parts": [{"text": system}]}
+    if tools:
+        declared = [
+            {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
+            for t in read_tools(tools)
+        ]
+        request["tools"] = [{"functionDeclarations": declared}]
+    return Request(_path(model), {"generateContentRequest": request})
+
+
+def _content(turn: Turn) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [
+        {"functionResponse": {"name": result.id, "response": {"output": result.text}}}
+        for result in turn.results
+    ]
+    if turn.text:
+        parts.append({"text": turn.text})
+    parts += [{"functionCall": {"name": c.name, "args": c.decoded()}} for c in turn.calls]
+    return {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
+
+
+def _headers(key: str) -> Mapping[str, str]:
+    return {"x-goog-api-key": key}
+
+
+def _limit(body: object) -> int | None:
+    model = decode(body, _Model)
+    return positive(model.input_token_limit) if model else None
+
+
+CLOUD = Cloud(
+    server=Server(
+        name="google",
+        text=text_request,
+        read_text=field("totalTokens"),
+        chat=chat_request,
+        read_chat=field("totalTokens"),
+    ),
+    hosts=("generativelanguage.googleapis.com",),
+    headers=_headers,
+    show="/v1beta/models/{model}",
+    read_limit=_limit,
+    suffixes=("/v1beta/openai", "/v1beta", "/v1"),
+)

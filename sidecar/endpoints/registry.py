@@ -1,0 +1,174 @@
+"""The endpoints that the user declared: counts, limits and what each can do, asked once a session.
+
+One `Endpoints` a server process. Nothing here raises, nothing is sent while `use_endpoint` is off,
+and text goes only to endpoints whose globs name the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+from sidecar.endpoints.endpoint import DeclaredEndpoint
+from sidecar.endpoints.names import matches
+from sidecar.endpoints.outcome import Capability, EndpointCount, Fault, Miss
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from sidecar.config.settings import Endpoint as EndpointSettings
+    from sidecar.endpoints.chats import Message, Tools
+
+log = logging.getLogger(__name__)
+
+CHUNK_CHARACTERS = 65_536
+"""A text up to this size is one request that takes tens of milliseconds: fit for typing."""
+LARGEST_CHARACTERS = 1_000_000
+"""A text above this size is never sent."""
+DEFAULT_SECONDS = 2.0
+
+T = TypeVar("T")
+
+
+class Endpoints:
+    """What the user's endpoints say. Use it from one event loop."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[EndpointSettings],
+        use_endpoint: bool,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        variables = os.environ if environment is None else environment
+        self._use = use_endpoint
+        self._closed = False
+        self._endpoints = [DeclaredEndpoint(settings, variables) for settings in endpoints]
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    @property
+    def requests(self) -> int:
+        """How many HTTP requests were sent so far."""
+        return sum(endpoint.requests for endpoint in self._endpoints)
+
+    def serves(self, model: str) -> bool:
+        """Whether an endpoint that may be used names this model. Sends nothing."""
+        return self._use and any(self._declared(model))
+
+    async def count_text(
+        self,
+        model: str,
+        text: str,
+        seconds: float = DEFAULT_SECONDS,
+        largest: int = LARGEST_CHARACTERS,
+    ) -> EndpointCount | Miss:
+        """Tokens in `text` by the server that has `model` loaded, within `seconds`.
+
+        Exactly one request where the model's capabilities are known. A text of more than
+        `largest` characters is not sent: give CHUNK_CHARACTERS while someone types. A request that
+        is late is left to end by itself, so that the server's fault is found out and remembered.
+        """
+        if len(text) > min(largest, LARGEST_CHARACTERS):
+            return Miss(f"the text is longer than {largest} characters", "too-large")
+        return await self._first(model, lambda e: e.count_text(model, text), seconds)
+
+    async def count_chat(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        tools: Tools | None = None,
+        seconds: float = DEFAULT_SECONDS,
+    ) -> EndpointCount | Miss:
+        """Tokens of a whole request: messages and tools by the model's own template."""
+        return await self._first(
+            model, lambda e: e.count_chat(model, messages, tools or ()), seconds
+        )
+
+    async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
+        """The window that a server has allocated to `model`, in tokens; None where none tells."""
+        for endpoint in self._declared(model) if self._use and not self._closed else ():
+            binding = await self._within(endpoint.binding(model), seconds)
+            if not isinstance(binding, Miss) and binding.limit:
+                return binding.limit
+        return None
+
+    def known_limit(self, model: str) -> int | None:
+        """The same from what is known already: sends nothing and does not wait."""
+        known = (endpoint.known(model) for endpoint in self._declared(model))
+        return next((binding.limit for binding in known if binding and binding.limit), None)
+
+    async def probe(
+        self, endpoint: str | None = None, model: str | None = None
+    ) -> list[Capability]:
+        """Ask again, whatever is cached: every declared endpoint, or the one named, for `model`.
+
+        Without a model, those asked about before, and the globs that name one model.
+        Sends nothing while endpoints are off; then all is `unknown`.
+        """
+        chosen = [each for each in self._endpoints if endpoint is None or each.is_named(endpoint)]
+        asked = []
+        for each in chosen if self._use and not self._closed else ():
+            named = [model] if model and matches(model, each.models) else each.plain_models()
+            asked += [each.probe_again(name) for name in named]
+        await asyncio.gather(*asked)
+        return [row for each in chosen for row in each.capabilities()]
+
+    def capabilities(self) -> list[Capability]:
+        """What is known, without asking."""
+        return [row for endpoint in self._endpoints for row in endpoint.capabilities()]
+
+    async def aclose(self) -> None:
+        """Close all connections; counts from now on are misses."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(endpoint.aclose() for endpoint in self._endpoints))
+
+    def _declared(self, model: str) -> list[DeclaredEndpoint]:
+        return [endpoint for endpoint in self._endpoints if matches(model, endpoint.models)]
+
+    async def _first(
+        self,
+        model: str,
+        count: Callable[[DeclaredEndpoint], Awaitable[EndpointCount]],
+        seconds: float,
+    ) -> EndpointCount | Miss:
+        """The first declared endpoint that counts; else why the last one did not."""
+        if not self._use:
+            return Miss("endpoints are off (tokenize.use-endpoint)", "off")
+        if self._closed:
+            return Miss("the endpoints were closed", "closed")
+        declared = self._declared(model)
+        if not declared:
+            return Miss(f"no endpoint is declared for {model}", "undeclared")
+        return await self._within(self._try_all(declared, count), seconds)
+
+    async def _try_all(
+        self,
+        declared: Sequence[DeclaredEndpoint],
+        count: Callable[[DeclaredEndpoint], Awaitable[EndpointCount]],
+    ) -> EndpointCount | Miss:
+        miss = Miss("no endpoint answered", "unknown")
+        for endpoint in declared:
+            try:
+                return await count(endpoint)
+            except Fault as fault:
+                miss = Miss(fault.reason, fault.kind)
+            except Exception as error:  # a count never raises: what is unforeseen is a miss too
+                log.exception("counting at %s failed", endpoint.root)
+                miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
+        return miss
+
+    async def _within(self, work: Awaitable[T], seconds: float) -> T | Miss:
+        """Wait for at most `seconds`; work that is late goes on without a listener."""
+        task: asyncio.Task[T] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if not done:
+            return Miss(f"no answer within {seconds:g} s", "late")
+        if task.cancelled():
+            return Miss("the endpoints were closed", "closed")
+        return task.result()

