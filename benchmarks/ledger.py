@@ -60,29 +60,40 @@ COLUMNS = (
 
 
 def events(count: int, seed: int = 6) -> Iterator[Event]:
-    """A year of work: each day some sessions, each with one model, summaries by a smaller one."""
+    """A year of work: each day some sessions, with one model each, summaries by a smaller one."""
     rng = random.Random(seed)
     for index in range(count):
         day = index * DAYS // count
-        session = rng.randrange(SESSIONS_A_DAY)
-        main = rng.random() < 0.8
-        provider, model = MODELS[(day + session) % len(MODELS)] if main else MODELS[3]
-        yield Event(
-            at=START + timedelta(days=day, seconds=8 * 3600 + rng.randrange(10 * 3600)),
-            provider=provider,
-            model=model,
-            category="main" if main else "summary",
-            workspace=f"file:///work/{session % 3}",
-            session=f"{day}-{session}",
-            request_id=f"req_{rng.getrandbits(96):024x}",
-            buckets=Buckets(
-                input=rng.randrange(2_000),
-                cache_read=rng.randrange(150_000),
-                cache_write_5m=rng.randrange(5_000),
-                output=rng.randrange(2_000),
-            ),
-            estimated_tokens=rng.randrange(150_000),
-        )
+        at = START + timedelta(days=day, seconds=8 * 3600 + rng.randrange(10 * 3600))
+        yield _event(rng, at, day, rng.randrange(SESSIONS_A_DAY))
+
+
+def events_now(count: int, seed: int) -> Iterator[Event]:
+    """One session at work after that year: a call a second."""
+    rng = random.Random(seed)
+    for index in range(count):
+        yield _event(rng, START + timedelta(days=DAYS, hours=9, seconds=index), DAYS, seed)
+
+
+def _event(rng: random.Random, at: datetime, day: int, session: int) -> Event:
+    main = rng.random() < 0.8
+    provider, model = MODELS[(day + session) % len(MODELS)] if main else MODELS[3]
+    return Event(
+        at=at,
+        provider=provider,
+        model=model,
+        category="main" if main else "summary",
+        workspace=f"file:///work/{session % 3}",
+        session=f"{day}-{session}",
+        request_id=f"req_{rng.getrandbits(96):024x}",
+        buckets=Buckets(
+            input=rng.randrange(2_000),
+            cache_read=rng.randrange(150_000),
+            cache_write_5m=rng.randrange(5_000),
+            output=rng.randrange(2_000),
+        ),
+        estimated_tokens=rng.randrange(150_000),
+    )
 
 
 def bare_row(event: Event) -> tuple[object, ...]:
@@ -145,7 +156,7 @@ Writer = "Callable[[Path, list[Event], Barrier], None]"
 
 def timed_writers(writer: Callable[..., None], path: Path, writes: int, seed: int) -> float:
     """Microseconds of wall time for each write, with all processes writing at once."""
-    batches = [list(events(writes + 1, seed * PROCESSES + p)) for p in range(PROCESSES)]
+    batches = [list(events_now(writes + 1, seed * PROCESSES + p)) for p in range(PROCESSES)]
     start = multiprocessing.Barrier(PROCESSES + 1)
     workers = [
         multiprocessing.Process(target=writer, args=(path, batch, start)) for batch in batches

@@ -18,7 +18,7 @@ PROTOCOL = "protocol"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = 253_402_300_800_000  # the year 10000
 _MOST_TOKENS = 10**12
-_LONGEST_ID = 512
+LONGEST_ID = 512
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 
 
@@ -113,7 +113,7 @@ def service_tier(raw: object) -> str:
 def normal_tier(name: object) -> str:
     """A tier's name in lower case; the standard tier, by any of its names, is ""."""
     tier = name.strip().lower() if isinstance(name, str) else ""
-    return "" if tier in _STANDARD_TIERS or len(tier) > _LONGEST_ID else tier
+    return "" if tier in _STANDARD_TIERS or len(tier) > LONGEST_ID else tier
 
 
 def milliseconds(at: datetime) -> int:
@@ -128,20 +128,20 @@ def milliseconds(at: datetime) -> int:
     return elapsed
 
 
-def check_call(event: Event) -> None:
-    """Raise ValueError where the numbers or the request id of an event cannot be kept."""
-    numbers = (*msgspec.structs.astuple(event.buckets), event.estimated_tokens or 0)
-    if min(numbers) < 0 or max(numbers) > _MOST_TOKENS:
+def checked_numbers(event: Event) -> tuple[int, ...]:
+    """The event's buckets, in their order. Raises ValueError where a number cannot be kept."""
+    numbers: tuple[int, ...] = msgspec.structs.astuple(event.buckets)
+    estimated = event.estimated_tokens or 0
+    if min(*numbers, estimated) < 0 or max(*numbers, estimated) > _MOST_TOKENS:
         raise ValueError(f"a number of tokens is not between 0 and {_MOST_TOKENS}")
-    if event.request_id is not None:
-        check_names(requestId=event.request_id)
+    return numbers
 
 
 def check_names(**names: str) -> None:
     """Raise ValueError where a name or id is too long to be one, or a model has none."""
     for field, name in names.items():
-        if len(name) > _LONGEST_ID:
-            raise ValueError(f"{field} is longer than {_LONGEST_ID} characters")
+        if len(name) > LONGEST_ID:
+            raise ValueError(f"{field} is longer than {LONGEST_ID} characters")
     if names.get("model") == "":
         raise ValueError("model is empty")
 

@@ -12,12 +12,11 @@ import threading
 import time
 from contextlib import contextmanager
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import TYPE_CHECKING
-
-import msgspec
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.cost.bands import REPORTED, band
-from sidecar.cost.events import Event, check_call, check_names, milliseconds
+from sidecar.cost.events import LONGEST_ID, Event, check_names, checked_numbers, milliseconds
 from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
 
 if TYPE_CHECKING:
@@ -32,24 +31,19 @@ _PICO = Decimal(10) ** 12
 _PRAGMAS = (
     "PRAGMA page_size = 1024",
     "PRAGMA synchronous = NORMAL",
-    "PRAGMA wal_autocheckpoint = 4000",
-    "PRAGMA cache_size = -16000",
+    "PRAGMA wal_autocheckpoint = 16000",
+    # SQLite walks its whole cache after each commit that made a page: 16 MB cost 60 us a record.
+    "PRAGMA cache_size = -500",
 )
 
-_EVENT_COLUMNS = ("request", "provider", "at", "session", "kind", "band", *BUCKETS)
+_COLUMNS = ("key", "request", "at", "session", "kind", "band", *BUCKETS, "estimated", "reported")
 _INSERT = (
-    f"INSERT INTO event ({', '.join(_EVENT_COLUMNS)}, estimated, reported) "  # noqa: S608
-    f"VALUES ({', '.join('?' * (len(_EVENT_COLUMNS) + 2))}) "
-    "ON CONFLICT (request, provider) WHERE request IS NOT NULL DO NOTHING"
+    f"INSERT INTO event ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "  # noqa: S608
+    "ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING"
 )
-_FIND = (
-    f"SELECT id, request, provider, at, session, kind, band, {', '.join(BUCKETS)}, "  # noqa: S608
-    "estimated, reported FROM event WHERE request = ? AND provider = ?"
-)
-_RESTORE = (
-    f"INSERT INTO event (id, {', '.join(_EVENT_COLUMNS)}, estimated, reported) "  # noqa: S608
-    f"VALUES ({', '.join('?' * (len(_EVENT_COLUMNS) + 3))})"
-)
+_AMENDED = ("band", *BUCKETS, "reported")
+_AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
+_KEY_MASK = 2**63 - 1
 
 
 class LedgerError(Exception):
@@ -60,7 +54,7 @@ class ReadCancelledError(Exception):
     """The caller's `cancelled` said so while the ledger was being read."""
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class Recorded(NamedTuple):
     """What became of an event: its id, and whether it was there already."""
 
     id: str
@@ -90,13 +84,25 @@ class Ledger:
                 connection = self._connection or self._open()
                 row = self._row(connection, event)
                 inserted = connection.execute(_INSERT, row)
-                if inserted.rowcount == 0 and amend:
-                    _amend(connection, row)
+                if inserted.rowcount == 1:
+                    return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
+                return self._again(connection, event, row, amend=amend)
             except (sqlite3.Error, OSError, NewerLedgerError) as error:
                 raise _explained(error, self.path) from error
-        if event.request_id is None:
-            return Recorded(f"event-{inserted.lastrowid}", duplicate=False)
-        return Recorded(event.request_id, duplicate=inserted.rowcount == 0)
+
+    def _again(
+        self, connection: sqlite3.Connection, event: Event, row: tuple[Any, ...], *, amend: bool
+    ) -> Recorded:
+        """An event whose key is taken: by itself, or (once in 10**12 years) by another one."""
+        with _nested(connection):
+            while (found := _holder(connection, row[0])) is not None:
+                if found[1:3] == (event.request_id, event.provider):
+                    if amend:
+                        _amend(connection, row, found[0], found[3:])
+                    return Recorded(str(event.request_id), True)
+                row = (row[0] + 1, *row[1:])
+            connection.execute(_INSERT, row)
+        return Recorded(str(event.request_id), False)
 
     def record_many(
         self,
@@ -176,18 +182,20 @@ class Ledger:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
-    def _row(self, connection: sqlite3.Connection, event: Event) -> tuple[object, ...]:
-        check_call(event)
-        buckets = event.buckets
+    def _row(self, connection: sqlite3.Connection, event: Event) -> tuple[Any, ...]:
+        numbers = checked_numbers(event)
+        if event.request_id is not None and len(event.request_id) > LONGEST_ID:
+            check_names(requestId=event.request_id)
         reported = None if event.reported_cost is None else _pico(event.reported_cost)
+        request = event.request_id
         return (
-            event.request_id,
-            self._provider(connection, event.provider),
+            None if request is None else _key(event.provider, request),
+            request,
             milliseconds(event.at),
             self._session(connection, event),
             self._kind(connection, event),
-            band(buckets.prompt) if reported is None else REPORTED,
-            *msgspec.structs.astuple(buckets),
+            band(event.buckets.prompt) if reported is None else REPORTED,
+            *numbers,
             event.estimated_tokens,
             reported,
         )
@@ -256,24 +264,38 @@ def _name_id(
     return int(found[0])
 
 
-def _amend(connection: sqlite3.Connection, row: tuple[object, ...]) -> None:
+def _key(provider: str, request: str) -> int:
+    """A number for a request id of a provider: 63 bits, so that two rarely share one."""
+    digest = blake2b(f"{provider}\0{request}".encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest) & _KEY_MASK
+
+
+def _holder(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
+    """Who has the key: id, request, provider, reported, buckets."""
+    found = connection.execute(
+        f"SELECT event.id, request, provider.name, reported, {', '.join(BUCKETS)} "  # noqa: S608
+        "FROM event JOIN kind ON kind.id = event.kind JOIN provider ON provider.id = kind.provider "
+        "WHERE key = ?",
+        (key,),
+    ).fetchone()
+    return None if found is None else tuple(found)
+
+
+def _amend(
+    connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: tuple[Any, ...]
+) -> None:
     """Replace the numbers of an event by those of `row`, where they hold more output."""
-    with _nested(connection):
-        old = connection.execute(_FIND, row[:2]).fetchone()
-        first = 1 + len(_EVENT_COLUMNS) - len(BUCKETS)
-        stored, seen = old[first : first + len(BUCKETS)], row[first - 1 : first - 1 + len(BUCKETS)]
-        if _output(seen) <= _output(stored):
-            return
-        reported = row[-1] if row[-1] is not None else old[-1]
-        new_band = row[first - 2] if reported is None else REPORTED
-        connection.execute("DELETE FROM event WHERE id = ?", old[:1])
-        restored = (*old[: first - 1], new_band, *seen, old[-2], reported)
-        connection.execute(_RESTORE, restored)
+    seen = dict(zip(_COLUMNS, row, strict=True))
+    known = dict(zip(("reported", *BUCKETS), stored, strict=True))
+    if _output(seen) <= _output(known):
+        return
+    if seen["reported"] is None and known["reported"] is not None:
+        seen |= {"reported": known["reported"], "band": REPORTED}
+    connection.execute(_AMEND, (*(seen[name] for name in _AMENDED), event))
 
 
-def _output(buckets: tuple[object, ...]) -> int:
-    named = dict(zip(BUCKETS, buckets, strict=True))
-    return int(str(named["output"])) + int(str(named["reasoning"]))
+def _output(numbers: dict[str, Any]) -> int:
+    return int(numbers["output"] + numbers["reasoning"])
 
 
 @contextmanager

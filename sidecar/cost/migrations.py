@@ -1,7 +1,7 @@
 """The ledger's schema, as an ordered list of small steps and a table of those applied.
 
-Rollups are kept by triggers: whatever adds or removes an event changes both of them in the same
-transaction, so that sums and events cannot drift apart.
+Rollups are kept by triggers: whatever adds or changes an event changes them in the same
+transaction, so that sums and events cannot drift apart. Events are never removed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
+FOLD_EVERY = 4096
 
 BUCKETS = (
     "input",
@@ -90,17 +91,16 @@ def m001_names(connection: sqlite3.Connection) -> None:
 def m002_events(connection: sqlite3.Connection) -> None:
     """An event for each call. `at` is in ms since 1970; `reported` in USD * 10**12.
 
+    `key` stands for provider and request id: an index of numbers is a third of one of texts.
     There is no index on the time: a quarter-hour's rollup knows between which ids its events are.
     """
     columns = ", ".join(f"{name} INTEGER NOT NULL" for name in BUCKETS)
     connection.execute(
-        "CREATE TABLE event (id INTEGER PRIMARY KEY, request TEXT, provider INTEGER NOT NULL, "
+        "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
         "at INTEGER NOT NULL, session INTEGER NOT NULL, kind INTEGER NOT NULL, "
         f"band INTEGER NOT NULL, {columns}, estimated INTEGER, reported INTEGER)"
     )
-    connection.execute(
-        "CREATE UNIQUE INDEX event_request ON event (request, provider) WHERE request IS NOT NULL"
-    )
+    connection.execute("CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL")
     connection.execute(
         f"CREATE VIEW event_sums AS SELECT id, at, at / {QUARTER_MS} AS slot, "  # noqa: S608
         f"at / {DAY_MS} AS day, session, kind, band, {_PROMPT.format('')} AS prompt, "
@@ -111,57 +111,94 @@ def m002_events(connection: sqlite3.Connection) -> None:
     )
 
 
-def m003_rollups(connection: sqlite3.Connection) -> None:
-    """Sums by UTC quarter-hour (days of any time zone, prices by the clock) and by UTC day."""
+def m003_quarters(connection: sqlite3.Connection) -> None:
+    """Sums by UTC quarter-hour: the grain of every time zone, and of prices by the clock."""
     sums = ", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)
-    for table, unit, extra in (
-        ("quarter", "slot", ", first_event INTEGER NOT NULL, last_event INTEGER NOT NULL"),
-        ("daily", "day", ""),
-    ):
-        connection.execute(
-            f"CREATE TABLE {table} ({unit} INTEGER NOT NULL, session INTEGER NOT NULL, "
-            f"kind INTEGER NOT NULL, band INTEGER NOT NULL, {sums}{extra}, "
-            f"PRIMARY KEY ({unit}, session, kind, band)) WITHOUT ROWID"
-        )
-    _create_triggers(connection)
+    connection.execute(
+        "CREATE TABLE quarter (slot INTEGER NOT NULL, session INTEGER NOT NULL, "
+        f"kind INTEGER NOT NULL, band INTEGER NOT NULL, {sums}, "
+        "first_event INTEGER NOT NULL, last_event INTEGER NOT NULL, "
+        "PRIMARY KEY (slot, session, kind, band)) WITHOUT ROWID"
+    )
+    add, take = _to_quarter("NEW", "+"), _to_quarter("OLD", "-")
+    connection.execute(f"CREATE TRIGGER event_added AFTER INSERT ON event BEGIN {add}; END")
+    connection.execute(
+        f"CREATE TRIGGER event_changed AFTER UPDATE ON event BEGIN {take}; {add}; END"
+    )
 
 
-def _create_triggers(connection: sqlite3.Connection) -> None:
-    for event, row, sign in (("INSERT", "NEW", "+"), ("DELETE", "OLD", "-")):
-        quarter = _rollup("quarter", "slot", QUARTER_MS, row, sign)
-        daily = _rollup("daily", "day", DAY_MS, row, sign)
-        connection.execute(
-            f"CREATE TRIGGER event_{event.lower()} AFTER {event} ON event "
-            f"BEGIN {quarter}; {daily}; END"
-        )
+def m004_days(connection: sqlite3.Connection) -> None:
+    """Sums by UTC day, of the events up to `folded.upto`: each 4096th write brings it up to date.
+
+    Readers add the few events after it. A write of its own for each event would cost as much as
+    the event does.
+    """
+    sums = ", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)
+    connection.execute(
+        "CREATE TABLE daily (day INTEGER NOT NULL, session INTEGER NOT NULL, "
+        f"kind INTEGER NOT NULL, band INTEGER NOT NULL, {sums}, "
+        "PRIMARY KEY (day, session, kind, band)) WITHOUT ROWID"
+    )
+    connection.execute("CREATE TABLE folded (upto INTEGER NOT NULL)")
+    connection.execute("INSERT INTO folded (upto) VALUES (0)")
+    keys = "day, session, kind, band"
+    changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
+    connection.execute(
+        f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 BEGIN "  # noqa: S608
+        f"INSERT INTO daily ({keys}, {', '.join(SUMS)}) "
+        f"SELECT {keys}, {', '.join(f'sum({name})' for name in SUMS)} FROM event_sums "
+        f"WHERE id > (SELECT upto FROM folded) AND id <= NEW.id GROUP BY {keys} "
+        f"ON CONFLICT DO UPDATE SET {changes}; UPDATE folded SET upto = NEW.id; END"
+    )
+    add, take = _to_day("NEW", "+"), _to_day("OLD", "-")
+    connection.execute(
+        "CREATE TRIGGER event_changed_day AFTER UPDATE ON event "  # noqa: S608
+        f"WHEN OLD.id <= (SELECT upto FROM folded) BEGIN {take}; {add}; END"
+    )
 
 
-def _rollup(table: str, unit: str, milliseconds: int, row: str, sign: str) -> str:
-    """The statement that adds an event to a rollup, or takes it away again."""
+def _to_quarter(row: str, sign: str) -> str:
+    """The statement that adds an event to its quarter-hour, or takes it away again."""
+    extra = {"first_event": "min", "last_event": "max"}
+    changes = [f"{name} = {name} {sign} excluded.{name}" for name in SUMS]
+    changes += [f"{name} = {pick}({name}, excluded.{name})" for name, pick in extra.items()]
+    columns = ("slot", "session", "kind", "band", *SUMS, *extra)
+    values = (*_values(row, QUARTER_MS), f"{row}.id", f"{row}.id")
+    return _upsert("quarter", columns, values, changes)
+
+
+def _to_day(row: str, sign: str) -> str:
+    """The statement that adds an event to its day, or takes it away again."""
+    changes = [f"{name} = {name} {sign} excluded.{name}" for name in SUMS]
+    columns = ("day", "session", "kind", "band", *SUMS)
+    return _upsert("daily", columns, _values(row, DAY_MS), changes)
+
+
+def _upsert(
+    table: str, columns: tuple[str, ...], values: tuple[str, ...], changes: list[str]
+) -> str:
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(values)}) "  # noqa: S608
+        f"ON CONFLICT DO UPDATE SET {', '.join(changes)}"
+    )
+
+
+def _values(row: str, unit_ms: int) -> tuple[str, ...]:
+    """SQL for what one event adds to a rollup."""
     r = f"{row}."
-    values = [
+    return (
+        f"{r}at / {unit_ms}",
+        f"{r}session",
+        f"{r}kind",
+        f"{r}band",
         "1",
         *(r + name for name in BUCKETS),
         f"{r}estimated IS NOT NULL",
         f"coalesce({r}estimated, 0)",
         f"iif({r}estimated IS NULL, 0, {_PROMPT.format(r)})",
         f"coalesce({r}reported, 0)",
-    ]
-    columns = [*SUMS]
-    changes = [f"{name} = {name} {sign} excluded.{name}" for name in SUMS]
-    if table == "quarter":
-        columns += ["first_event", "last_event"]
-        values += [f"{r}id", f"{r}id"]
-        changes += [
-            "first_event = min(first_event, excluded.first_event)",
-            "last_event = max(last_event, excluded.last_event)",
-        ]
-    return (
-        f"INSERT INTO {table} ({unit}, session, kind, band, {', '.join(columns)}) "  # noqa: S608
-        f"VALUES ({r}at / {milliseconds}, {r}session, {r}kind, {r}band, {', '.join(values)}) "
-        f"ON CONFLICT DO UPDATE SET {', '.join(changes)}"
     )
 
 
 Step = Callable[["sqlite3.Connection"], None]
-MIGRATIONS: tuple[Step, ...] = (m001_names, m002_events, m003_rollups)
+MIGRATIONS: tuple[Step, ...] = (m001_names, m002_events, m003_quarters, m004_days)

@@ -13,11 +13,11 @@ import msgspec
 
 from sidecar.cost.days import SLOTS_A_DAY, slot_offsets
 from sidecar.cost.events import Buckets
-from sidecar.cost.migrations import BUCKETS, QUARTER_MS, SUMS
+from sidecar.cost.migrations import BUCKETS, DAY_MS, QUARTER_MS, SUMS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 END_MS = 253_402_300_800_000
 """The year 10000: the end of a range without one."""
@@ -76,6 +76,8 @@ class _Part(msgspec.Struct, frozen=True):
     source: str
     start: int
     end: int
+    after: int | None = None
+    """Only events with a greater id."""
 
 
 def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, str]]:
@@ -96,6 +98,9 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterato
     usual = _not_in(cut.by_clock | cut.by_prompt)
     for part in _parts(start, end, whole_days=day in ("0", _UTC)):
         yield from _select(connection, part, scope, cut, usual, day)
+        if part.source == "daily":
+            late = _not_folded(connection, part)
+            yield from _select(connection, late, scope, cut, usual, day)
     clocked = cut.by_clock - cut.by_prompt
     if clocked:
         for part in _parts(start, end, whole_days=False):
@@ -109,7 +114,10 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterato
 
 def _bounded(connection: sqlite3.Connection, scope: Scope) -> tuple[int, int]:
     """The scope's range without the emptiness before the first event and after the last."""
-    first, last = connection.execute("SELECT min(slot), max(slot) FROM quarter").fetchone()
+    # Two questions, because SQLite answers them by the index only when they come one by one.
+    first, last = connection.execute(
+        "SELECT (SELECT min(slot) FROM quarter), (SELECT max(slot) FROM quarter)"
+    ).fetchone()
     if first is None:
         return 0, 0
     return (
@@ -135,12 +143,19 @@ def _parts(start: int, end: int, *, whole_days: bool) -> Iterator[_Part]:
     yield from _filled(_Part("event_sums", last * QUARTER_MS, end))
 
 
+def _not_folded(connection: sqlite3.Connection, days: _Part) -> _Part:
+    """The events of those days that `daily` does not hold yet: the newest few thousand at most."""
+    (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
+    return _Part("event_sums", days.start * DAY_MS, days.end * DAY_MS, upto)
+
+
 def _filled(part: _Part) -> Iterator[_Part]:
     if part.start < part.end:
         yield part
 
 
 _UNITS = {"event_sums": "at", "quarter": "slot", "daily": "day"}
+_UNIT_MS = {"event_sums": 1, "quarter": QUARTER_MS, "daily": DAY_MS}
 _UTC = "utc"
 _UTC_DAYS = {"event_sums": "day", "quarter": f"slot / {SLOTS_A_DAY}", "daily": "day"}
 
@@ -160,7 +175,7 @@ def _select(
     keys = (
         "kind",
         "iif(band < 0, band, max(prompt - 1, 0))" if exact else "band",
-        _passed(cut.changes, _UTC_DAYS[part.source]),
+        _epoch(part, cut),
         f"slot % {SLOTS_A_DAY}" if clocked else "0",
         "session" if cut.sessions else "0",
         _UTC_DAYS[part.source] if day == _UTC else day,
@@ -184,7 +199,9 @@ def _conditions(
     connection: sqlite3.Connection, part: _Part, scope: Scope
 ) -> tuple[str, tuple[object, ...]]:
     where, values = "", tuple[object, ...]()
-    if part.source == "event_sums":
+    if part.after is not None:
+        where, values = " AND id > ?", (part.after,)
+    elif part.source == "event_sums":
         first, last = _events_between(connection, part)
         where, values = " AND id BETWEEN ? AND ?", (first, last)
     owner = _owner(scope)
@@ -210,9 +227,13 @@ def _owner(scope: Scope) -> tuple[str, tuple[str, ...]]:
     return f" AND session IN (SELECT id FROM session WHERE {where})", tuple(given.values())  # noqa: S608
 
 
-def _passed(changes: Sequence[int], day: str) -> str:
-    """SQL: how many of these days have come."""
-    return " + ".join(f"({day} >= {change:d})" for change in changes) or "0"
+def _epoch(part: _Part, cut: Cut) -> str:
+    """SQL: how many price changes had come. Those before the range are counted here."""
+    unit, day = _UNIT_MS[part.source], _UTC_DAYS[part.source]
+    first, last = part.start * unit // DAY_MS, (part.end * unit - 1) // DAY_MS
+    past = sum(change <= first for change in cut.changes)
+    ahead = (change for change in cut.changes if first < change <= last)
+    return " + ".join([str(past), *(f"({day} >= {change:d})" for change in ahead)])
 
 
 def _local_day(start: int, end: int, cut: Cut) -> str:
