@@ -34,7 +34,7 @@ def lines(text: str) -> list[tuple[int, int]]:
 
 
 def offset(text: str, position: Position, encoding: Encoding) -> int:
-    """The offset of a position: past a line its end, past the text its end, in a character its start."""
+    """The offset of a position: past a line or the text its end, in a character its start."""
     spans = lines(text)
     if position.line >= len(spans):
         return len(text)

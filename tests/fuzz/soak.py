@@ -11,9 +11,10 @@ import argparse
 import random
 import sys
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from sidecar.counting.engines import engine
+from sidecar.counting.engines.reference import Reference
 from sidecar.counting.incremental import document_tokens
 from sidecar.text.document import TextDocument
 from tests.fuzz import edits, oracle
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 EDITS_PER_DOCUMENT = 100
+ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 
 
 def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
-    """Edits one random document `wanted` times; returns its length. AssertionError on a difference."""
+    """Edits one random document `wanted` times; returns its length.
+
+    Raises AssertionError on a difference.
+    """
     rng = random.Random(seed)
     size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)
     piece = rng.choice((64, 256, 2_048, 16_384))
     doc = TextDocument(
         "untitled:soak",
         edits.document_text(rng, size),
-        encoding=cast("Encoding", rng.choice(("utf-8", "utf-16", "utf-32"))),
+        encoding=rng.choice(ENCODINGS),
         piece_characters=piece,
         edit_characters=max(16, piece // 16),
         spare_pieces=rng.choice((4, 64)),
@@ -45,7 +50,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
         assert doc.text == text, f"seed {seed}, edit {number}: the texts differ"
         for name in names:
             tokens = document_tokens(doc, engine(name))
-            full = engine(name, "reference").count_whole(text)
+            full = Reference(name).count_whole(text)
             assert tokens == full, f"seed {seed}, edit {number}, {name}: {tokens}, not {full}"
     return len(text)
 

@@ -21,7 +21,8 @@ _encodings: dict[str, tiktoken.Encoding] = {}
 # Unicode's White_Space without \r and \n, which is what \s means to tiktoken (Python's is wider).
 _BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _MANY_BLANKS = 100_000
-_LONG_BLANKS = re.compile(rf"[{_BLANK}]{{{_MANY_BLANKS},}}+(?![\r\n])")
+# The look-behind keeps the search linear: it is not tried again inside a run.
+_LONG_BLANKS = re.compile(rf"(?<![{_BLANK}])[{_BLANK}]{{{_MANY_BLANKS},}}+")
 
 
 class Reference:
@@ -63,6 +64,8 @@ class Reference:
         """
         total, start = 0, 0
         for run in _LONG_BLANKS.finditer(text):
+            if text.startswith(("\r", "\n"), run.end()):
+                continue
             last = run.end() == len(text)
             if last and r"\s++$" in self._vocabulary.pattern:
                 break
