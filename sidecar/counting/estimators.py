@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from sidecar.counting.heuristic import heuristic_units
+from sidecar.counting.heuristic import heuristic_tokens, heuristic_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,8 @@ class Heuristic:
     name = "heuristic"
 
     def estimate(self, text: str) -> int:
-        """Thousandths of tokens added up, then rounded up."""
-        return -(-heuristic_units(text) // 1000)
+        """Weights added up, then rounded."""
+        return heuristic_tokens(heuristic_units(text))
 
     def truncate(self, text: str, max_tokens: int) -> str:
         """The longest beginning that is estimated at no more than `max_tokens`."""
@@ -149,19 +149,6 @@ def _read_plugins() -> None:
 for _each in (Heuristic(), Whitespace(), Chars4()):
     register(_each)
 register(Heuristic(), "default")
-
-
-class Units:
-    """The heuristic's thousandths of a token, which add up over pieces of a text."""
-
-    name = "heuristic/1000"
-    method: Method = "estimate"
-    error_percent: float | None = None
-    cuts: Cuts = "lines"
-
-    def count(self, text: str) -> int:
-        """Thousandths of tokens."""
-        return heuristic_units(text)
 
 
 class Estimated:
