@@ -26,6 +26,8 @@ LINE = 160
 SCANNED = 4000
 """Characters at each end of a turn that are looked through."""
 DECISIONS_A_TURN = 3
+LINE_CHARACTERS_A_TOKEN = 8
+"""More than any text has: what is older than so many characters had no room anyway."""
 
 _DECIDED = re.compile(
     r"\b(decid\w+|decision|chose|chosen|agreed|conclu\w+|instead of|will|I'll|we'll|must|should|"
@@ -44,7 +46,7 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
     What was asked is told where there is room for it; where there is not even room for all
     outcomes and decisions, the latest stay. None where nothing can be told.
     """
-    lines = [line for turn in _named(turns) for line in _lines(*turn)]
+    lines = _latest_lines(turns, LINE_CHARACTERS_A_TOKEN * max_tokens)
     kept = [text for text, needed in lines if needed]
     for body in ([text for text, _ in lines], kept):
         text = "\n".join([HEAD, *body])
@@ -54,6 +56,17 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
     latest = counter.fit("\n".join(kept), max(0, room), "end").strip("\n")
     text = f"{HEAD}\n{latest}"
     return text if latest and counter.text(text).tokens <= max_tokens else None
+
+
+def _latest_lines(turns: Sequence[Turn], characters: int) -> list[tuple[str, bool]]:
+    """The lines of the latest turns, oldest first, as far as there could be room for them."""
+    blocks: list[list[tuple[str, bool]]] = []
+    for turn, results in reversed(list(_named(turns))):
+        if characters <= 0:
+            break
+        blocks.append(list(_lines(turn, results)))
+        characters -= sum(len(text) for text, needed in blocks[-1] if needed)
+    return [line for block in reversed(blocks) for line in block]
 
 
 def _named(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Part, str]]]]:

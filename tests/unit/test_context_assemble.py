@@ -1,0 +1,288 @@
+"""Assembling a request: caches, trimming in steps, packs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.context.assemble import Assembler, last_lines
+from sidecar.context.packs import PRESETS, render
+from sidecar.context.params import AssembleParams
+from sidecar.context.sections import Section, TextSource
+from sidecar.context.session import Session
+from sidecar.context.store import Conversation
+from tests.unit.context_fakes import FakeCounter
+
+if TYPE_CHECKING:
+    from sidecar.context.results import AssembleResult
+
+ORDER = ["prefix", "mandates", "context", "logs", "user"]
+LOGS = "".join(f"line {number}\n" for number in range(50))
+FULL: dict[str, Any] = {
+    "assistant": "You help.",
+    "identity": "I am I.",
+    "feedback": "Be short.",
+    "tools": ["read(path)", {"name": "write", "parameters": {"b": 1, "a": 2}}],
+    "mandates": ["never lie", "never delete"],
+    "context": "one\n\ntwo\nthree\n",
+    "logs": LOGS,
+    "user": "What now?",
+}
+
+
+class Bench:
+    """An assembler with its counter."""
+
+    def __init__(self, *sections: Section) -> None:
+        self.counter = FakeCounter()
+        self.assembler = Assembler()
+        self.sections = list(sections)
+
+    def __call__(self, **params: Any) -> AssembleResult:
+        asked = msgspec.convert(params, AssembleParams)
+        return self.assembler.assemble(asked, self.counter, self.sections, 100_000)
+
+    @property
+    def counted(self) -> int:
+        """How many texts were counted since this was last asked."""
+        number = len(self.counter.asked)
+        self.counter.asked.clear()
+        return number
+
+
+def texts(made: AssembleResult) -> dict[str, str]:
+    return {section.name: section.text for section in made.sections}
+
+
+def trimmed(made: AssembleResult) -> list[str]:
+    return [section.name for section in made.sections if section.trimmed]
+
+
+def section(name: str, text: str, **fields: Any) -> Section:
+    return Section(name=name, source=TextSource(text), **fields)
+
+
+def test_under_budget_nothing_changes() -> None:
+    made = Bench()(**FULL)
+    assert [one.name for one in made.sections] == ORDER
+    assert texts(made) == {
+        "prefix": "You help.\n\nI am I.\n\nBe short.\n\n"
+        'read(path)\n{"name": "write", "parameters": {"a": 2, "b": 1}}',
+        "mandates": "never lie\nnever delete",
+        "context": FULL["context"],
+        "logs": LOGS,
+        "user": "What now?",
+    }
+    assert made.tokens == sum(len(text) for text in texts(made).values())
+    assert (made.trim_level, made.fits, made.skipped, trimmed(made)) == (0, True, False, [])
+    assert len(made.prefix_hash) == 64
+
+
+def test_each_step_only_where_the_one_before_was_not_enough() -> None:
+    bench = Bench()
+    whole = bench(**FULL).tokens
+    five = "".join(f"line {number}\n" for number in range(45, 50))
+    after_logs = whole - len(LOGS) + len(five)
+    after_mandates = after_logs - len("never lie\nnever delete")
+    line = "[Context trimmed: 3 items]"
+    after_context = after_mandates - len(FULL["context"]) + len(line)
+
+    made = bench(**FULL, maxTokens=whole - 1)
+    assert (made.trim_level, made.tokens, trimmed(made)) == (1, after_logs, ["logs"])
+    assert texts(made)["logs"] == five
+
+    made = bench(**FULL, maxTokens=after_logs - 1)
+    assert (made.trim_level, made.tokens) == (2, after_mandates)
+    assert trimmed(made) == ["mandates", "logs"]
+    assert texts(made)["mandates"] == ""
+
+    made = bench(**FULL, maxTokens=after_mandates - 1)
+    assert (made.trim_level, made.tokens) == (3, after_context)
+    assert texts(made)["context"] == line
+    assert made.fits == (after_context <= after_mandates - 1)
+    assert texts(made)["prefix"] == texts(bench(**FULL))["prefix"]
+
+
+def test_a_prefix_alone_over_its_budget() -> None:
+    made = Bench()(assistant="You are a helpful assistant.", maxTokens=10)
+    assert (made.trim_level, made.fits) == (3, False)
+    assert texts(made) == {**dict.fromkeys(ORDER, ""), "prefix": "You are a helpful assistant."}
+    assert trimmed(made) == []
+
+
+@pytest.mark.parametrize("sensor", ["heartbeat", "delegation"])
+def test_sensors_that_ask_for_no_context(sensor: str) -> None:
+    bench = Bench(section("plan", "text"))
+    made = bench(sensor=sensor, user="tick", focus="f")
+    assert (made.skipped, made.context_cached, texts(made)["context"]) == (True, False, "")
+    assert texts(bench(sensor=sensor, context="given"))["context"] == ""
+    made = bench(sensor="chat", user="tick", focus="f")
+    assert (made.skipped, texts(made)["context"]) == (False, "## plan\n\ntext")
+
+
+def test_prefix_cache_hit_miss_and_reset() -> None:
+    conversation = Conversation(Session("s", FakeCounter()))
+
+    def ask(**params: Any) -> AssembleResult:
+        asked = msgspec.convert(params, AssembleParams)
+        return conversation.assembler.assemble(asked, conversation.session.counter, [], 1_000)
+
+    first = ask(assistant="a", tools=[{"name": "t", "x": 1}])
+    assert not first.prefix_cached
+    again = ask(assistant="a", tools=[{"x": 1, "name": "t"}], user="another question")
+    assert again.prefix_cached
+    assert (again.prefix_hash, again.sections[0]) == (first.prefix_hash, first.sections[0])
+    other = ask(assistant="b")
+    assert not other.prefix_cached
+    assert other.prefix_hash != first.prefix_hash
+    assert ask(assistant="a", tools=[{"name": "t", "x": 1}], mandates="new").prefix_cached
+    conversation.reset()
+    assert not ask(assistant="a", tools=[{"name": "t", "x": 1}]).prefix_cached
+
+
+def test_inputs_that_only_look_alike_share_no_prefix() -> None:
+    bench = Bench()
+    bench(assistant="a\n\nb")
+    assert not bench(assistant="a", identity="b").prefix_cached
+
+
+def test_context_is_rebuilt_when_its_keys_change_and_only_then() -> None:
+    bench = Bench(section("plan", "first"))
+    keys = {"focus": "f", "scope": "s", "memoryVersion": 1}
+    assert not bench(**keys).context_cached
+    bench.sections = [section("plan", "second")]
+    made = bench(**keys)
+    assert (made.context_cached, texts(made)["context"]) == (True, "## plan\n\nfirst")
+    for change in ({"focus": "g"}, {"scope": "t"}, {"memoryVersion": 2}, {"memoryVersion": "2"}):
+        keys |= change
+        assert not bench(**keys).context_cached
+        assert bench(**keys).context_cached
+    assert texts(bench(**keys))["context"] == "## plan\n\nsecond"
+
+
+def test_supplied_context_wins_and_is_kept() -> None:
+    bench = Bench(section("plan", "rendered"))
+    assert not bench(focus="f").context_cached
+    made = bench(focus="f", context="given")
+    assert (made.context_cached, texts(made)["context"]) == (False, "given")
+    assert bench(focus="f", context="given").context_cached
+    assert texts(bench(focus="f"))["context"] == "given"
+    assert not bench(focus="g", context="given").context_cached
+
+
+def test_a_skipped_request_leaves_the_kept_context_alone() -> None:
+    bench = Bench(section("plan", "text"))
+    bench(focus="f")
+    bench(focus="other", sensor="heartbeat")
+    assert bench(focus="f").context_cached
+
+
+def test_unchanged_inputs_count_nothing_again() -> None:
+    bench = Bench(section("plan", "p" * 50, cap=20))
+    for params in (FULL, {**FULL, "maxTokens": 200}, {**FULL, "context": None, "preset": "mind"}):
+        bench(**params)
+        assert bench.counted > 0
+        bench(**params)
+        assert bench.counted == 0
+    bench(**{**FULL, "user": "Another question"})
+    assert bench.counted == 1
+
+
+def test_items_are_the_sections_or_the_lines_supplied() -> None:
+    bench = Bench(section("a", "x" * 99), section("b", "y\n" * 99))
+    assert texts(bench(maxTokens=1))["context"] == "[Context trimmed: 2 items]"
+    made = bench(maxTokens=1, context="one\n \n\ntwo")
+    assert texts(made)["context"] == "[Context trimmed: 2 items]"
+
+
+@pytest.mark.parametrize(
+    ("logs", "kept"),
+    [
+        ("", ""),
+        ("a", "a"),
+        ("1\n2\n3\n4\n5", "1\n2\n3\n4\n5"),
+        ("1\n2\n3\n4\n5\n6", "2\n3\n4\n5\n6"),
+        ("1\n2\n3\n4\n5\n6\n", "2\n3\n4\n5\n6\n"),
+        ("1\r\n2\r\n3\r\n4\r\n5\r\n6\r\n", "2\r\n3\r\n4\r\n5\r\n6\r\n"),
+    ],
+)
+def test_the_last_five_lines(logs: str, kept: str) -> None:
+    assert last_lines(logs) == kept
+
+
+def test_sections_are_cut_to_their_caps_first() -> None:
+    bench = Bench(
+        section("start", "abcdefgh", cap=4, truncation="start"),
+        section("middle", "abcdefgh", cap=4),
+        section("end", "abcdefgh", cap=4, truncation="end"),
+        section("none", "abcdefgh", cap=0),
+        section("free", "abcdefgh"),
+    )
+    assert texts(bench())["context"] == (
+        "## start\n\nabcd\n\n## middle\n\nabgh\n\n## end\n\nefgh\n\n## free\n\nabcdefgh"
+    )
+
+
+def test_the_preset_mind() -> None:
+    caps = PRESETS["mind"].caps
+    assert (sum(caps.values()), PRESETS["mind"].total) == (8_000, 8_000)
+    bench = Bench(*(section(name, name[0] * 5_000) for name in caps))
+    made = bench(preset="mind")
+    context = texts(made)["context"]
+    assert len(context) <= 8_000
+    shown = dict(one.split("\n\n") for one in context.removeprefix("## ").split("\n\n## "))
+    assert list(shown) == list(caps)
+    sizes = {name: len(text) for name, text in shown.items()}
+    last = "configs_profiles"  # pays for the headings
+    assert sizes == {**caps, last: sizes[last]}
+    assert caps[last] - 150 < sizes[last] < caps[last]
+    own = render([section("intent_summary", "x" * 900, cap=500)], FakeCounter(), "mind")
+    assert own.count("x") == 500
+
+
+def test_what_is_over_a_pack_goes_by_priority() -> None:
+    sections = [
+        section("api_signatures", "a" * 2_200, priority=1),
+        section("extra", "e" * 3_000),
+        section("impl_snippets", "i" * 3_000, priority=2),
+        section("also", "o" * 2_000),
+    ]
+    made = render(sections, FakeCounter(), "mind")
+    assert len(made) == 8_000
+    assert [made.count(one) for one in ("a" * 2_200, "i" * 3_000, "o" * 2_000)] == [1, 1, 0]
+    assert made.count("e" * 2_000) == 1
+
+
+parts = st.text(alphabet="ab\n ", max_size=40)
+
+
+@given(parts, parts, parts, parts, parts, st.integers(0, 150))
+def test_any_request(
+    assistant: str, mandates: str, context: str, logs: str, said: str, limit: int
+) -> None:
+    bench = Bench()
+    params = {
+        "assistant": assistant,
+        "mandates": mandates,
+        "context": context,
+        "logs": logs,
+        "user": said,
+    }
+    made = bench(**params, maxTokens=limit)
+    assert made.tokens == sum(len(one.text) for one in made.sections)
+    assert made.fits == (made.tokens <= limit)
+    shown = texts(made)
+    assert (shown["prefix"], shown["user"]) == (assistant, said)
+    assert logs.endswith(shown["logs"])
+    assert shown["mandates"] == ("" if made.trim_level >= 2 else mandates)
+    if made.trim_level < 3:
+        assert made.fits
+        assert shown["context"] == context
+    bench.counter.asked.clear()
+    again = bench(**params, maxTokens=limit)
+    assert again.sections == made.sections
+    assert bench.counted == 0

@@ -1,0 +1,390 @@
+"""Plans by example: what goes first, what stays, what it costs, and taking it back."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.context.errors import ContextError
+from sidecar.context.occupancy import context_usage, occupancy
+from sidecar.context.plans import Plans
+from sidecar.context.store import Conversation
+from sidecar.context.summary import HEAD, summarise
+from sidecar.context.turns import NO_OUTPUT, Turn
+from sidecar.endpoints.usage import Usage
+from tests.unit.context_fakes import (
+    ENVELOPE,
+    PRIMING,
+    FakeCalibration,
+    FakeCounter,
+    calls,
+    output,
+    reply,
+    session,
+    user,
+    window,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.context.counter import Counter
+    from sidecar.counting.count import Measure
+
+
+class Forgetful(FakeCounter):
+    """Keeps no record of what it was asked."""
+
+    def text(self, text: str) -> Measure:
+        made = super().text(text)
+        self.asked.clear()
+        return made
+
+
+def exchange(number: int, size: int = 100) -> list[Turn]:
+    """A question, a tool call, its result, an answer."""
+    name = f"c{number}"
+    return [
+        user(f"q{number}" + "?" * size),
+        calls(name),
+        output(name, "r" * size),
+        reply(f"a{number}" + "!" * size),
+    ]
+
+
+def long_session(exchanges: int = 6) -> Plans:
+    made = session()
+    made.set_system("system")
+    for number in range(exchanges):
+        made.append(exchange(number))
+    return Plans(made)
+
+
+def indexes(plans: Plans, *, most: int, keep_turns: int = 4) -> list[int]:
+    return [one.index for one in plans.make(most, keep_turns=keep_turns).removed]
+
+
+def test_tool_outputs_go_before_dialogue_and_the_oldest_first() -> None:
+    plans = long_session()
+    whole = plans.make(10**6).tokens_before
+    assert indexes(plans, most=whole) == []
+    assert indexes(plans, most=whole - 1) == [1, 2]
+    assert indexes(plans, most=whole - 300) == [1, 2, 5, 6]
+    plan = plans.make(whole - 500)
+    assert [(one.index, one.reason) for one in plan.removed] == [
+        (0, "dialogue"),
+        (1, "toolOutput"),
+        (2, "toolOutput"),
+        (3, "dialogue"),
+        (5, "toolOutput"),
+        (6, "toolOutput"),
+    ]
+    assert plan.tokens_before - plan.tokens_after == sum(one.tokens for one in plan.removed)
+
+
+def test_the_last_turns_stay_even_if_it_does_not_fit() -> None:
+    plans = long_session()
+    plan = plans.make(10, keep_turns=4)
+    assert [one.index for one in plan.removed] == list(range(8))
+    assert not plan.fits
+    assert plan.reason is not None
+    assert "the last 4 user turns" in plan.reason
+    assert indexes(plans, most=10, keep_turns=0) == list(range(24))
+    assert indexes(plans, most=10, keep_turns=9) == []
+
+
+def test_a_pending_call_stays() -> None:
+    made = session(turns=[*exchange(0), user("q"), calls("p1", "p2"), output("p1")])
+    plan = Plans(made).make(0, keep_turns=0)
+    assert [one.index for one in plan.removed] == [0, 1, 2, 3, 4]
+    assert plan.messages == made.turns[5:]
+
+
+def test_what_a_vendor_would_refuse_goes_in_any_case() -> None:
+    turns = [
+        output("never called"),
+        user("q"),
+        calls("answered", "passed over", text="let me see"),
+        output("answered", ""),
+        Turn(role="assistant", content=""),
+        user("next"),
+    ]
+    plan = Plans(session(turns=turns)).make(10**6)
+    assert [(one.index, one.reason) for one in plan.removed] == [
+        (0, "orphan"),
+        (2, "orphan"),
+        (4, "empty"),
+    ]
+    assert plan.messages == [
+        turns[1],
+        calls("answered", text="let me see"),
+        output("answered", NO_OUTPUT),
+        turns[5],
+    ]
+    assert plan.fits
+
+
+def test_calls_without_ids_are_paired_by_order_and_name() -> None:
+    """Gemini and Ollama send none."""
+    asks = [
+        {"functionCall": {"name": "a", "args": {}}},
+        {"functionCall": {"name": "b", "args": {}}},
+    ]
+    answers = [
+        {"functionResponse": {"name": "b", "response": {"x": 1}}},
+        {"functionResponse": {"name": "a", "response": {"x": 2}}},
+    ]
+    gemini = [
+        user("q"),
+        Turn(role="model", content=asks),
+        Turn(role="user", content=answers),
+        user("and"),
+    ]
+    assert Plans(session(turns=gemini)).make(10**6).removed == []
+    gone = Plans(session(turns=gemini)).make(40, keep_turns=1).removed
+    assert [one.index for one in gone] == [1, 2]
+    ollama = [
+        user("q"),
+        Turn(role="assistant", tool_calls=[{"function": {"name": "a", "arguments": {}}}]),
+        Turn(role="tool", content="x", name="a"),
+        Turn(role="tool", content="too many", name="a"),
+    ]
+    removed = Plans(session(turns=ollama)).make(10**6).removed
+    assert [(one.index, one.reason) for one in removed] == [(3, "orphan")]
+
+
+def test_the_messages_are_as_they_were_sent() -> None:
+    turns = [Turn(role="user", content=[{"type": "text", "text": "q", "cache_control": {}}])]
+    made = session(turns=turns)
+    made.set_system("be kind")
+    plan = Plans(made).make(10**6)
+    assert plan.messages == [Turn(role="system", content="be kind"), *turns]
+
+
+class TestApply:
+    """Applying, applying again, taking back."""
+
+    def test_the_number_after_is_the_one_that_was_shown(self) -> None:
+        plans = long_session()
+        made = plans._session
+        made.append([reply("x")], Usage(input_tokens=3_000, output_tokens=9, prompt_tokens=3_000))
+        plan = plans.make(2_000)
+        assert (plan.tokens_before, occupancy(made).tokens) == (3_009, 3_009)
+        plans.apply(plan.plan_id)
+        assert occupancy(made).tokens == plan.tokens_after
+        assert context_usage(made, window()).compacted
+        made.append([user("y" * 10)])
+        assert occupancy(made).tokens == plan.tokens_after + 10 + ENVELOPE
+
+    def test_undo_brings_back_what_went_and_keeps_what_came(self) -> None:
+        plans = long_session()
+        made = plans._session
+        before, turns = occupancy(made).tokens, list(made.turns)
+        plans.apply(plans.make(500).plan_id)
+        made.append([user("since")])
+        assert plans.undo()
+        assert made.turns == [*turns, user("since")]
+        assert occupancy(made).tokens == before + 5 + ENVELOPE
+        assert not context_usage(made, window()).compacted
+        assert not plans.undo()
+
+    def test_undo_after_the_pruned_request_was_reported(self) -> None:
+        plans = long_session()
+        made = plans._session
+        plan = plans.make(500)
+        plans.apply(plan.plan_id)
+        made.append(
+            [user("go"), reply("on")], Usage(input_tokens=700, output_tokens=5, prompt_tokens=700)
+        )
+        assert occupancy(made).tokens == 705
+        plans.undo()
+        assert occupancy(made).tokens == 705 + plan.tokens_before - plan.tokens_after
+
+    def test_undo_after_a_model_switch_counts_anew(self) -> None:
+        plans = long_session()
+        made = plans._session
+        turns = list(made.turns)
+        plans.apply(plans.make(500).plan_id)
+        made.counter = FakeCounter("other", weight=2)
+        occupancy(made)
+        plans.undo()
+        assert made.turns == turns
+        both = session(FakeCounter("other", weight=2), turns)
+        both.set_system("system")
+        assert occupancy(made).tokens == occupancy(both).tokens
+
+    def test_turns_are_not_counted_again(self) -> None:
+        plans = long_session()
+        counter = plans._session.counter
+        assert isinstance(counter, FakeCounter)
+        counter.asked.clear()
+        plan = plans.make(500)
+        plans.apply(plan.plan_id)
+        occupancy(plans._session)
+        plans.undo()
+        occupancy(plans._session)
+        assert counter.asked.count("tool") == counter.asked.count("assistant") == 0
+
+    def test_a_plan_for_another_state_is_refused(self) -> None:
+        plans = long_session()
+        plan = plans.make(500)
+        plans._session.append([user("more")])
+        for plan_id in (plan.plan_id, "s1/99"):
+            with pytest.raises(ContextError) as raised:
+                plans.apply(plan_id)
+            assert raised.value.kind == "badParams"
+
+    def test_a_reset_forgets_plans(self) -> None:
+        conversation = Conversation(long_session()._session)
+        plan = conversation.plans.make(500)
+        conversation.plans.apply(plan.plan_id)
+        conversation.reset()
+        with pytest.raises(ContextError):
+            conversation.plans.apply(plan.plan_id)
+        assert not conversation.plans.undo()
+
+
+def test_what_breaking_the_vendors_cache_costs() -> None:
+    plans = long_session()
+    made = plans._session
+    cached = Usage(input_tokens=100, cache_read_tokens=900, prompt_tokens=1_000, output_tokens=5)
+    made.append([reply("x")], cached)
+    plan = plans.make(800)
+    assert plan.removed[0].index == 1
+    before = 6 + ENVELOPE + 102 + ENVELOPE
+    assert plan.cached_tokens_lost == 900 - before
+    assert plans.make(10**6).cached_tokens_lost == 0
+    plans.apply(plan.plan_id)
+    assert plans.make(10).cached_tokens_lost <= before
+
+
+def test_estimates_are_pruned_by_what_they_really_take() -> None:
+    made = session(FakeCounter(method="estimate", error_percent=10.0))
+    for number in range(8):
+        made.append(exchange(number))
+    plain, learned = Plans(made).make(3_000), FakeCalibration(1.5, 4, 2.0)
+    corrected = Plans(made).make(3_000, calibration=learned)
+    assert len(corrected.removed) > len(plain.removed)
+    assert corrected.tokens_before == occupancy(made, learned).tokens
+    assert corrected.tokens_after <= 3_000
+
+
+class TestSummary:
+    """The strategy `summarize`."""
+
+    def long(self) -> Plans:
+        made = session()
+        for number in range(6):
+            made.append(
+                [
+                    user(f"question {number} " + "?" * 300),
+                    calls(f"c{number}", name="run_tests"),
+                    output(f"c{number}", "noise\n" * 60 + f"{number} passed"),
+                    reply("Thinking aloud. " * 20 + f"We decided on option {number}."),
+                ]
+            )
+        return Plans(made)
+
+    def test_outcomes_and_decisions_stay_within_a_cap(self) -> None:
+        plans = self.long()
+        plan = plans.make(4_000, keep_turns=2, summarize=True)
+        assert plan.summary is not None
+        assert plan.fits
+        assert plan.tokens_after <= 4_000
+        assert "- run_tests: ok: 0 passed" in plan.summary
+        assert "- We decided on option 0." in plan.summary
+        assert len(plan.summary) <= 500
+        told = [turn for turn in plan.messages if turn.content == plan.summary]
+        assert [turn.role for turn in told] == ["user"]
+        plans.apply(plan.plan_id)
+        assert occupancy(plans._session).tokens == plan.tokens_after
+
+    def test_a_summary_of_a_summary_keeps_its_lines(self) -> None:
+        plans = self.long()
+        made = plans._session
+        plans.apply(plans.make(4_000, keep_turns=2, summarize=True).plan_id)
+        made.append([user("x" * 900), reply("y" * 900), user("z"), reply("!")])
+        again = plans.make(3_900, keep_turns=2, summarize=True)
+        assert again.summary is not None
+        assert "option 0" in again.summary
+        assert sum(HEAD in str(turn.content) for turn in again.messages) == 1
+
+    def test_a_summary_that_fails_is_left_out(self) -> None:
+        def broken(turns: object, counter: object, cap: object) -> str:
+            raise RuntimeError("SECRET")
+
+        plans = self.long()
+        plan = Plans(plans._session, broken).make(4_000, keep_turns=2, summarize=True)
+        assert plan.summary is None
+        assert plan.fits
+        assert plan.removed
+
+    def test_a_summary_that_is_too_long_is_left_out(self) -> None:
+        def talkative(turns: Sequence[Turn], counter: Counter, cap: int) -> str:
+            return "s" * (cap + 1)
+
+        plans = Plans(self.long()._session, talkative)
+        assert plans.make(4_000, keep_turns=2, summarize=True).summary is None
+
+    def test_nothing_to_prune_nothing_to_tell(self) -> None:
+        assert self.long().make(10**6, summarize=True).summary is None
+
+    def test_what_tools_gave(self) -> None:
+        turns = [
+            calls("a", name="build"),
+            output("a", "compiling\nerror: no such file\nexit 1"),
+            Turn(
+                role="user",
+                content=[{"type": "tool_result", "tool_use_id": "b", "is_error": True}],
+            ),
+            user("[please] " + "go on " * 100),
+        ]
+        told = summarise(turns, FakeCounter(), 10_000)
+        assert told is not None
+        head, build, failed, asked = told.splitlines()
+        assert head == HEAD
+        assert build == "- build: failed: error: no such file"
+        assert failed == "- tool: failed"
+        assert asked.startswith("- asked: [please] go on go on")
+        assert len(asked) < 180
+        without_question = summarise(turns, FakeCounter(), len(told) - 1)
+        assert without_question == "\n".join([head, build, failed])
+        assert summarise(turns, FakeCounter(), 60) == f"{HEAD}\n{(build + chr(10) + failed)[-33:]}"
+        assert summarise([user("q")], FakeCounter(), 5) is None
+
+
+def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
+    made = session(Forgetful())
+    for number in range(500):
+        made.append(exchange(number, size=400))
+    plans = Plans(made)
+    occupancy(made)
+    tracemalloc.start()
+    for most in range(20_000, 100_000, 8_000):
+        plan = plans.make(most, summarize=True)
+    plans.apply(plan.plan_id)
+    plans.undo()
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(made.turns) == 2_000
+    assert kept < 2_500_000
+    assert peak < 4_000_000
+
+
+def test_the_work_of_a_plan_grows_with_the_turns_and_no_faster() -> None:
+    def asked(exchanges: int) -> int:
+        plans = long_session(exchanges)
+        counter = plans._session.counter
+        assert isinstance(counter, FakeCounter)
+        counter.asked.clear()
+        plans.make(500, summarize=True)
+        return len(counter.asked)
+
+    assert asked(400) <= asked(20) + 2
+
+
+def test_the_priming_is_part_of_the_number() -> None:
+    made = session(turns=[user("x")])
+    assert Plans(made).make(10).tokens_before == 1 + ENVELOPE + PRIMING
