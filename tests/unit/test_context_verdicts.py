@@ -1,0 +1,211 @@
+"""Warnings once per crossing, the verdict before sending, and which session is the current one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sidecar.context.occupancy import context_usage, heaviest_tools, occupancy
+from sidecar.context.params import PreflightParams
+from sidecar.context.preflight import fitting, merged, preflight
+from sidecar.context.results import Alternative, PreflightResult, Reason
+from sidecar.context.session import Session
+from sidecar.context.store import SESSIONS_KEPT, Conversations
+from sidecar.context.thresholds import budget_message, crossed, level, severity
+from tests.unit.context_fakes import (
+    ENVELOPE,
+    PRIMING,
+    Clock,
+    FakeCounter,
+    calls,
+    output,
+    reply,
+    session,
+    user,
+    window,
+)
+
+WARN_AT = (0.8, 0.95)
+MODELS = [
+    Alternative(model="small", context_window=800),
+    Alternative(model="huge", context_window=1_000_000),
+    Alternative(model="large", context_window=200_000),
+    Alternative(model="large", context_window=200_000),
+    Alternative(model="fake-1", context_window=300_000),
+]
+
+
+class TestThresholds:
+    """80 and 95 % of what is usable."""
+
+    @pytest.mark.parametrize(
+        ("tokens", "reached", "shown"),
+        [(799, 0, "ok"), (800, 1, "warning"), (949, 1, "warning"), (950, 2, "error")],
+    )
+    def test_levels(self, tokens: int, reached: int, shown: str) -> None:
+        assert level(tokens, 1_000, WARN_AT) == reached
+        assert severity(tokens, 1_000, WARN_AT) == shown
+
+    def test_nothing_known_or_nothing_set_is_ok(self) -> None:
+        assert severity(None, 1_000, WARN_AT) == "ok"
+        assert severity(10**6, 1_000, ()) == "ok"
+
+    def test_once_per_crossing_and_armed_again_below(self) -> None:
+        made = session()
+        told = []
+        for size in (700, 100, 50, 20, 60, 30, 900):
+            made.append([user("x" * (size - ENVELOPE))])
+            usage = context_usage(made, window(1_200, 200))
+            told.append((usage.tokens, crossed(made, usage, WARN_AT)))
+        assert told == [
+            (703, False),
+            (803, True),
+            (853, False),
+            (873, False),
+            (933, False),
+            (963, True),
+            (1_863, False),
+        ]
+        made.reset()
+        assert not crossed(made, context_usage(made, window(1_200, 200)), WARN_AT)
+        made.append([user("x" * 999)])
+        assert crossed(made, context_usage(made, window(1_200, 200)), WARN_AT)
+
+    def test_should_prune_turns_true_past_the_last_threshold(self) -> None:
+        made = session(turns=[user("x" * (950 - ENVELOPE - PRIMING))])
+        assert context_usage(made, window(1_200, 200)).should_prune is False
+        made.append([user("")])
+        assert context_usage(made, window(1_200, 200)).should_prune is True
+
+    def test_the_message_offers_what_could_be_done_only_over_the_window(self) -> None:
+        made = session(FakeCounter(method="estimate"), [user("x" * 1_000)])
+        offers = {"alternatives": MODELS[2:3], "heaviest": [("search", 900)]}
+        near = budget_message(context_usage(made, window(1_300, 0)), **offers)  # type: ignore[arg-type]
+        assert near == "The context holds ~1,007 of 1,300 usable tokens (77%) of fake-1."
+        over = budget_message(context_usage(made, window(1_000, 0)), **offers)  # type: ignore[arg-type]
+        assert "It would fit: large (200,000)." in over
+        assert "The heaviest tool schemas: search (900)." in over
+
+
+def ask(made: Session, limit: int = 1_000, **params: Any) -> PreflightResult:
+    asked = msgspec.convert(params, PreflightParams)
+    return preflight(made, window(limit, 100), asked, models=MODELS, warn_at=WARN_AT)
+
+
+class TestPreflight:
+    """Whether what is about to be sent fits."""
+
+    def test_what_is_to_be_sent_is_added_to_the_occupancy(self) -> None:
+        made = session(turns=[user("x" * 100)])
+        told = ask(made, text="y" * 50, turns=[{"role": "user", "content": "z" * 10}])
+        assert told.prompt_tokens == 160 + 3 * ENVELOPE + PRIMING
+        assert told.available == 900 - told.prompt_tokens
+        assert (told.verdict, told.fits, told.reasons, told.alternatives) == ("ok", True, [], [])
+        assert occupancy(made).tokens == 107
+
+    def test_an_empty_session_can_be_asked(self) -> None:
+        assert ask(session()).prompt_tokens == 0
+        assert ask(session(), text="x").prompt_tokens == 1 + ENVELOPE + PRIMING
+
+    @pytest.mark.parametrize(
+        ("size", "verdict", "fits", "kinds"),
+        [
+            (848, "ok", True, []),
+            (849, "warn", True, ["budget"]),
+            (893, "warn", True, ["budget"]),
+            (894, "warn", False, ["window", "fallback"]),
+            (993, "warn", False, ["window", "fallback"]),
+            (994, "refuse", False, ["window", "fallback"]),
+        ],
+    )
+    def test_verdicts(self, size: int, verdict: str, fits: bool, kinds: list[str]) -> None:
+        told = ask(session(), text="x" * size)
+        assert (told.verdict, told.fits) == (verdict, fits)
+        assert [reason.kind for reason in told.reasons] == kinds
+
+    def test_an_output_that_has_no_room_does_not_fit(self) -> None:
+        told = ask(session(), text="x" * 493, maxOutputTokens=500)
+        assert (told.fits, told.verdict) == (True, "ok")
+        told = ask(session(), text="x" * 494, maxOutputTokens=500)
+        assert (told.fits, told.verdict, told.reasons[0].kind) == (False, "warn", "output")
+
+    def test_models_that_would_hold_it_and_tools_that_weigh_most(self) -> None:
+        made = session()
+        made.set_tools(
+            [
+                {"name": "light"},
+                {"type": "function", "function": {"name": "heavy", "description": "d" * 900}},
+            ]
+        )
+        told = ask(made)
+        assert [one.model for one in told.alternatives] == ["large", "huge"]
+        assert heaviest_tools(made, 1)[0][0] == "heavy"
+        assert "heavy" in told.reasons[-1].message
+
+    def test_a_window_must_hold_it_with_its_reserve(self) -> None:
+        found = fitting(MODELS, 701, "other", 100)
+        assert [one.model for one in found] == ["large", "fake-1", "huge"]
+        assert fitting(MODELS, 700, "other", 100)[0].model == "small"
+
+    def test_a_tool_whose_result_would_not_fit_is_deferred(self) -> None:
+        made = session(turns=[user("x" * 300)])
+        call = {"name": "read", "expectedTokens": 593}
+        assert not ask(made, pendingToolCall=call).defer_tool
+        told = ask(made, pendingToolCall={**call, "expectedTokens": 594})
+        assert (told.defer_tool, told.verdict, told.fits) == (True, "warn", True)
+        assert told.reasons[0].kind == "tool"
+
+    def test_a_tool_is_expected_to_give_what_it_gave_before(self) -> None:
+        made = session(turns=[calls("c1"), output("c1", "r" * 400), user("again")])
+        assert ask(made, pendingToolCall={"name": "read"}).defer_tool
+        assert not ask(made, pendingToolCall={"name": "write"}).defer_tool
+
+    def test_the_graver_verdict_counts(self) -> None:
+        told = ask(session(), text="x" * 849)
+        cap = [Reason(kind="cap", message="over the hard cap")]
+        both = merged(told, "refuse", cap)
+        assert both.verdict == "refuse"
+        assert [reason.kind for reason in both.reasons] == ["budget", "cap"]
+        assert merged(told, "ok", []).verdict == "warn"
+
+
+class TestWhichSession:
+    """The most recently updated, where protocol outranks a transcript for 30 minutes."""
+
+    def test_protocol_outranks_for_30_minutes(self) -> None:
+        clock = Clock()
+        known = Conversations(clock)
+        assert known.current() is None
+        mine = known.open(None, FakeCounter)
+        assert mine.session.id == "default"
+        clock.on(minutes=10)
+        agent = known.add(Session("t", FakeCounter(), source="claude-code", now=clock))
+        assert known.current() is mine
+        clock.on(minutes=20)
+        assert known.get(None) is mine
+        clock.on(seconds=1)
+        assert known.current() is agent
+        mine.session.touch()
+        assert known.current() is mine
+
+    def test_the_most_recently_updated(self) -> None:
+        clock = Clock()
+        known = Conversations(clock)
+        first, second = known.open("a", FakeCounter), known.open("b", FakeCounter)
+        assert known.current() is second
+        clock.on(seconds=1)
+        first.session.append([reply("x")])
+        assert known.open(None, FakeCounter) is first
+        assert (known.get("b"), known.get("c")) == (second, None)
+
+    def test_the_oldest_go_when_there_are_too_many(self) -> None:
+        clock = Clock()
+        known = Conversations(clock)
+        for number in range(SESSIONS_KEPT + 5):
+            clock.on(seconds=1)
+            known.open(f"s{number}", FakeCounter)
+        assert len(list(known)) == SESSIONS_KEPT
+        assert known.get("s4") is None
+        assert known.get("s5") is not None
