@@ -10,18 +10,32 @@ from pygls.protocol import default_converter
 
 from sidecar import __version__
 from sidecar.server.features import (
+    code_actions,
     configuration,
     counting,
+    diagnostics,
     documents,
     hover,
     inlay_hints,
     workspaces,
 )
 from sidecar.server.features.configuration import Configuration
+from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.protocol import SidecarProtocol
 from sidecar.workspace.services import Services
+
+FEATURES = (
+    workspaces,
+    configuration,
+    documents,
+    counting,
+    hover,
+    inlay_hints,
+    diagnostics,
+    code_actions,
+)
 
 
 class SidecarServer(LanguageServer):
@@ -40,6 +54,7 @@ class SidecarServer(LanguageServer):
             text_document_sync_kind=types.TextDocumentSyncKind.Incremental,
         )
         self.status = StatusBoard(self)
+        self.diagnostics = Diagnostics(self)
         self.configuration = Configuration(self)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
@@ -54,6 +69,6 @@ class SidecarServer(LanguageServer):
 def create_server(services: Services | None = None) -> SidecarServer:
     """A new server with every feature; `services` lets a test bring its own."""
     server = SidecarServer(services or Services())
-    for feature in (workspaces, configuration, documents, counting, hover, inlay_hints):
+    for feature in FEATURES:
         feature.register(server)
     return server

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sidecar.budget.rules import Rules
 from sidecar.config.resolve import Loaded
 from sidecar.config.settings import Settings
 
@@ -20,10 +21,16 @@ class Workspace:
     uri: str | None
     path: Path | None
     loaded: Loaded = field(default_factory=lambda: Loaded(Settings(), (), {}))
+    rules: Rules = field(default_factory=lambda: Rules(Settings()))
+    """The budgets of these settings, compiled."""
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The editor's section `tokenSidecar`, as it last answered."""
     chosen_model: str | None = None
     """The model that the person picked for this session; it wins over the settings."""
+
+    def take(self, loaded: Loaded, rules: Rules) -> None:
+        """Put newly read settings in force."""
+        self.loaded, self.rules = loaded, rules
 
     @property
     def settings(self) -> Settings:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tests.protocol.client import Client
-
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.protocol.client import Client
 
 
 async def model_of(client: Client) -> str:
@@ -51,6 +51,13 @@ async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) 
     (tmp_path / ".token-sidecar.toml").write_text('model = 5\n[[budget]\nfiles = "x"\n')
     await bare.initialize(root=tmp_path.as_uri())
     assert await model_of(bare) == "gpt-5"
+    told = await bare.take("textDocument/publishDiagnostics")
+    assert told["uri"].endswith("/.token-sidecar.toml")
+    assert [d["range"]["start"]["line"] for d in told["diagnostics"]] == [1, 0]
+    assert "model" in told["diagnostics"][1]["message"]
+    (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
+    mended = await bare.take("textDocument/publishDiagnostics")
+    assert mended["diagnostics"] == []
 
 
 async def test_an_inner_root_wins_by_whole_path_parts(bare: Client, tmp_path: Path) -> None:

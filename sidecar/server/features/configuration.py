@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from sidecar.config.load import load
+from sidecar.budget.rules import Rules
+from sidecar.config.load import Loaded, load
 from sidecar.config.paths import watched_paths
 from sidecar.counting import catalogue
 from sidecar.server.errors import log_defect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from sidecar.server.server import SidecarServer
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 SECTION = "tokenSidecar"
 CLIENT_SECONDS = 3.0
 """How long the editor may take to say its settings; what it says later is taken then."""
+POLL_MILLISECONDS = 2_000
 START_SECONDS = 0.5
 """Watching starts a little later: its import would stand in the way of the first count."""
 
@@ -41,6 +44,8 @@ class Configuration:
         self._watcher: asyncio.Task[None] | None = None
         self._watched: set[Path] = set()
         self._initialized = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._times: dict[Path, tuple[int, int] | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def initialized(self) -> None:
@@ -69,11 +74,16 @@ class Configuration:
 
     async def _reload(self) -> None:
         services = self._services
-        await asyncio.gather(*(self._load(workspace) for workspace in services.roots))
+        async with self._lock:
+            paths = {path for root in services.roots for path in watched_paths(root.path)}
+            # Times before contents: a file that changes in between is read once more.
+            self._times = await services.counting.run(partial(_times, paths))
+            await asyncio.gather(*(self._load(workspace) for workspace in services.roots))
         services.configured.set()
         self._server.status.all_changed()
+        self._server.diagnostics.all_changed()
         self._spawn(self._load_catalogue())
-        self._watch({path for root in services.roots for path in watched_paths(root.path)})
+        self._watch(paths)
 
     async def _load_catalogue(self) -> None:
         """Windows come after the first counts: importing their list takes most of a second."""
@@ -85,8 +95,8 @@ class Configuration:
 
     async def _load(self, workspace: Workspace) -> None:
         workspace.editor = await self._editor_section(workspace)
-        work = partial(load, workspace.path, workspace.editor)
-        workspace.loaded = await self._services.counting.run(work)
+        work = partial(_read, workspace.path, workspace.editor)
+        workspace.take(*await self._services.counting.run(work))
         for problem in workspace.loaded.problems:
             logger.warning("configuration: %s", problem)
 
@@ -130,8 +140,36 @@ class Configuration:
         def ours(_change: object, path: str) -> bool:
             return path in names
 
-        async for _ in awatch(*folders, watch_filter=ours, recursive=False, debounce=100):
-            self.reload()
+        # The time-out finds what changed before watching began, and on file systems that tell
+        # nothing: the files' times are compared each time.
+        watching = awatch(
+            *folders,
+            watch_filter=ours,
+            recursive=False,
+            debounce=100,
+            rust_timeout=POLL_MILLISECONDS,
+            yield_on_timeout=True,
+        )
+        async for _ in watching:
+            if await self._services.counting.run(partial(_times, paths)) != self._times:
+                self.reload()
+
+
+def _times(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
+    """What tells that a file is another: its time and size; None where there is none."""
+    found: dict[Path, tuple[int, int] | None] = {}
+    for path in paths:
+        try:
+            stat = path.stat()
+            found[path] = (stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            found[path] = None
+    return found
+
+
+def _read(path: Path | None, editor: Any) -> tuple[Loaded, Rules]:
+    loaded = load(path, editor)
+    return loaded, Rules(loaded.settings)
 
 
 def register(server: SidecarServer) -> None:

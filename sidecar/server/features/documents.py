@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
-    services, status = server.services, server.status
+    services, status, diagnostics = server.services, server.status, server.diagnostics
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def did_open(params: types.DidOpenTextDocumentParams) -> None:
@@ -25,6 +25,7 @@ def register(server: SidecarServer) -> None:
             item.uri, item.text, item.version, services.encoding, str(item.language_id)
         )
         status.opened(item.uri)
+        diagnostics.changed(item.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(params: types.DidChangeTextDocumentParams) -> None:
@@ -39,9 +40,11 @@ def register(server: SidecarServer) -> None:
         finally:
             document.version = params.text_document.version
             status.changed(uri)
+            diagnostics.changed(uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: types.DidCloseTextDocumentParams) -> None:
         uri = params.text_document.uri
         services.documents.pop(uri, None)
         status.closed(uri)
+        diagnostics.closed(uri)

@@ -16,6 +16,7 @@ from sidecar.counting.incremental import Stopped
 from sidecar.server.errors import log_defect
 from sidecar.workspace.counting import INLINE_CHARACTERS
 from sidecar.workspace.status import StatusUpdate, document_severity, document_status
+from sidecar.workspace.verdicts import relative_name, tightest
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Count
@@ -108,7 +109,8 @@ class StatusBoard:
     def _send(self, uri: str, count: Count) -> None:
         entry = self._entries[uri]
         workspace = self._services.roots.of_document(uri)
-        shown = document_status(count, None, workspace.settings.status.show)
+        rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
+        shown = document_status(count, tightest(rules), workspace.settings.status.show)
         update = StatusUpdate(
             workspace=workspace.uri,
             uri=uri,

@@ -22,6 +22,7 @@ def register(server: SidecarServer) -> None:
             services.roots.add(uri)
         default = services.roots.default
         services.encoding = _encoding(params.capabilities)
+        server.diagnostics.choose(params.capabilities)
         _take_options(server, params.initialization_options)
         server.configuration.reload()
         services.counting.load(services.tokenizers(default).for_model(default.model))

@@ -1,0 +1,154 @@
+"""Fixes for budgets: each one versioned WorkspaceEdit, undone in one step."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from sidecar.server.convert import from_position
+from sidecar.server.features.diagnostics import SOURCE
+from sidecar.text.document import TextDocument
+from sidecar.workspace.fixing import Proposal, proposals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sidecar.budget.finding import Finding
+    from sidecar.budget.scopes import TextEdit
+    from sidecar.server.server import SidecarServer
+    from sidecar.workspace.fixing import Target
+
+ANNOTATION = "token-sidecar"
+
+Change = types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.DeleteFile
+
+
+def register(server: SidecarServer) -> None:
+    """Register the handlers."""
+    options = types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix])
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)
+    async def code_actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        if not _wanted(params.context.only):
+            return []
+        uri = params.text_document.uri
+        services = server.services
+        taken, found = await server.diagnostics.findings(uri)
+        document = services.document(uri)
+        if taken is None or document.version != taken.version:
+            return []
+        touched = [finding for finding in found if _touches(document, finding, params.range)]
+        workspace = services.roots.of_document(uri)
+        work = partial(
+            proposals,
+            taken,
+            touched,
+            workspace,
+            services.tokenizers(workspace),
+            document.language_id,
+        )
+        made = await services.counting.run(work)
+        builder = _Builder(server, document, params.context.diagnostics)
+        return [action for proposal in made for action in builder.actions(proposal)]
+
+
+def _wanted(only: Sequence[types.CodeActionKind | str] | None) -> bool:
+    """Whether the kinds that a client asks for have room for quick fixes."""
+    kinds = [str(getattr(kind, "value", kind)) for kind in only or ["quickfix"]]
+    return any(kind in ("", "quickfix") for kind in kinds)
+
+
+def _touches(document: TextDocument, finding: Finding, span: types.Range) -> bool:
+    start = document.position_at(finding.start)
+    end = document.position_at(finding.end)
+    first, last = span.start, span.end
+    return (first.line, first.character) <= (end.line, end.character) and (
+        start.line,
+        start.character,
+    ) <= (last.line, last.character)
+
+
+class _Builder:
+    """Turns proposals into code actions of one document at one version."""
+
+    def __init__(
+        self,
+        server: SidecarServer,
+        document: TextDocument,
+        diagnostics: Sequence[types.Diagnostic],
+    ) -> None:
+        self._server = server
+        self._document = document
+        self._diagnostics = [d for d in diagnostics if d.source == SOURCE]
+        workspace = server.client_capabilities.workspace
+        self._abilities = workspace.workspace_edit if workspace else None
+
+    def actions(self, proposal: Proposal) -> Iterator[types.CodeAction]:
+        """The action, and for a fit its preview where the client can show one."""
+        if proposal.new_file is not None and not self._creates_files():
+            return
+        yield self._action(proposal, preview=False)
+        if proposal.kind == "fit" and self._previews():
+            yield self._action(proposal, preview=True)
+
+    def _action(self, proposal: Proposal, *, preview: bool) -> types.CodeAction:
+        title = f"{proposal.title} (preview)" if preview else proposal.title
+        return types.CodeAction(
+            title=title,
+            kind=types.CodeActionKind.QuickFix,
+            diagnostics=self._diagnostics or None,
+            is_preferred=True if proposal.preferred and not preview else None,
+            edit=self._edit(proposal, title, preview=preview),
+        )
+
+    def _edit(self, proposal: Proposal, title: str, *, preview: bool) -> types.WorkspaceEdit:
+        changes: list[Change] = []
+        if proposal.new_file is not None:
+            changes += _new_file(proposal.new_file)
+        changes.append(self._text_edit(proposal.target, proposal.edits, preview=preview))
+        annotations = None
+        if preview:
+            annotations = {ANNOTATION: types.ChangeAnnotation(title, needs_confirmation=True)}
+        return types.WorkspaceEdit(document_changes=changes, change_annotations=annotations)
+
+    def _text_edit(
+        self, target: Target | None, edits: Sequence[TextEdit], *, preview: bool
+    ) -> types.TextDocumentEdit:
+        document, version = self._document, self._document.version
+        if target is not None:
+            open_one = self._server.services.documents.get(target.uri)
+            version = open_one.version if open_one is not None else None
+            document = TextDocument(target.uri, target.text, version, document.encoding)
+        identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, version)
+        made = [_one(document, edit, preview=preview) for edit in edits]
+        return types.TextDocumentEdit(identifier, made)
+
+    def _creates_files(self) -> bool:
+        operations = (self._abilities and self._abilities.resource_operations) or []
+        return types.ResourceOperationKind.Create in operations
+
+    def _previews(self) -> bool:
+        return bool(self._abilities and self._abilities.change_annotation_support)
+
+
+def _one(
+    document: TextDocument, edit: TextEdit, *, preview: bool
+) -> types.TextEdit | types.AnnotatedTextEdit:
+    start, end = document.position_at(edit.start), document.position_at(edit.end)
+    span = types.Range(from_position(start), from_position(end))
+    if preview:
+        return types.AnnotatedTextEdit(ANNOTATION, span, edit.text)
+    return types.TextEdit(span, edit.text)
+
+
+def _new_file(target: Target) -> list[Change]:
+    start = types.Position(0, 0)
+    identifier = types.OptionalVersionedTextDocumentIdentifier(target.uri, None)
+    edit = types.TextEdit(types.Range(start, start), target.text)
+    options = types.CreateFileOptions(overwrite=False, ignore_if_exists=False)
+    return [
+        types.CreateFile(target.uri, options=options),
+        types.TextDocumentEdit(identifier, [edit]),
+    ]

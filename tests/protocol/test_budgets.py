@@ -1,0 +1,213 @@
+"""Budgets as diagnostics, and fixes that bring a document under them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.text.document import TextDocument
+from sidecar.text.positions import Position, Range
+from tests.protocol.client import Client, edit
+from tests.truth import encoding, truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUDGET = '[[budget]]\nfiles = "*.md"\nmax-tokens = 20\nsections = { "Notes" = 12 }\n'
+LINES = [
+    "日本語のテキスト、絵文字🙂\r\n",
+    "plain words, and more of them\r\n",
+    "👩‍👩‍👧 family é\r\n",
+]
+LONG = "# Top\r\n" + "".join(LINES) * 4
+CHANGES = {
+    "workspaceEdit": {
+        "documentChanges": True,
+        "resourceOperations": ["create"],
+        "changeAnnotationSupport": {"groupsOnLabel": True},
+    }
+}
+
+
+class Workspace:
+    """A client in a folder with a budget."""
+
+    def __init__(self, client: Client, folder: Path, chosen: str) -> None:
+        self.client = client
+        self.folder = folder
+        self.encoding: Any = chosen
+        self.uri = (folder / "AGENTS.md").as_uri()
+
+    async def diagnostics(self, version: int) -> list[dict[str, Any]]:
+        told = await self.client.take(
+            "textDocument/publishDiagnostics", lambda p: p["version"] == version
+        )
+        found: list[dict[str, Any]] = told["diagnostics"]
+        return found
+
+    async def actions(self, found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        actions = await self.client.request(
+            "textDocument/codeAction",
+            {
+                "textDocument": {"uri": self.uri},
+                "range": found[0]["range"],
+                "context": {"diagnostics": found},
+            },
+        )
+        return {action["title"]: action for action in actions}
+
+    def applied(self, text: str, action: dict[str, Any]) -> str:
+        """The text after an action's edits of this document, as a client applies them."""
+        document = TextDocument(self.uri, text, 1, self.encoding)
+        for change in action["edit"]["documentChanges"]:
+            if change.get("textDocument", {}).get("uri") != self.uri:
+                continue
+            for item in reversed(change["edits"]):
+                document.apply(_span(item["range"]), item["newText"])
+        return document.text
+
+
+def _span(span: dict[str, Any]) -> Range:
+    start, end = span["start"], span["end"]
+    return Range(
+        Position(start["line"], start["character"]), Position(end["line"], end["character"])
+    )
+
+
+@pytest.fixture(params=["utf-8", "utf-16", "utf-32"])
+async def workspace(request: Any, bare: Client, tmp_path: Path) -> Workspace:
+    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
+    await bare.initialize(
+        root=tmp_path.as_uri(),
+        capabilities={
+            "general": {"positionEncodings": [request.param]},
+            "textDocument": {"publishDiagnostics": {}},
+            "workspace": CHANGES,
+        },
+    )
+    bare.ignore("status/update")
+    return Workspace(bare, tmp_path, request.param)
+
+
+async def test_over_the_budget_from_the_first_token_past_it(workspace: Workspace) -> None:
+    workspace.client.open(LONG, workspace.uri)
+    (found,) = await workspace.diagnostics(1)
+    tokens = truth(LONG)
+    assert found["message"] == (
+        f"AGENTS.md is {tokens} tokens, {tokens - 20} over its budget of 20 (gpt-5, exact)"
+    )
+    assert (found["code"], found["source"], found["severity"]) == (
+        "budget-exceeded",
+        "token-sidecar",
+        1,
+    )
+    document = TextDocument("", LONG, 1, workspace.encoding)
+    span = _span(found["range"])
+    start = document.offset_at(span.start)
+    assert document.offset_at(span.end) == len(LONG)
+    prefix = encoding().decode(encoding().encode_ordinary(LONG)[:20])
+    assert LONG[:start] == prefix.rstrip("\ufffd")
+
+
+async def test_gone_as_soon_as_it_is_under(workspace: Workspace) -> None:
+    client = workspace.client
+    client.open("# Top\r\n", workspace.uri)
+    client.change(edit((1, 0), (1, 0), LONG), uri=workspace.uri)
+    assert len(await workspace.diagnostics(2)) == 1
+    client.change({"text": "# Top\r\n"}, uri=workspace.uri)
+    assert await workspace.diagnostics(3) == []
+
+
+async def test_each_fit_brings_it_under_and_keeps_the_final_newline(workspace: Workspace) -> None:
+    workspace.client.open(LONG, workspace.uri)
+    actions = await workspace.actions(await workspace.diagnostics(1))
+    fits = [title for title in actions if title.startswith("Fit to budget")]
+    assert fits[0] == "Fit to budget: keep the start"
+    assert len(fits) == 6, "three ways, and a preview of each"
+    for title in fits:
+        fitted = workspace.applied(LONG, actions[title])
+        assert 0 < truth(fitted) <= 20
+        assert fitted.endswith("\r\n")
+        asks = "changeAnnotations" in actions[title]["edit"]
+        assert asks == title.endswith("(preview)"), "only the preview variant asks"
+
+
+async def test_a_section_over_its_own_budget(workspace: Workspace) -> None:
+    text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 2
+    workspace.client.open(text, workspace.uri)
+    found = await workspace.diagnostics(1)
+    section = next(d for d in found if d["data"]["section"])
+    assert section["message"].startswith("A > Notes in AGENTS.md is ")
+    assert section["data"]["budget"] == 12
+    assert section["range"]["start"]["line"] >= 2
+
+
+async def test_raising_the_budget_edits_the_project_file(workspace: Workspace) -> None:
+    workspace.client.open(LONG, workspace.uri)
+    actions = await workspace.actions(await workspace.diagnostics(1))
+    title = next(title for title in actions if title.startswith("Raise the budget"))
+    (change,) = actions[title]["edit"]["documentChanges"]
+    assert change["textDocument"]["uri"].endswith("/.token-sidecar.toml")
+    file = TextDocument("", BUDGET, 1, workspace.encoding)
+    for item in change["edits"]:
+        file.apply(_span(item["range"]), item["newText"])
+    assert file.text.splitlines()[2].startswith("max-tokens = ")
+    (workspace.folder / ".token-sidecar.toml").write_text(file.text)
+    told = await workspace.client.take("textDocument/publishDiagnostics")
+    assert told["diagnostics"] == [] or told["diagnostics"][0]["code"] == "budget-near"
+
+
+async def test_moving_the_excess_makes_a_file(workspace: Workspace) -> None:
+    text = "# Top\n" + "a line of words\n" * 12
+    workspace.client.open(text, workspace.uri)
+    actions = await workspace.actions(await workspace.diagnostics(1))
+    title = next(title for title in actions if title.startswith("Move the excess"))
+    create, insert, _ = actions[title]["edit"]["documentChanges"]
+    assert (create["kind"], create["uri"]) == (
+        "create",
+        (workspace.folder / "AGENTS.excess.md").as_uri(),
+    )
+    left = workspace.applied(text, actions[title])
+    assert truth(left) <= 20
+    assert left + insert["edits"][0]["newText"] == text
+
+
+async def test_ignoring_here_silences_it(workspace: Workspace) -> None:
+    workspace.client.open(LONG, workspace.uri)
+    actions = await workspace.actions(await workspace.diagnostics(1))
+    title = next(title for title in actions if title.startswith("Ignore"))
+    quiet = workspace.applied(LONG, actions[title])
+    workspace.client.change({"text": quiet}, uri=workspace.uri)
+    assert await workspace.diagnostics(2) == []
+
+
+async def test_nothing_is_said_without_a_rule(client: Client) -> None:
+    client.ignore("status/update")
+    client.open("word " * 10_000)
+    await client.count()
+    assert client.unread == []
+
+
+async def test_the_status_shows_the_budget(workspace: Workspace) -> None:
+    workspace.client._ignored.discard("status/update")
+    workspace.client.open(LONG, workspace.uri)
+    update = await workspace.client.take("status/update", lambda u: u["uri"] == workspace.uri)
+    assert update["document"]["budget"] == 20
+    assert update["severity"] == "error"
+    assert update["document"]["percent"] == 100 * truth(LONG) // 20
+    workspace.client.ignore("status/update", "textDocument/publishDiagnostics")
+
+
+async def test_a_client_that_pulls_is_not_pushed_to(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(BUDGET)
+    result = await bare.initialize(
+        root=tmp_path.as_uri(), capabilities={"textDocument": {"diagnostic": {}}}
+    )
+    bare.ignore("status/update", "workspace/diagnostic/refresh")
+    assert "diagnosticProvider" in result["capabilities"]
+    uri = (tmp_path / "AGENTS.md").as_uri()
+    bare.open(LONG, uri)
+    report = await bare.request("textDocument/diagnostic", {"textDocument": {"uri": uri}})
+    assert [d["code"] for d in report["items"]] == ["budget-exceeded"]
+    assert bare.unread == []
