@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.cost.caps import CostVerdict, Spend, judge, spend_so_far
+from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import since_ms, until_ms
 from sidecar.cost.events import PROTOCOL, Buckets, Event, buckets_of, normal_tier, service_tier
 from sidecar.cost.ledger import FILE_NAME, Ledger
@@ -185,7 +185,7 @@ class CostBook:
     ) -> CostVerdict:
         """What a call would cost, and what the caps say to it. Without caps nothing is read."""
         estimate = self.estimate(model, prompt_tokens, max_output_tokens, provider=provider)
-        if not any(msgspec.structs.astuple(caps)):
+        if not has_caps(caps):
             return CostVerdict("ok", estimate)
         return judge(caps, self.spend(workspace, session), estimate, model)
 

@@ -77,10 +77,15 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
         for span, soft, hard in _limits(caps)
         if (reason := _over(span, soft, hard, getattr(spend, span), estimate)) is not None
     ]
-    if estimate is None and any(soft or hard for _span, soft, hard in _limits(caps)):
+    if estimate is None and has_caps(caps):
         message = f"No price is known for {model}: the caps leave this call out."
         reasons.append(Reason("unpriced", message))
     return CostVerdict(_verdict(reasons), estimate, tuple(reasons))
+
+
+def has_caps(caps: Caps) -> bool:
+    """True where the user set any cap (0 is one: it lets nothing through that costs)."""
+    return any(cap is not None for _span, *both in _limits(caps) for cap in both)
 
 
 def _total(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal:

@@ -1,0 +1,112 @@
+"""Caps compare spend so far plus the estimate, and never guess a price."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.config.settings import Caps
+from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.caps import Spend, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NO_CAPS = Caps()
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[CostBook]:
+    book = CostBook(tmp_path / "state", zone=UTC)
+    yield book
+    book.close()
+
+
+def spend(book: CostBook, usd: float, workspace: str, session: str, days_ago: int = 0) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": usd}
+    at = datetime.now(UTC) - timedelta(days=days_ago)
+    book.record(
+        CostRecordParams(model="gpt-5", usage=usage, workspace=workspace, session=session, at=at)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spent", "estimate", "verdict", "kinds"),
+    [
+        ("1", "0.5", "ok", []),
+        ("1", "1", "ok", []),
+        ("1", "1.01", "warn", ["softCap"]),
+        ("4", "1", "warn", ["softCap"]),
+        ("4", "1.01", "refuse", ["hardCap"]),
+        ("6", "0", "refuse", ["hardCap"]),
+    ],
+)
+@pytest.mark.parametrize("span", ["", "session_", "workspace_"])
+def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(
+    spent: str, estimate: str, verdict: str, kinds: list[str], span: str
+) -> None:
+    caps = Caps(**{f"{span}soft_cap_usd": Decimal(2), f"{span}hard_cap_usd": Decimal(5)})
+    so_far = Spend(**{span.rstrip("_") or "day": Decimal(spent)})
+    found = judge(caps, so_far, Decimal(estimate), "gpt-5")
+    assert found.verdict == verdict
+    assert [reason.kind for reason in found.reasons] == kinds
+
+
+def test_the_reason_names_the_numbers() -> None:
+    caps = Caps(session_hard_cap_usd=Decimal("0.5"))
+    found = judge(caps, Spend(session=Decimal("0.4")), Decimal("0.2"), "gpt-5")
+    assert [reason.message for reason in found.reasons] == [
+        "$0.4000 spent in this session and this call up to $0.2000: over the hard cap of $0.5000."
+    ]
+
+
+def test_without_a_price_the_caps_say_so() -> None:
+    caps = Caps(soft_cap_usd=Decimal(2), hard_cap_usd=Decimal(5))
+    found = judge(caps, Spend(), None, "house-1")
+    assert (found.verdict, found.estimate) == ("warn", None)
+    assert [reason.kind for reason in found.reasons] == ["unpriced"]
+    spent = judge(caps, Spend(day=Decimal(6)), None, "house-1")
+    assert (spent.verdict, [r.kind for r in spent.reasons]) == ("refuse", ["hardCap", "unpriced"])
+
+
+def test_a_hard_cap_of_nothing_refuses_what_costs() -> None:
+    caps = Caps(hard_cap_usd=Decimal(0))
+    assert judge(caps, Spend(), Decimal("0.000001"), "m").verdict == "refuse"
+    assert judge(caps, Spend(), Decimal(0), "m").verdict == "ok"
+    assert judge(caps, Spend(), None, "m").verdict == "warn"
+
+
+def test_spend_by_day_session_and_workspace(book: CostBook) -> None:
+    spend(book, 1.0, "file:///a", "s")
+    spend(book, 0.5, "file:///a", "t")
+    spend(book, 0.25, "file:///b", "s")
+    spend(book, 8.0, "file:///a", "s", days_ago=2)
+    assert book.spend("file:///a", "s") == Spend(
+        day=Decimal("1.75"), session=Decimal(9), workspace=Decimal("9.5")
+    )
+
+
+def test_an_estimate_is_input_and_output_up_to_the_limit(book: CostBook) -> None:
+    by_hand = Decimal("0.00725")  # (1800 * 1.25 + 500 * 10) / 10**6
+    assert book.estimate("gpt-5", 1800, 500) == by_hand
+    assert book.estimate("gpt-5", 1800) == Decimal("0.00225")
+    assert book.estimate("nobody-knows-me", 1800) is None
+
+
+def test_a_preflight_without_caps_reads_no_ledger(book: CostBook) -> None:
+    found = book.preflight(NO_CAPS, "gpt-5", 1000)
+    assert (found.verdict, found.estimate, found.reasons) == ("ok", Decimal("0.00125"), ())
+    assert not book.ledger.path.exists()
+
+
+def test_a_preflight_counts_what_was_spent(book: CostBook) -> None:
+    spend(book, 0.999, "file:///a", "s")
+    caps = Caps(session_hard_cap_usd=Decimal(1))
+    fine = book.preflight(caps, "gpt-5", 800, workspace="file:///a", session="s")
+    over = book.preflight(caps, "gpt-5", 801, workspace="file:///a", session="s")
+    other = book.preflight(caps, "gpt-5", 801, workspace="file:///a", session="t")
+    assert (fine.verdict, over.verdict, other.verdict) == ("ok", "refuse", "ok")

@@ -1,0 +1,298 @@
+"""The ledger keeps every call once, its rollups always agree with its events, and it holds no text."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sidecar.cost import migrations
+from sidecar.cost.bands import REPORTED, THRESHOLDS, band
+from sidecar.cost.events import Buckets, Event
+from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
+from sidecar.cost.migrations import MIGRATIONS, SUMS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+def call(
+    number: int = 0, *, request: str | None = None, output: int = 5, cost: str | None = None
+) -> Event:
+    """A call `number` minutes after the start."""
+    return Event(
+        at=START + timedelta(minutes=number),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=100 + number, output=output),
+        workspace="file:///w",
+        session="s",
+        request_id=request,
+        estimated_tokens=90,
+        reported_cost=None if cost is None else Decimal(cost),
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "state" / "ledger.db")
+
+
+def rows(ledger: Ledger, query: str) -> list[tuple[object, ...]]:
+    with ledger.reader() as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_a_request_id_counts_once(ledger: Ledger) -> None:
+    assert ledger.record(call(request="a")) == ("a", False)
+    assert ledger.record(call(1, request="a")) == ("a", True)
+    elsewhere = msgspec.structs.replace(call(request="a"), provider="anthropic")
+    assert ledger.record(elsewhere) == ("a", False), "ids are unique for a provider"
+    assert rows(ledger, "SELECT sum(calls), sum(input) FROM quarter") == [(2, 200)]
+
+
+def test_calls_without_a_request_id_all_count(ledger: Ledger) -> None:
+    ids = {ledger.record(call()).id for _ in range(3)}
+    assert len(ids) == 3
+    assert rows(ledger, "SELECT sum(calls) FROM quarter") == [(3,)]
+
+
+def test_a_request_id_counts_once_across_sessions_and_openings(ledger: Ledger) -> None:
+    ledger.record(call(request="a"))
+    ledger.close()
+    other = Ledger(ledger.path)
+    assert other.record(msgspec.structs.replace(call(request="a"), session="t")).duplicate
+    other.close()
+
+
+def test_two_requests_with_one_key_are_both_kept(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.cost.ledger._key", lambda _provider, _request: 7)
+    found = [ledger.record(call(request=name)).duplicate for name in ("a", "b", "c", "b", "a")]
+    assert found == [False, False, False, True, True]
+    assert rows(ledger, "SELECT request FROM event ORDER BY id") == [("a",), ("b",), ("c",)]
+
+
+def test_amending_keeps_the_larger_numbers(ledger: Ledger) -> None:
+    ledger.record(call(request="a", output=1))
+    assert ledger.record(call(3, request="a", output=9), amend=True).duplicate
+    assert ledger.record(call(4, request="a", output=4), amend=True).duplicate
+    assert ledger.record(call(5, request="a", output=99)).duplicate
+    query = "SELECT calls, input, output, estimated FROM {}"
+    assert rows(ledger, query.format("quarter")) == [(1, 103, 9, 90)]
+    assert rows(ledger, query.format("event_sums")) == [(1, 103, 9, 90)]
+    assert rows(ledger, "SELECT at FROM event") == [(int(START.timestamp()) * 1000,)]
+
+
+def test_amending_keeps_a_reported_cost(ledger: Ledger) -> None:
+    ledger.record(call(request="a", output=1, cost="0.5"))
+    ledger.record(call(request="a", output=9), amend=True)
+    assert rows(ledger, "SELECT band, output, reported FROM event") == [(REPORTED, 9, 5 * 10**11)]
+
+
+def test_many_records_are_kept_together_or_not_at_all(ledger: Ledger) -> None:
+    def offset(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE offset (at INTEGER)")
+
+    assert ledger.record_many([call(request="a"), call(request="a"), call(1)], also=offset) == 2
+
+    def fail(_connection: sqlite3.Connection) -> None:
+        raise RuntimeError
+
+    fresh = msgspec.structs.replace(call(2, request="b"), model="new", session="new")
+    with pytest.raises(RuntimeError):
+        ledger.record_many([fresh], also=fail)
+    assert rows(ledger, "SELECT count(*) FROM event") == [(2,)]
+    assert not ledger.record(fresh).duplicate, "names that were rolled back are made again"
+    names = "SELECT model FROM event JOIN kind ON kind.id = event.kind ORDER BY event.id"
+    assert rows(ledger, names) == [("gpt-5",), ("gpt-5",), ("new",)]
+
+
+_number = st.integers(0, 10**6)
+_events = st.builds(
+    Event,
+    at=st.integers(0, 10**6).map(lambda seconds: START + timedelta(seconds=seconds)),
+    model=st.sampled_from(["gpt-5", "claude-haiku-4-5"]),
+    provider=st.sampled_from(["openai", "openrouter"]),
+    category=st.sampled_from(["main", "summary"]),
+    tier=st.sampled_from(["", "batch"]),
+    session=st.sampled_from(["a", "b"]),
+    buckets=st.builds(
+        Buckets,
+        **dict.fromkeys(Buckets.__struct_fields__, _number),
+    ),
+    request_id=st.none() | st.sampled_from("abcdef"),
+    estimated_tokens=st.none() | _number,
+    reported_cost=st.none() | st.decimals(0, 10, places=9),
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(_events, st.booleans()), max_size=30), st.sampled_from([1, 3, 7]))
+def test_rollups_are_the_sums_of_the_events(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[tuple[Event, bool]],
+    fold_every: int,
+) -> None:
+    monkeypatch.setattr(migrations, "FOLD_EVERY", fold_every)
+    ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.db")
+    for event, amend in calls:
+        ledger.record(event, amend=amend)
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    keys = "{0}, session, kind, band"
+    by_event = f"SELECT {keys}, {sums} FROM event_sums {{1}} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608
+    kept = f"SELECT {keys}, {', '.join(SUMS)} FROM {{1}} WHERE calls > 0 ORDER BY {keys}"  # noqa: S608
+    folded = "WHERE id <= (SELECT upto FROM folded)"
+    assert rows(ledger, kept.format("slot", "quarter")) == rows(ledger, by_event.format("slot", ""))
+    assert rows(ledger, kept.format("day", "daily")) == rows(ledger, by_event.format("day", folded))
+    assert rows(ledger, f"SELECT upto / {fold_every} FROM folded") == rows(  # noqa: S608
+        ledger,
+        f"SELECT coalesce(max(id), 0) / {fold_every} FROM event",  # noqa: S608
+    )
+    between = (
+        "SELECT count(*) FROM event_sums AS e JOIN quarter USING (slot, session, kind, band) "
+        "WHERE e.id NOT BETWEEN first_event AND last_event"
+    )
+    assert rows(ledger, between) == [(0,)]
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"buckets": Buckets(input=-1)}, "tokens"),
+        ({"buckets": Buckets(output=10**13)}, "tokens"),
+        ({"estimated_tokens": -1}, "tokens"),
+        ({"model": ""}, "model"),
+        ({"model": "m" * 513}, "model"),
+        ({"category": "c" * 513}, "category"),
+        ({"session": "s" * 513}, "session"),
+        ({"request_id": "r" * 513}, "requestId"),
+        ({"at": datetime(1969, 12, 31, tzinfo=UTC)}, "1969"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(
+    ledger: Ledger, change: dict[str, object], field: str
+) -> None:
+    with pytest.raises(ValueError, match=field):
+        ledger.record(msgspec.structs.replace(call(), **change))
+    assert rows(ledger, "SELECT count(*) FROM event") == [(0,)]
+    ledger.record(call())
+
+
+def test_only_the_user_can_read_it(ledger: Ledger) -> None:
+    ledger.record(call())
+    assert stat.S_IMODE(ledger.path.parent.stat().st_mode) == 0o700
+    for file in ledger.path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(ledger: Ledger) -> None:
+    ledger.path.parent.mkdir()
+    ledger.path.touch(mode=0o644)
+    ledger.path.chmod(0o644)
+    ledger.record(call())
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+
+
+def test_reading_a_ledger_that_was_never_written_makes_no_file(ledger: Ledger) -> None:
+    assert rows(ledger, "SELECT count(*) FROM event") == [(0,)]
+    assert not ledger.path.exists()
+
+
+def test_a_damaged_file_is_said_to_be_one(ledger: Ledger) -> None:
+    ledger.path.parent.mkdir()
+    ledger.path.write_bytes(b"no database, but long enough to be looked at" * 50)
+    with pytest.raises(LedgerError, match=r"damaged.*move it away"):
+        ledger.record(call())
+
+
+def test_a_ledger_of_a_newer_version_is_left_alone(ledger: Ledger) -> None:
+    ledger.record(call())
+    ledger.close()
+    connection = sqlite3.connect(ledger.path)
+    connection.execute("INSERT INTO migration VALUES ('m999_later', 0)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(LedgerError, match="newer version"):
+        ledger.record(call())
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        Ledger(tmp_path / "file" / "ledger.db").record(call())
+
+
+def test_migrations_are_applied_one_by_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger of an earlier version gets what it lacks, and keeps what it holds."""
+    ledger.record(call(request="a"))
+    ledger.close()
+
+    def m900_later(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE later (id INTEGER)")
+
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, m900_later))
+    assert ledger.record(call(request="a")).duplicate
+    assert rows(ledger, "SELECT count(*) FROM later") == [(0,)]
+    names = [step.__name__ for step in (*MIGRATIONS, m900_later)]
+    assert rows(ledger, "SELECT name FROM migration ORDER BY name") == [(name,) for name in names]
+
+
+def test_a_failed_migration_leaves_no_trace(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def m900_broken(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE half (id INTEGER)")
+        connection.execute("nonsense")
+
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, m900_broken))
+    with pytest.raises(LedgerError):
+        ledger.record(call())
+    monkeypatch.undo()
+    ledger.record(call())
+    assert rows(ledger, "SELECT count(*) FROM sqlite_master WHERE name = 'half'") == [(0,)]
+
+
+def test_reading_can_be_cancelled(ledger: Ledger) -> None:
+    ledger.record_many(call(number) for number in range(3000))
+    with (
+        pytest.raises(ReadCancelledError),
+        ledger.reader(lambda: True) as connection,
+    ):
+        connection.execute("SELECT count(*) FROM event AS a, event AS b").fetchall()
+    ledger.record(call())
+
+
+def test_a_reader_sees_one_moment(ledger: Ledger) -> None:
+    ledger.record(call())
+    with ledger.reader() as connection:
+        before = connection.execute("SELECT count(*) FROM event").fetchone()
+        ledger.record(call())
+        assert connection.execute("SELECT count(*) FROM event").fetchone() == before == (1,)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [(0, 0), (32_000, 0), (32_001, 32_000), (200_000, 199_999), (200_001, 200_000), (10**9, 10**6)],
+)
+def test_bands(prompt: int, found: int) -> None:
+    assert band(prompt) == found
+
+
+@given(st.integers(0, 2_000_000), st.sampled_from(THRESHOLDS))
+def test_a_band_is_on_one_side_of_every_threshold(prompt: int, threshold: int) -> None:
+    assert (band(prompt) + 1 > threshold) == (prompt > threshold)

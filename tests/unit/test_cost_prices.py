@@ -1,0 +1,635 @@
+"""Prices: a table worked out by hand, an oracle for what the table leaves out, and whose word wins."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.config.settings import Price
+from sidecar.cost.bands import THRESHOLDS
+from sidecar.cost.events import Buckets, Event
+from sidecar.cost.price_list import ListedTariff, load_list, parse_list
+from sidecar.cost.prices import Prices
+from sidecar.counting.names import LOCAL_PROVIDERS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = "2026-11-01T12:00:00+00:00"
+
+
+def prices(**quoted: str) -> dict[str, str]:
+    """USD for a million of each bucket, as genai-prices 0.2.3 has them."""
+    return quoted
+
+
+class Case(NamedTuple):
+    """A call, the unit prices that hold for it, and what it costs; None: unpriced."""
+
+    name: str
+    provider: str
+    model: str
+    tier: str
+    at: str
+    tokens: Buckets
+    units: dict[str, str] | None
+    cost: str | None
+
+
+CASES = [
+    Case(
+        "openai: input and output",
+        "openai",
+        "gpt-5",
+        "",
+        NOW,
+        Buckets(input=1_000, output=500),
+        prices(input="1.25", output="10"),
+        "0.00625",
+    ),
+    Case(
+        "openai: cached input",
+        "openai",
+        "gpt-5",
+        "",
+        NOW,
+        Buckets(input=1_234, cache_read=100_000, output=321),
+        prices(input="1.25", cache_read="0.125", output="10"),
+        "0.0172525",
+    ),
+    Case(
+        "openai: reasoning is output",
+        "openai",
+        "gpt-5-mini",
+        "",
+        NOW,
+        Buckets(input=777, output=11, reasoning=2_222),
+        prices(input="0.25", output="2", reasoning="2"),
+        "0.00466025",
+    ),
+    Case(
+        "openai: flex",
+        "openai",
+        "gpt-5",
+        "flex",
+        NOW,
+        Buckets(input=1_000, cache_read=333, output=77),
+        prices(input="0.625", cache_read="0.0625", output="5"),
+        "0.0010308125",
+    ),
+    Case(
+        "openai: priority",
+        "openai",
+        "gpt-5",
+        "priority",
+        NOW,
+        Buckets(input=1_000, cache_read=333, output=77),
+        prices(input="2.5", cache_read="0.25", output="20"),
+        "0.00412325",
+    ),
+    Case(
+        "openai: batch",
+        "openai",
+        "gpt-5",
+        "batch",
+        NOW,
+        Buckets(input=99_999, output=12_345),
+        prices(input="0.625", output="5"),
+        "0.124224375",
+    ),
+    Case(
+        "openai: a tier that no list knows",
+        "openai",
+        "gpt-5",
+        "scale",
+        NOW,
+        Buckets(input=1_000, output=77),
+        None,
+        None,
+    ),
+    Case(
+        "openai: flex before it was listed",
+        "openai",
+        "gpt-5",
+        "flex",
+        "2026-10-11T23:59:59+00:00",
+        Buckets(input=1_000, output=77),
+        None,
+        None,
+    ),
+    Case(
+        "openai: long context, at the threshold",
+        "openai",
+        "gpt-5.4",
+        "",
+        NOW,
+        Buckets(input=72_000, cache_read=200_000, output=1_000),
+        prices(input="2.5", cache_read="0.25", output="15"),
+        "0.245",
+    ),
+    Case(
+        "openai: long context, one token over",
+        "openai",
+        "gpt-5.4",
+        "",
+        NOW,
+        Buckets(input=72_001, cache_read=200_000, output=1_000),
+        prices(input="5", cache_read="0.5", output="22.5"),
+        "0.482505",
+    ),
+    Case(
+        "openai: long context on flex",
+        "openai",
+        "gpt-5.4",
+        "flex",
+        NOW,
+        Buckets(input=300_000, output=1_000),
+        prices(input="2.5", output="11.25"),
+        "0.76125",
+    ),
+    Case(
+        "openai: dated, the day before",
+        "openai",
+        "o3",
+        "",
+        "2025-06-09T23:59:59+00:00",
+        Buckets(input=1_000, cache_read=1_000, output=1_000),
+        prices(input="10", cache_read="0.5", output="40"),
+        "0.0505",
+    ),
+    Case(
+        "openai: dated, from that day",
+        "openai",
+        "o3",
+        "",
+        "2025-06-10T00:00:00+00:00",
+        Buckets(input=1_000, cache_read=1_000, output=1_000),
+        prices(input="2", cache_read="0.5", output="8"),
+        "0.0105",
+    ),
+    Case(
+        "openai: gpt-4o",
+        "openai",
+        "gpt-4o",
+        "",
+        NOW,
+        Buckets(input=19, cache_read=1, output=3),
+        prices(input="2.5", cache_read="1.25", output="10"),
+        "0.00007875",
+    ),
+    Case(
+        "openai: web searches",
+        "openai",
+        "gpt-5",
+        "",
+        NOW,
+        Buckets(input=1_000, output=10, web_searches=3),
+        prices(input="1.25", output="10", web_searches="10000"),
+        "0.03135",
+    ),
+    Case(
+        "anthropic: input and output",
+        "anthropic",
+        "claude-haiku-4-5",
+        "",
+        NOW,
+        Buckets(input=179, output=8),
+        prices(input="1", output="5"),
+        "0.000219",
+    ),
+    Case(
+        "anthropic: cache read",
+        "anthropic",
+        "claude-haiku-4-5",
+        "",
+        NOW,
+        Buckets(input=3, cache_read=123_456, output=789),
+        prices(input="1", cache_read="0.1", output="5"),
+        "0.0162936",
+    ),
+    Case(
+        "anthropic: cache write, 5 minutes",
+        "anthropic",
+        "claude-haiku-4-5",
+        "",
+        NOW,
+        Buckets(input=3, cache_write_5m=4_567, output=1),
+        prices(input="1", cache_write_5m="1.25", output="5"),
+        "0.00571675",
+    ),
+    Case(
+        "anthropic: cache write, an hour",
+        "anthropic",
+        "claude-haiku-4-5",
+        "",
+        NOW,
+        Buckets(input=3, cache_write_1h=4_567, output=1),
+        prices(input="1", cache_write_1h="2", output="5"),
+        "0.009142",
+    ),
+    Case(
+        "anthropic: cache write of unknown life",
+        "anthropic",
+        "claude-haiku-4-5",
+        "",
+        NOW,
+        Buckets(input=3, cache_write=4_567, output=1),
+        prices(input="1", cache_write="1.25", output="5"),
+        "0.00571675",
+    ),
+    Case(
+        "anthropic: all buckets",
+        "anthropic",
+        "claude-opus-4-5",
+        "",
+        NOW,
+        Buckets(
+            input=11,
+            cache_read=2_222,
+            cache_write_5m=333,
+            cache_write_1h=44,
+            cache_write=5,
+            output=666,
+            reasoning=77,
+        ),
+        prices(
+            input="5",
+            cache_read="0.5",
+            cache_write_5m="6.25",
+            cache_write_1h="10",
+            cache_write="6.25",
+            output="25",
+            reasoning="25",
+        ),
+        "0.0222935",
+    ),
+    Case(
+        "anthropic: batch",
+        "anthropic",
+        "claude-haiku-4-5",
+        "batch",
+        NOW,
+        Buckets(input=1_001, cache_read=2_002, cache_write_1h=3_003, output=4_004),
+        prices(input="0.5", cache_read="0.05", cache_write_1h="1", output="2.5"),
+        "0.0136136",
+    ),
+    Case(
+        "anthropic: priority is not listed",
+        "anthropic",
+        "claude-haiku-4-5",
+        "priority",
+        NOW,
+        Buckets(input=1_001, output=4_004),
+        None,
+        None,
+    ),
+    Case(
+        "anthropic: web searches",
+        "anthropic",
+        "claude-haiku-4-5",
+        "",
+        NOW,
+        Buckets(input=10, output=20, web_searches=2),
+        prices(input="1", output="5", web_searches="10000"),
+        "0.02011",
+    ),
+    Case(
+        "anthropic: long context, at the threshold",
+        "anthropic",
+        "claude-sonnet-4-5",
+        "",
+        NOW,
+        Buckets(input=50_000, cache_read=100_000, cache_write_1h=50_000, output=1_000),
+        prices(input="3", cache_read="0.3", cache_write_1h="6", output="15"),
+        "0.495",
+    ),
+    Case(
+        "anthropic: long context, one token over",
+        "anthropic",
+        "claude-sonnet-4-5",
+        "",
+        NOW,
+        Buckets(input=50_001, cache_read=100_000, cache_write_1h=50_000, output=1_000),
+        prices(input="6", cache_read="0.6", cache_write_1h="12", output="22.5"),
+        "0.982506",
+    ),
+    Case(
+        "google: under the threshold",
+        "google",
+        "gemini-2.5-pro",
+        "",
+        NOW,
+        Buckets(input=100_000, cache_read=100_000, output=10, reasoning=90),
+        prices(input="1.25", cache_read="0.125", output="10", reasoning="10"),
+        "0.1385",
+    ),
+    Case(
+        "google: over the threshold",
+        "google",
+        "gemini-2.5-pro",
+        "",
+        NOW,
+        Buckets(input=100_001, cache_read=100_000, output=10, reasoning=90),
+        prices(input="2.5", cache_read="0.25", output="15", reasoning="15"),
+        "0.2765025",
+    ),
+    Case(
+        "google: batch over the threshold",
+        "google",
+        "gemini-2.5-pro",
+        "batch",
+        NOW,
+        Buckets(input=200_001, output=100),
+        prices(input="1.25", output="7.5"),
+        "0.25075125",
+    ),
+    Case(
+        "google: another maker's model has no batch",
+        "google",
+        "claude-sonnet-4-5",
+        "batch",
+        NOW,
+        Buckets(input=1, output=1),
+        None,
+        None,
+    ),
+    Case(
+        "google: another maker's model",
+        "google",
+        "claude-sonnet-4-5",
+        "",
+        NOW,
+        Buckets(input=1_000, cache_write_1h=100, output=10),
+        prices(input="3", cache_write_1h="6", output="15"),
+        "0.00375",
+    ),
+    Case(
+        "openrouter: the contract's example",
+        "openrouter",
+        "anthropic/claude-haiku-4.5",
+        "",
+        NOW,
+        Buckets(input=179, output=8),
+        prices(input="1", output="5"),
+        "0.000219",
+    ),
+    Case(
+        "openrouter: an hour's write where the list is silent: twice the input",
+        "openrouter",
+        "anthropic/claude-haiku-4.5",
+        "",
+        NOW,
+        Buckets(input=1, cache_write_5m=10, cache_write_1h=100, output=8),
+        prices(input="1", cache_write_5m="1.25", cache_write_1h="2", output="5"),
+        "0.0002535",
+    ),
+    Case(
+        "deepseek: by day",
+        "deepseek",
+        "deepseek-chat",
+        "",
+        "2025-08-01T00:30:00+00:00",
+        Buckets(input=1_000, cache_read=5_000, output=100),
+        prices(input="0.27", cache_read="0.07", output="1.1"),
+        "0.00073",
+    ),
+    Case(
+        "deepseek: by night",
+        "deepseek",
+        "deepseek-chat",
+        "",
+        "2025-08-01T00:29:59+00:00",
+        Buckets(input=1_000, cache_read=5_000, output=100),
+        prices(input="0.135", cache_read="0.035", output="0.55"),
+        "0.000365",
+    ),
+    Case(
+        "mistral: no price for cached input is the input's",
+        "mistral",
+        "mistral-large-latest",
+        "",
+        NOW,
+        Buckets(input=7, cache_read=13, output=29),
+        prices(input="2", cache_read="2", output="6"),
+        "0.000214",
+    ),
+    Case(
+        "groq: batch",
+        "groq",
+        "openai/gpt-oss-120b",
+        "batch",
+        NOW,
+        Buckets(input=1_000, output=3),
+        prices(input="0.075", output="0.3"),
+        "0.0000759",
+    ),
+    Case(
+        "bedrock: a region's price",
+        "aws",
+        "anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "",
+        NOW,
+        Buckets(input=1_000, cache_read=100, cache_write_1h=10, output=1),
+        prices(input="3.3", cache_read="0.33", cache_write_1h="6.6", output="16.5"),
+        "0.0034155",
+    ),
+    Case(
+        "x-ai: over 199,999",
+        "x-ai",
+        "grok-4.3",
+        "",
+        NOW,
+        Buckets(input=200_000, output=5),
+        prices(input="2.5", output="5"),
+        "0.500025",
+    ),
+    Case(
+        "perplexity: reasoning has a price of its own",
+        "perplexity",
+        "sonar-deep-research",
+        "",
+        NOW,
+        Buckets(input=100, output=10, reasoning=1_000),
+        prices(input="2", output="8", reasoning="3"),
+        "0.00328",
+    ),
+    Case(
+        "unknown model",
+        "openai",
+        "gpt-77-unheard-of",
+        "",
+        NOW,
+        Buckets(input=1, output=1),
+        None,
+        None,
+    ),
+    Case(
+        "unknown provider", "", "nobody-knows-me", "", NOW, Buckets(input=1, output=1), None, None
+    ),
+    Case(
+        "local: no price unless the user says so",
+        "llamacpp",
+        "gpt-5",
+        "",
+        NOW,
+        Buckets(input=1, output=1),
+        None,
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_price_of_a_call(case: Case) -> None:
+    at = datetime.fromisoformat(case.at)
+    found = Prices().price(case.tokens, case.model, case.provider, at, case.tier)
+    if case.cost is None or case.units is None:
+        assert found is None
+        return
+    numbers = {key: n for key, n in msgspec.structs.asdict(case.tokens).items() if n}
+    by_hand = sum(n * Decimal(case.units[key]) for key, n in numbers.items()) / 1_000_000
+    assert found == by_hand == Decimal(case.cost)
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 40
+
+
+def test_a_reported_cost_wins() -> None:
+    event = Event(
+        at=datetime.fromisoformat(NOW),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=1_000_000),
+        reported_cost=Decimal("0.0000123"),
+    )
+    assert Prices().cost(event) == Decimal("0.0000123")
+    assert Prices().cost(msgspec.structs.replace(event, reported_cost=None)) == Decimal("1.25")
+
+
+@pytest.mark.parametrize("provider", sorted(LOCAL_PROVIDERS))
+def test_local_models_are_free_only_when_the_user_says_so(provider: str) -> None:
+    call = Buckets(input=1000, output=10)
+    free = Price(models=("qwen-*",), input=Decimal(0), output=Decimal(0))
+    assert Prices().price(call, "qwen-3", provider) is None
+    assert Prices([free]).price(call, "qwen-3", provider) == 0
+    assert Prices([free]).price(call, "llama-3", provider) is None
+
+
+def test_the_users_own_prices() -> None:
+    own = Price(
+        models=("house-*", "gpt-5"),
+        input=Decimal("2"),
+        output=Decimal("6"),
+        cache_read=Decimal("0.5"),
+        cache_write=Decimal("3"),
+    )
+    book = Prices([own])
+    call = Buckets(input=100, cache_read=1000, cache_write_1h=10, output=50, reasoning=5)
+    by_hand = Decimal("0.00106")  # (100 * 2 + 1000 * 0.5 + 10 * 3 + 55 * 6) / 10**6
+    assert book.price(call, "House-7", "vllm") == by_hand
+    assert book.price(call, "gpt-5", "openai") == by_hand, "the user's word wins over the list"
+    assert book.price(call, "gpt-5", "openai", tier="batch") == by_hand
+
+
+def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
+    book = Prices([Price(models=("m",), input=Decimal("2"), output=Decimal("6"))])
+    assert book.price(Buckets(cache_read=10, cache_write=10), "m", "") == Decimal("0.00004")
+
+
+def test_every_threshold_of_the_list_is_a_band() -> None:
+    """Rollups can only be priced where no threshold cuts a band in two."""
+    for provider in load_list(None).providers:
+        for model in provider.models:
+            if model.prices:
+                assert ListedTariff(provider, model).thresholds <= set(THRESHOLDS), model.id
+
+
+_tokens = st.integers(0, 400_000)
+
+
+@given(
+    model=st.sampled_from(
+        [
+            ("anthropic", "claude-sonnet-4-5"),
+            ("anthropic", "claude-haiku-4-5"),
+            ("openai", "gpt-5.4"),
+            ("openai", "o3"),
+            ("google", "gemini-2.5-pro"),
+            ("deepseek", "deepseek-chat"),
+            ("x-ai", "grok-4.3"),
+            ("perplexity", "sonar-pro"),
+        ]
+    ),
+    at=st.datetimes(datetime(2024, 1, 1), datetime(2027, 6, 1)),  # noqa: DTZ001
+    tokens=st.builds(
+        Buckets, input=_tokens, cache_read=_tokens, cache_write_5m=_tokens, output=_tokens
+    ),
+)
+def test_a_call_costs_what_genai_prices_says(
+    model: tuple[str, str], at: datetime, tokens: Buckets
+) -> None:
+    from genai_prices import Usage, calc_price
+
+    when = at.replace(tzinfo=UTC)
+    theirs = calc_price(
+        Usage(
+            input_tokens=tokens.prompt,
+            cache_read_tokens=tokens.cache_read,
+            cache_write_tokens=tokens.cache_write_5m,
+            output_tokens=tokens.output,
+        ),
+        model[1],
+        provider_id=model[0],
+        genai_request_timestamp=when,
+    )
+    assert Prices().price(tokens, model[1], model[0], when) == theirs.total_price
+
+
+PRIVATE_LIST = [
+    {
+        "id": "house",
+        "name": "House",
+        "api_pattern": "https://house\\.example",
+        "models": [
+            {
+                "id": "house-1",
+                "match": {"equals": "house-1"},
+                "prices": {"input_mtok": 7, "output_mtok": 70},
+            }
+        ],
+    }
+]
+
+
+def test_an_updated_list_is_used_instead(tmp_path: Path) -> None:
+    stored = tmp_path / "prices.json"
+    stored.write_text(json.dumps(PRIVATE_LIST))
+    call = Buckets(input=1000, output=1)
+    assert Prices((), stored).price(call, "house-1", "house") == Decimal("0.00707")
+    assert Prices((), stored).price(call, "gpt-5", "openai") is None
+    assert Prices().price(call, "house-1", "house") is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"[1]", b"<html>"])
+def test_what_is_no_price_list(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_list(data)
+    stored = tmp_path / "prices.json"
+    stored.write_bytes(data)
+    with pytest.raises(ValueError, match="update-prices"):
+        Prices((), stored).price(Buckets(input=1), "gpt-5", "openai")
+
+
+def test_a_price_holds_from_its_day_on() -> None:
+    call = Buckets(input=1_000_000)
+    change = datetime(2025, 6, 10, tzinfo=UTC)
+    assert Prices().price(call, "o3", "openai", change - timedelta(seconds=1)) == 10
+    assert Prices().price(call, "o3", "openai", change) == 2

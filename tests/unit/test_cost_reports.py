@@ -1,0 +1,385 @@
+"""Reports: sums over rollups come to what the calls cost one by one, and read as people expect."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sidecar.config.settings import Price
+from sidecar.cost import migrations
+from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.events import Buckets, Event
+from sidecar.cost.ledger import Ledger, ReadCancelledError
+from sidecar.cost.prices import Prices
+from sidecar.cost.reports import report
+from sidecar.cost.rows import amount, estimate_note
+from sidecar.cost.sums import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.cost.rows import CostReport, CostRow, Key
+
+EXAMPLE = "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[CostBook]:
+    book = CostBook(tmp_path / "state", zone=UTC)
+    yield book
+    book.close()
+
+
+def record(book: CostBook, prompt: int = 179, completion: int = 8, **fields: Any) -> None:
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+    params = {"model": "anthropic/claude-haiku-4.5", "usage": usage} | fields
+    book.record(msgspec.convert(params, CostRecordParams))
+
+
+def one_row(found: CostReport) -> CostRow:
+    (row,) = found.rows
+    return row
+
+
+def test_the_contracts_example(book: CostBook) -> None:
+    record(book, estimatedTokens=150)
+    found = book.detail(CostDetailParams())
+    assert one_row(found).text == EXAMPLE
+    assert found.text == EXAMPLE
+    assert one_row(found).cost_usd == 0.000219
+
+
+@pytest.mark.parametrize(
+    ("estimated", "actual", "note"),
+    [
+        (901, 1000, ""),  # 9.9 %
+        (900, 1000, ""),  # 10.0 %
+        (899, 1000, "~est=899"),  # 10.1 %
+        (1099, 1000, ""),
+        (1100, 1000, ""),
+        (1101, 1000, "~est=1101"),
+        (1000, 1000, ""),
+        (0, 0, ""),
+        (1, 0, "~est=1"),
+    ],
+)
+def test_an_estimate_is_noted_when_it_is_more_than_ten_percent_off(
+    book: CostBook, estimated: int, actual: int, note: str
+) -> None:
+    assert estimate_note(estimated, actual) == note
+    record(book, actual, 0, estimatedTokens=estimated)
+    row = one_row(book.detail(CostDetailParams()))
+    assert row.note == note
+    assert ("~est" in row.text) == bool(note)
+
+
+def test_estimates_are_compared_with_their_own_calls_only(book: CostBook) -> None:
+    record(book, 1000, estimatedTokens=1000)
+    record(book, 50_000)
+    row = one_row(book.detail(CostDetailParams()))
+    assert (row.prompt_tokens, row.estimated_tokens, row.note) == (51_000, 1000, "")
+
+
+def test_without_estimates_there_is_none(book: CostBook) -> None:
+    record(book)
+    assert one_row(book.detail(CostDetailParams())).estimated_tokens is None
+
+
+def test_what_has_no_price_is_said_and_totalled_apart(book: CostBook) -> None:
+    record(book, 100, 10, model="nobody-knows-me")
+    record(book)
+    found = book.detail(CostDetailParams())
+    priced, unpriced = found.rows
+    assert not priced.unpriced
+    assert (unpriced.unpriced, unpriced.cost_usd) == (True, None)
+    assert unpriced.text == "nobody-knows-me main 1 calls, 100 / 10 tokens, unpriced"
+    assert (found.totals.cost_usd, found.totals.unpriced_tokens) == (0.000219, 110)
+
+
+def test_a_row_that_is_priced_in_part_says_so(book: CostBook) -> None:
+    record(book, 100, 10, model="nobody-knows-me", at="2026-11-20T12:00:00Z")
+    record(book, at="2026-11-20T12:00:00Z")
+    row = one_row(book.detail(CostDetailParams(by=("day",))))
+    assert row.text == "2026-11-20 2 calls, 279 / 18 tokens, $0.000219 + 1 calls unpriced"
+    assert row.unpriced
+
+
+def test_a_corrected_price_corrects_history(book: CostBook, tmp_path: Path) -> None:
+    record(book, 1_000_000, 0, model="house-1")
+    assert one_row(book.detail(CostDetailParams())).unpriced
+    priced = CostBook(
+        tmp_path / "state", [Price(models=("house-*",), input=Decimal(3), output=Decimal(0))]
+    )
+    assert one_row(priced.detail(CostDetailParams())).cost_usd == 3.0
+    priced.close()
+
+
+def test_a_reported_cost_wins_and_is_marked(book: CostBook) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 1, "cost": 0.0123}
+    record(book, usage=usage)
+    record(book)
+    row = one_row(book.detail(CostDetailParams()))
+    assert (row.cost_usd, row.reported_cost_usd) == (0.012519, 0.0123)
+
+
+def test_reported_costs_add_up_exactly(book: CostBook) -> None:
+    for _ in range(10):
+        record(book, usage={"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.1})
+    assert one_row(book.detail(CostDetailParams())).cost_usd == 1.0
+
+
+def test_totals(book: CostBook) -> None:
+    usage = {
+        "input_tokens": 100,
+        "cache_read_input_tokens": 1000,
+        "cache_creation_input_tokens": 500,
+        "cache_creation": {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 250},
+        "output_tokens": 70,
+    }
+    record(book, usage=usage, model="claude-haiku-4-5", provider="anthropic")
+    found = book.detail(CostDetailParams())
+    row, totals = one_row(found), found.totals
+    by_hand = (100 * 1 + 1000 * 0.1 + 250 * 1.25 + 250 * 2 + 70 * 5) / 10**6
+    assert row.cost_usd == totals.cost_usd == by_hand
+    assert (row.prompt_tokens, row.cache_read_tokens, row.cache_write_tokens) == (1600, 1000, 500)
+    assert (totals.input_tokens, totals.output_tokens, totals.reasoning_tokens) == (100, 70, 0)
+    assert (totals.cache_read_tokens, totals.cache_write_tokens) == (1000, 500)
+
+
+def test_rows_by_every_key(book: CostBook) -> None:
+    record(book, workspace="file:///a", session="one", at="2026-11-20T12:00:00Z")
+    record(book, workspace="file:///b", session="two", category="summary")
+    everything: tuple[Key, ...] = ("workspace", "agent", "session", "category", "day", "model")
+    rows = book.detail(CostDetailParams(by=everything)).rows
+    assert {(r.workspace, r.session, r.category, r.agent) for r in rows} == {
+        ("file:///a", "one", "main", "protocol"),
+        ("file:///b", "two", "summary", "protocol"),
+    }
+    label = "anthropic/claude-haiku-4.5 main file:///a protocol one 2026-11-20 1 calls"
+    assert rows[0].text.startswith(label), "model and category come first, the rest as asked"
+
+
+def test_only_the_keys_asked_for_are_sent(book: CostBook) -> None:
+    record(book)
+    (row,) = json.loads(msgspec.json.encode(book.detail(CostDetailParams(by=("session",)))))["rows"]
+    assert row["session"] is None, "the call had none"
+    assert row["model"] is row["category"] is None
+    assert not {"day", "agent", "workspace"} & set(row)
+    assert row["text"].startswith("(none) 1 calls")
+
+
+@pytest.mark.parametrize("by", [(), ("price",), ("model", "hour")])
+def test_a_key_that_there_is_not(book: CostBook, by: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="by takes model, category"):
+        report(book.ledger, book.prices, by=by)  # type: ignore[arg-type]
+
+
+def test_reports_of_a_workspace_or_a_session(book: CostBook) -> None:
+    record(book, 1, 0, workspace="file:///a", session="one")
+    record(book, 10, 0, workspace="file:///a", session="two")
+    record(book, 100, 0, workspace="file:///b", session="one")
+
+    def prompts(**scope: str) -> int:
+        return sum(
+            row.prompt_tokens for row in book.detail(msgspec.convert(scope, CostDetailParams)).rows
+        )
+
+    assert prompts() == 111
+    assert prompts(workspace="file:///a") == 11
+    assert prompts(workspace="file:///a", session="two") == 10
+    assert prompts(session="one") == 101
+    assert prompts(workspace="file:///") == 0
+
+
+def test_a_day_begins_at_local_midnight(tmp_path: Path) -> None:
+    book = CostBook(tmp_path / "state", zone=NEW_YORK)
+    for at in (
+        "2026-10-31T23:59:59-04:00",
+        "2026-11-01T00:00:00-04:00",  # this day has 25 hours
+        "2026-11-01T05:59:59Z",
+        "2026-11-02T04:59:59Z",
+        "2026-11-02T05:00:00Z",
+    ):
+        record(book, 1, 0, at=at)
+    days = {row.day: row.calls for row in book.detail(CostDetailParams(by=("day",))).rows}
+    assert days == {"2026-10-31": 1, "2026-11-01": 3, "2026-11-02": 1}
+    same = CostDetailParams(since="2026-11-01", until="2026-11-01")
+    assert one_row(book.detail(same)).calls == 3
+    book.close()
+
+
+def test_both_ends_of_a_range_are_inclusive(book: CostBook) -> None:
+    for second in (0, 1, 2, 3):
+        record(book, 1, 0, at=f"2026-11-20T10:07:0{second}Z")
+    found = CostDetailParams(since="2026-11-20T10:07:01Z", until="2026-11-20T10:07:02Z")
+    assert one_row(book.detail(found)).calls == 2
+
+
+def test_progress_is_told_and_reading_can_be_cancelled(book: CostBook) -> None:
+    record(book)
+    shares: list[float] = []
+    book.detail(CostDetailParams(), progress=lambda _what, share: shares.append(share))
+    assert shares
+    assert all(0 <= before <= after <= 1 for before, after in pairwise(shares))
+    book.ledger.record_many(
+        Event(
+            at=datetime(2026, 11, 20, tzinfo=UTC),
+            model=f"m{number}",
+            provider="",
+            buckets=Buckets(input=1),
+            session=str(number),
+        )
+        for number in range(4000)
+    )
+    with pytest.raises(ReadCancelledError):
+        book.detail(CostDetailParams(by=("session", "day")), cancelled=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [
+        ("0", "$0.000000"),
+        ("0.000219", "$0.000219"),
+        ("12.3456789", "$12.345679"),
+        ("0.0000004", "$0.00000040"),
+        ("0.00000000123", "$0.0000000012"),
+        ("0.0000006", "$0.000001"),
+    ],
+)
+def test_amounts(cost: str, text: str) -> None:
+    assert amount(Decimal(cost)) == text
+
+
+_number = st.integers(0, 150_000)
+_MODELS = [
+    ("openai", "gpt-5", ""),
+    ("openai", "gpt-5", "flex"),
+    ("openai", "gpt-5.4", ""),
+    ("openai", "o3", ""),
+    ("anthropic", "claude-sonnet-4-5", ""),
+    ("anthropic", "claude-sonnet-4-5", "batch"),
+    ("deepseek", "deepseek-chat", ""),
+    ("house", "house-1", ""),
+    ("", "nobody-knows-me", ""),
+]
+_moments = st.one_of(
+    st.integers(0, 3 * 86_400).map(lambda s: datetime(2026, 10, 11, tzinfo=UTC) + timedelta(0, s)),
+    st.integers(0, 3 * 86_400).map(lambda s: datetime(2025, 6, 9, tzinfo=UTC) + timedelta(0, s)),
+)
+
+
+@st.composite
+def _calls(draw: st.DrawFn) -> Event:
+    provider, model, tier = draw(st.sampled_from(_MODELS))
+    buckets = {name: draw(_number) for name in Buckets.__struct_fields__}
+    return Event(
+        at=draw(_moments),
+        model=model,
+        provider=provider,
+        tier=tier,
+        session=draw(st.sampled_from("ab")),
+        buckets=Buckets(**buckets | {"web_searches": 0}),
+        reported_cost=draw(st.none() | st.just(Decimal("0.25"))),
+    )
+
+
+# Prices with a threshold that no band knows, which are read call by call.
+HOUSE = [
+    {
+        "id": "house",
+        "name": "House",
+        "api_pattern": "https://house\\.example",
+        "models": [
+            {
+                "id": "house-1",
+                "match": {"equals": "house-1"},
+                "prices": {
+                    "input_mtok": {"base": 1, "tiers": [{"start": 123_456, "price": 3}]},
+                    "output_mtok": 10,
+                },
+            }
+        ],
+    }
+]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    calls=st.lists(_calls(), max_size=25),
+    ends=st.tuples(st.none() | _moments, st.none() | _moments),
+    zone=st.sampled_from([UTC, NEW_YORK, ZoneInfo("Asia/Kathmandu")]),
+    session=st.sampled_from([None, "a"]),
+)
+def test_sums_cost_what_their_calls_cost(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[Event],
+    ends: tuple[datetime | None, datetime | None],
+    zone: ZoneInfo,
+    session: str | None,
+) -> None:
+    """The one thing that rollups must not change: what each call costs, at any cut of time."""
+    monkeypatch.setattr(migrations, "FOLD_EVERY", 5)
+    folder = tmp_path_factory.mktemp("ledger")
+    ledger, prices = Ledger(folder / "ledger.db"), _prices_with_house(folder)
+    ledger.record_many(calls)
+    start, end = ((None if t is None else int(t.timestamp() * 1000)) for t in ends)
+    scope = Scope(
+        start_ms=0 if start is None else start,
+        end_ms=2**50 if end is None else end,
+        session=session,
+    )
+    inside = [
+        call
+        for call in calls
+        if (start is None or call.at.timestamp() * 1000 >= start)
+        and (end is None or call.at.timestamp() * 1000 < end)
+        and (session is None or call.session == session)
+    ]
+    for by in (["model"], ["day", "model"]):
+        _compare(report(ledger, prices, scope, by, zone=zone), inside, prices, zone)  # type: ignore[arg-type]
+    ledger.close()
+
+
+def _prices_with_house(folder: Path) -> Prices:
+    """The package's list, and one model with a threshold of its own."""
+    from sidecar.cost.price_list import load_list, parse_list
+
+    prices = Prices()
+    bundled = load_list(None)
+    house = parse_list(json.dumps(HOUSE).encode())
+    prices._snapshot = type(bundled)([*bundled.providers, *house.providers], False)
+    return prices
+
+
+def _compare(found: CostReport, calls: list[Event], prices: Prices, zone: ZoneInfo) -> None:
+    expected: dict[tuple[str | None, str], list[Event]] = {}
+    by_day = any(isinstance(row.day, str) for row in found.rows)
+    for call in calls:
+        day = call.at.astimezone(zone).date().isoformat() if by_day else None
+        expected.setdefault((day, call.model), []).append(call)
+    rows = {(row.day if by_day else None, row.model): row for row in found.rows}
+    assert set(rows) == set(expected)
+    for key, of_key in expected.items():
+        row = rows[key]
+        costs = [prices.cost(call) for call in of_key]
+        known = [cost for cost in costs if cost is not None]
+        assert row.calls == len(of_key)
+        assert row.cost_usd == (float(sum(known, Decimal(0))) if known else None)
+        assert row.unpriced == (len(known) < len(costs))
+        assert row.prompt_tokens == sum(call.buckets.prompt for call in of_key)
+    known = [cost for call in calls if (cost := prices.cost(call)) is not None]
+    assert found.totals.cost_usd == float(sum(known, Decimal(0)))
