@@ -2,7 +2,8 @@
 
 Pieces never change, so a count can be filled in by any thread while the document is edited: no
 result can be stale. How far a tokenizer lets a text be cut, its attribute `cuts` says (see
-`sidecar.text.cuts.Cuts`; a tokenizer without it is counted in full).
+`sidecar.text.cuts.Cuts`; a tokenizer without it is counted in full). One that scales another's
+counts has that as `basis`: pieces are counted by the basis and the sum is scaled, once.
 """
 
 from __future__ import annotations
@@ -45,8 +46,23 @@ def units_of(doc: TextDocument, tokenizer: Tokenizer) -> Sequence[Piece]:
     return word_pieces(doc.pieces) if cuts == "words" else (doc.whole,)
 
 
+def basis_of(tokenizer: Tokenizer) -> Tokenizer:
+    """What counts the pieces: the tokenizer itself, or the one whose counts it scales."""
+    return cast("Tokenizer", getattr(tokenizer, "basis", tokenizer))
+
+
+def scaled(tokens: int, tokenizer: Tokenizer) -> int:
+    """The tokenizer's number for a sum of its basis' counts."""
+    scale = getattr(tokenizer, "scale", None)
+    return tokens if scale is None else int(scale(tokens))
+
+
 def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """Tokens of the whole document; only pieces that are new since the last count are tokenized."""
+    return scaled(_document_tokens(doc, basis_of(tokenizer)), tokenizer)
+
+
+def _document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     if cuts_of(tokenizer) != "lines":
         return count_pieces(units_of(doc, tokenizer), tokenizer)
     count_pieces(doc.missing(tokenizer.name), tokenizer)
@@ -58,8 +74,9 @@ def range_tokens(doc: TextDocument, span: Range, tokenizer: Tokenizer) -> int:
 
     Raises ValueError for a negative or reversed range.
     """
-    if cuts_of(tokenizer) == "lines":
-        return count_pieces(doc.pieces_in(span), tokenizer)
+    basis = basis_of(tokenizer)
+    if cuts_of(basis) == "lines":
+        return scaled(count_pieces(doc.pieces_in(span), basis), tokenizer)
     return count_text(doc.slice(span), tokenizer)
 
 
@@ -69,6 +86,7 @@ def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
     A piece that the tokenizer says is slow (its method `slow`, where it has one) counts as a
     million more: that is nothing to wait for on an event loop.
     """
+    tokenizer = basis_of(tokenizer)
     name = tokenizer.name
     pieces = doc.missing(name) if cuts_of(tokenizer) == "lines" else units_of(doc, tokenizer)
     needed = {part for piece in pieces for part in piece.needs(name)}
@@ -118,9 +136,10 @@ def count_text(
 
     Raises Stopped when `should_stop` says so.
     """
-    if cuts_of(tokenizer) == "none":
+    basis = basis_of(tokenizer)
+    if cuts_of(basis) == "none":
         return tokenizer.count(text)
     pieces: Sequence[Piece] = pieces_of(text)
-    if cuts_of(tokenizer) == "words":
+    if cuts_of(basis) == "words":
         pieces = word_pieces(pieces)
-    return count_pieces(pieces, tokenizer, should_stop)
+    return scaled(count_pieces(pieces, basis, should_stop), tokenizer)

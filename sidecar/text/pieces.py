@@ -135,7 +135,8 @@ def pieces_of(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
 def word_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Pieces with only word cuts between them: neighbours at a line cut are taken together.
 
-    What was taken together is remembered by its first piece, and its counts with it.
+    They are others than the pieces given, whose memos hold counts that add up at every cut. Each is
+    remembered by the first piece in it, and so are its counts.
     """
     groups: list[list[Piece]] = []
     for piece in pieces:
@@ -148,8 +149,6 @@ def word_pieces(pieces: Sequence[Piece]) -> list[Piece]:
 
 def _grouped(members: tuple[Piece, ...]) -> Piece:
     first = members[0]
-    if len(members) == 1:
-        return first
     if first.group is None or first.group[0] != members:
         first.group = (members, Piece("".join([piece.text for piece in members])))
     return first.group[1]
