@@ -1,0 +1,103 @@
+"""Random edits through a real server: `python -m tests.fuzz.server_soak --edits 100000`.
+
+Every edit goes over stdio as a `didChange`, and the answer of `tokens/count` must equal tiktoken's
+full count of the text that an offset-based oracle keeps. A third of the documents is over 20 KB; a
+third of the sessions is in each position encoding. Exit code 1 when anything differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.client import SERVER, StdioClient
+from sidecar.counting.engines.reference import Reference
+from sidecar.text.document import TextDocument
+from tests.fuzz import edits, oracle
+
+if TYPE_CHECKING:
+    from sidecar.text.positions import Encoding, Position
+
+EDITS_PER_DOCUMENT = 100
+ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
+
+
+def position(place: Position) -> dict[str, int]:
+    return {"line": place.line, "character": place.character}
+
+
+class Session:
+    """A server, a client that knows one encoding, and what the texts must be."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.client = StdioClient(SERVER)
+        general = {"positionEncodings": [encoding]}
+        answer = self.client.request("initialize", {"capabilities": {"general": general}})
+        assert answer["capabilities"]["positionEncoding"] == encoding
+        self.client.notify("initialized", {})
+
+    def soak(self, seed: int, wanted: int) -> bool:
+        """`wanted` edits of one document; whether it was over 20 KB."""
+        rng = random.Random(seed)
+        size = rng.randrange(20_500, 60_000) if seed % 3 == 0 else rng.randrange(1, 4_000)
+        # A document of our own makes up edits that lie in it; the oracle says what they do.
+        doc = TextDocument("untitled:soak", edits.document_text(rng, size), encoding=self.encoding)
+        uri, text = f"file:///soak/{seed}.txt", doc.text
+        model, name = rng.choice((("gpt-5", "o200k_base"), ("gpt-4", "cl100k_base")))
+        item = {"uri": uri, "languageId": "plaintext", "version": 0, "text": text}
+        self.client.notify("textDocument/didOpen", {"textDocument": item})
+        for version in range(1, wanted + 1):
+            span, new = edits.edit(rng, doc)
+            text = oracle.edited(text, span, new, self.encoding)
+            doc.apply(span, new)
+            change: dict[str, object] = {"text": new}
+            if span is not None:
+                change["range"] = {"start": position(span.start), "end": position(span.end)}
+            self._change(uri, version, change)
+            count = self.client.request(
+                "tokens/count", {"textDocument": {"uri": uri}, "model": model}
+            )
+            full = Reference(name).count_whole(text)
+            got = (count["tokens"], count["method"], count["version"], count["characters"])
+            assert got == (full, "exact", version, len(text)), f"seed {seed}, edit {version}: {got}"
+        self.client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+        self.client.notifications.clear()
+        return size > 20_000
+
+    def _change(self, uri: str, version: int, change: dict[str, object]) -> None:
+        identifier = {"uri": uri, "version": version}
+        params = {"textDocument": identifier, "contentChanges": [change]}
+        self.client.notify("textDocument/didChange", params)
+
+
+def main() -> int:
+    """Runs sessions in turn until enough edits are made; prints what was done."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--edits", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    sessions = [Session(encoding) for encoding in ENCODINGS]
+    began, done, long, seed = time.monotonic(), 0, 0, args.seed
+    while done < args.edits:
+        wanted = min(EDITS_PER_DOCUMENT, args.edits - done)
+        try:
+            long += sessions[seed // 3 % 3].soak(seed, wanted)
+        except AssertionError as error:
+            sys.stderr.write(f"DIFFERENT: {error}\n")
+            return 1
+        done, seed = done + wanted, seed + 1
+    for session in sessions:
+        session.client.close()
+    sys.stdout.write(
+        f"{done} edits through the server, {seed - args.seed} documents ({long} over 20 KB), "
+        f"{', '.join(ENCODINGS)}: all equal to tiktoken, {time.monotonic() - began:.0f} s\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
