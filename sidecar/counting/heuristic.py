@@ -3,8 +3,9 @@
 Each byte of the text's UTF-8 becomes a class (the first byte of a character tells its script), and
 what is added up are weights for runs and neighbours of classes. The weights were
 fitted to o200k_base over source code of seven languages, Markdown, JSON, logs, prose in twenty
-languages, base64 and white space, and put some 3 % too high on purpose: an estimate that is a
-little over is of more use than one that is under. `python -m benchmarks estimates` shows the errors.
+languages, base64 and white space, and put some 3 % too high on purpose: an estimate that is
+a little over is of more use than one that is under. `python -m benchmarks estimates` shows the
+errors.
 
 Classes become bits of large integers, one integer for each class: shifts and counts of set bits
 find runs and neighbours many times faster than regular expressions would.
