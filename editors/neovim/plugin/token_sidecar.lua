@@ -22,7 +22,7 @@ end
 
 -- Every file, those of no known type too: for these vim.lsp.enable() waits in vain for FileType.
 -- Scheduled, so that start-up and the opening of a file do not wait for us.
-vim.api.nvim_create_autocmd({ 'BufReadPost', 'BufNewFile', 'BufFilePost' }, {
+vim.api.nvim_create_autocmd({ 'BufReadPost', 'BufNewFile', 'BufFilePost', 'BufWritePost' }, {
   group = vim.api.nvim_create_augroup('token_sidecar', {}),
   desc = 'token-sidecar: attach',
   callback = function(event)

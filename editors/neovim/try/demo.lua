@@ -1,6 +1,6 @@
 -- Without a terminal: types into the buffer and prints the drawn status line after each edit.
 -- Exits 0 only if a number came after each, and if it is what the server counts for the same text.
-local WAIT_MS, POLL_MS = 30000, 20
+local WAIT_MS, POLL_MS = tonumber(vim.env.TOKEN_SIDECAR_TRY_WAIT_MS) or 30000, 20
 
 ---@return string
 local function drawn_status_line()

@@ -13,9 +13,12 @@ local crashes = {}
 local told_missing, enabled_once = false, false
 
 ---@param buf? integer
----@return vim.lsp.Client[]
+---@return vim.lsp.Client[] those that run or start
 function M.clients(buf)
-  return vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true })
+  local clients = vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true })
+  return vim.tbl_filter(function(client)
+    return not client:is_stopped()
+  end, clients)
 end
 
 --- What starts the server: vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD, the console script, the module.
@@ -158,9 +161,7 @@ local function recover(root, buffers)
   end
   notify(('the server ended; started again (%d of %d)'):format(nth, MAX_RESTARTS), vim.log.levels.WARN)
   for _, buf in ipairs(buffers) do
-    if vim.api.nvim_buf_is_loaded(buf) and #M.clients(buf) == 0 then
-      M.start(buf, true)
-    end
+    M.start(buf, true)
   end
 end
 
@@ -231,7 +232,7 @@ function M.restart()
     buffers = { vim.api.nvim_get_current_buf() }
   end
   local function again()
-    if #M.clients() > 0 then
+    if #vim.lsp.get_clients({ name = NAME, _uninitialized = true }) > 0 then
       return vim.defer_fn(again, POLL_MS)
     end
     for _, buf in ipairs(buffers) do

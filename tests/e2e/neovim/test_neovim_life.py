@@ -1,0 +1,218 @@
+"""The server's life: nothing before it is needed, back after it died, quiet when it is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.neovim.harness import NVIM, SHIM, environment, wait_for
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.neovim.harness import Editor
+
+OURS_LOADED = """
+  return vim.tbl_filter(function(name)
+    return name:find('^token_sidecar') ~= nil
+  end, vim.tbl_keys(package.loaded))"""
+
+
+def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor("vim.o.statusline = ''")
+    assert editor.lua(OURS_LOADED) == []
+    assert editor.lua("return package.loaded['vim.lsp'] == nil")
+    assert editor.server_pids() == []
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    assert len(editor.server_pids()) == 1
+
+
+def test_start_up_costs_less_than_two_milliseconds(tmp_path: Path) -> None:
+    """The best of five: sourcing our files, with a file to open."""
+    (tmp_path / "a.md").write_text("Hello, world!\n")
+    init = tmp_path / "init.lua"
+    init.write_text(f"vim.opt.runtimepath:prepend('{SHIM}')\n")
+    spent = []
+    for run in range(5):
+        log = tmp_path / f"startup{run}.log"
+        argv = [
+            str(NVIM),
+            "--headless",
+            "--clean",
+            "-n",
+            "-u",
+            str(init),
+            "--startuptime",
+            str(log),
+        ]
+        subprocess.run(
+            [*argv, str(tmp_path / "a.md"), "+qall!"], env=environment(tmp_path), check=True
+        )
+        lines = [line for line in log.read_text().splitlines() if str(SHIM) in line]
+        assert any("plugin/token_sidecar.lua" in line for line in lines)
+        assert not any("/lua/token_sidecar" in line for line in lines)
+        # CLOCK  SELF+SOURCED  SELF: sourcing FILE, in milliseconds
+        spent.append(sum(float(re.split(r"\s+", line.strip())[1]) for line in lines))
+    assert min(spent) < 2.0
+
+
+def test_enabling_it_by_hand_is_enough(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor("vim.g.token_sidecar_enabled = false; vim.lsp.enable('token_sidecar')")
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    editor.edit("no-type", "one two three\n")
+    editor.wait_tokens(truth("one two three\n"))
+
+
+def test_it_can_be_switched_off(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor("vim.g.token_sidecar_enabled = false; vim.o.statusline = ''")
+    editor.edit("a.md", "Hello, world!\n")
+    editor.edit("b")
+    editor.lua("vim.wait(300)")
+    assert editor.lua(OURS_LOADED) == []
+    assert editor.server_pids() == []
+
+
+def test_disabling_lasts(editor: Editor) -> None:
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    editor.lua("vim.lsp.enable('token_sidecar', false)")
+    wait_for(lambda: editor.server_pids() == [], "the end of the server")
+    assert editor.variable("token_sidecar_status") is None
+    editor.edit("b.txt", "one\n")
+    editor.edit("no-type", "one\n")
+    editor.lua("vim.wait(300)")
+    assert editor.server_pids() == []
+    assert editor.messages() == []
+
+
+def test_filetypes_can_be_chosen(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor("vim.lsp.config('token_sidecar', { filetypes = { 'markdown' } })")
+    editor.edit("no-type", "one\n")
+    editor.edit("a.py", "one\n")
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    attached = editor.lua(
+        "return vim.tbl_keys(vim.lsp.get_clients({ name = 'token_sidecar' })[1].attached_buffers)"
+    )
+    assert attached == [editor.lua("return vim.api.nvim_get_current_buf()")]
+
+
+def test_loaded_late_it_takes_the_open_files(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor(f"vim.opt.runtimepath:remove('{SHIM}'); vim.o.statusline = ''")
+    editor.edit("no-type", "Hello, world!\n")
+    editor.lua(
+        "vim.opt.runtimepath:prepend(...); vim.cmd.runtime('plugin/token_sidecar.lua')", str(SHIM)
+    )
+    editor.wait_tokens(4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_server_comes_back_with_one_message(editor: Editor, number: int) -> None:
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    editor.edit("b", "one two three\n")
+    editor.wait_tokens(truth("one two three\n"))
+    (pid,) = editor.server_pids()
+    os.kill(pid, number)
+    editor.wait_message("started again (1 of 3)")
+    editor.wait_tokens(truth("one two three\n"))
+    editor.keys("Gofour<Esc>")
+    editor.wait_tokens(truth("one two three\nfour\n"))
+    editor.command("buffer! a.md")
+    editor.wait_tokens(4)
+    assert len(editor.messages()) == 1
+    assert len(editor.server_pids()) == 1
+
+
+def test_the_fourth_end_within_three_minutes_is_final(editor: Editor) -> None:
+    editor.edit("a.md", "Hello, world!\n")
+    for nth in (1, 2, 3):
+        editor.wait_tokens(4)
+        (pid,) = editor.server_pids()
+        os.kill(pid, signal.SIGKILL)
+        editor.wait_message(f"started again ({nth} of 3)")
+    editor.wait_tokens(4)
+    os.kill(editor.server_pids()[0], signal.SIGKILL)
+    editor.wait_message(":TokenSidecar restart")
+    assert editor.status() == {}
+    assert editor.server_pids() == []
+    assert len(editor.messages()) == 4
+    editor.command("TokenSidecar restart")
+    editor.wait_tokens(4)
+    assert len(editor.messages()) == 4
+
+
+def test_restart_is_no_crash(editor: Editor) -> None:
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    (first,) = editor.server_pids()
+    editor.command("TokenSidecar restart")
+    wait_for(lambda: editor.server_pids() not in ([], [first]), "another process")
+    editor.wait_tokens(4)
+    assert editor.messages() == []
+
+
+def test_a_missing_server_is_one_message(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor(TOKEN_SIDECAR_CMD="/nowhere/token-sidecar")  # noqa: S106
+    editor.edit("a.md", "Hello, world!\n")
+    editor.edit("b", "Hello, world!\n")
+    editor.edit("c.py", "pass\n")
+    assert "pipx install token-sidecar" in editor.wait_message("no server")
+    editor.lua("vim.wait(200)")
+    assert len(editor.messages()) == 1
+    assert editor.lua("return require('token_sidecar').statusline()") == ""
+    editor.command("checkhealth token_sidecar")
+    report = editor.lua("return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\\n')")
+    assert "ERROR" in report
+    assert "pipx install" in report
+
+
+def test_a_python_without_the_package_is_the_same(
+    open_editor: Callable[..., Editor], tmp_path: Path
+) -> None:
+    """Neither the command nor the module: `python3` is there, and must not be restarted."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "python3").chmod(0o755)
+    editor = open_editor(TOKEN_SIDECAR_CMD="", PATH=f"{programs}:/usr/bin:/bin")
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_message("no server")
+    editor.lua("vim.wait(200)")
+    assert len(editor.messages()) == 1
+
+
+def test_a_workspace_folder_named_sidecar_is_not_run(
+    open_editor: Callable[..., Editor], tmp_path: Path
+) -> None:
+    """`python3 -P -m sidecar` is the last resort, and takes the installed package."""
+    import sys
+
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python3").chmod(0o755)
+    editor = open_editor(TOKEN_SIDECAR_CMD="", PATH=f"{programs}:/usr/bin:/bin")
+    trap = editor.write("sidecar/__init__.py", "raise SystemExit('the wrong package')\n").parent
+    (trap / "__main__.py").write_text("raise SystemExit('the wrong package')\n")
+    editor.command(f"cd {editor.workspace}")
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+
+
+def test_leaving_ends_the_server(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor()
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    (pid,) = editor.server_pids()
+    editor.close()
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the end of the server")

@@ -1,0 +1,118 @@
+""":TokenSidecar count: the buffer, some lines, exactly what was selected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from tests.e2e.neovim.harness import Editor
+
+TEXT = "alpha beta gamma\nshort\n\n日本語 and 🦜 birds\n\ttabbed delta epsilon\nlast line\n"
+
+
+@pytest.fixture
+def ready(editor: Editor) -> Editor:
+    editor.edit("a.txt", TEXT)
+    editor.wait_tokens(truth(TEXT))
+    return editor
+
+
+def test_the_whole_buffer_in_one_message(ready: Editor) -> None:
+    assert ready.count() == truth(TEXT)
+    (message,) = ready.messages()
+    assert message == f"token-sidecar: {truth(TEXT)} tokens (exact, gpt-5)"
+
+
+def test_an_edit_just_before_is_counted(ready: Editor) -> None:
+    ready.lua("vim.api.nvim_buf_set_lines(0, 0, 0, true, { 'a line before' })")
+    assert ready.count() == truth("a line before\n" + TEXT)
+
+
+def test_a_range_of_lines(ready: Editor) -> None:
+    assert ready.count("2,4TokenSidecar count") == truth("short\n\n日本語 and 🦜 birds\n")
+    assert ready.count("6TokenSidecar count") == truth("last line\n")
+    assert ready.count("%TokenSidecar count") == truth(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("keys", "selected"),
+    [
+        ("gg0wve", "beta"),
+        ("gg0wvj0", "beta gamma\ns"),
+        ("gg0v$", "alpha beta gamma\n"),
+        ("gg0v2j", "alpha beta gamma\nshort\n\n"),
+        ("4G0lv3l", "本語 a"),
+        ("4G$hhhhhhv", "🦜"),
+        ("4G0v$", "日本語 and 🦜 birds\n"),
+        ("G0v$", "last line"),
+        ("ggVj", "alpha beta gamma\nshort\n"),
+        ("GV", "last line\n"),
+        ("gg0ll<C-v>jl", "ph\nor"),  # a block is as wide as its corners on the screen
+        ("gg0ll<C-v>3jl", "pha \nort\n\n本語"),
+        ("gg0ll<C-v>j$", "pha beta gamma\nort"),
+        ("4G0<C-v>jl", "日本語 an\n\tt"),
+    ],
+)
+def test_exactly_what_was_selected(ready: Editor, keys: str, selected: str) -> None:
+    ready.normal(keys + "<Esc>")
+    before = ready.lua("return { vim.fn.getreginfo(), vim.fn.winsaveview(), vim.b.changedtick }")
+    sent = ready.lua(
+        "return require('token_sidecar.selection').of_command(...)",
+        {"range": 2, "line1": ready.lua("return vim.fn.line(\"'<\")"),
+         "line2": ready.lua("return vim.fn.line(\"'>\")")},
+    )  # fmt: skip
+    assert sent == selected
+    assert ready.count("'<,'>TokenSidecar count") == truth(selected)
+    assert before == ready.lua(
+        "return { vim.fn.getreginfo(), vim.fn.winsaveview(), vim.b.changedtick }"
+    )
+
+
+def test_characterwise_selections_are_what_vim_yanks(ready: Editor) -> None:
+    for row in range(2, 7):
+        for keys in (f"{row}G0v", f"{row}G0v$", f"{row}G$v", f"{row}G0vk", f"ggv{row}G$"):
+            ready.normal(keys + '"zy')
+            yanked = ready.lua("return vim.fn.getreg('z')")
+            ready.normal(keys + "<Esc>")
+            sent = ready.lua("""
+                return require('token_sidecar.selection').of_command({
+                  range = 2, line1 = vim.fn.line("'<"), line2 = vim.fn.line("'>") })""")
+            assert sent == yanked, keys
+
+
+def test_an_exclusive_selection(ready: Editor) -> None:
+    ready.command("set selection=exclusive")
+    ready.normal("gg0vw<Esc>")
+    assert ready.count("'<,'>TokenSidecar count") == truth("alpha ")
+
+
+def test_line_ends_of_a_dos_file(editor: Editor) -> None:
+    editor.edit("dos.txt", b"one\r\ntwo\r\nthree\r\n")
+    editor.wait_tokens(truth("one\r\ntwo\r\nthree\r\n"))
+    editor.normal("gg0lvj<Esc>")
+    assert editor.count("'<,'>TokenSidecar count") == truth("ne\r\ntw")
+    assert editor.count("2,3TokenSidecar count") == truth("two\r\nthree\r\n")
+
+
+def test_a_buffer_without_file_is_counted_too(editor: Editor) -> None:
+    editor.lua("vim.api.nvim_buf_set_lines(0, 0, -1, true, { 'Hello, world!' })")
+    assert editor.count() == truth("Hello, world!\n")
+    assert editor.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
+
+
+def test_from_the_keyboard(ready: Editor) -> None:
+    ready.keys("ggwve:TokenSidecar count<CR>")
+    assert "selection: " in ready.wait_message(f" {truth('beta')} tokens")
+
+
+def test_completion_and_unknown_names(ready: Editor) -> None:
+    offered = ready.lua("return vim.fn.getcompletion('TokenSidecar c', 'cmdline')")
+    assert "count" in offered
+    assert "restart" not in offered
+    ready.errors_expected = True
+    ready.command("TokenSidecar frobnicate")
+    assert "no command frobnicate" in ready.wait_message("frobnicate")

@@ -1,0 +1,138 @@
+"""Neovim in a real terminal, and the command that the README names, as a person runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.neovim import debian
+from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, wait_for
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+PROMPT = (SHIM / "try/prompt.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModuleType:
+    """editors/neovim/try.py, without its installing."""
+    spec = importlib.util.spec_from_file_location("try_token_sidecar", SHIM / "try.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.BIN = SERVER.parent  # type: ignore[attr-defined]
+    return module
+
+
+class Terminal:
+    """A terminal of its own tmux server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tmux = [debian.ensure("tmux", "tmux"), "-S", str(folder / "tmux.sock")]
+
+    def run(self, *argv: str) -> str:
+        """One tmux command; its output."""
+        done = subprocess.run([*self._tmux, *argv], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def start(self, *argv: str) -> None:
+        """Runs a program in a new terminal of 90 columns and 30 rows."""
+        size = ["-x", "90", "-y", "30"]
+        self.run("-f", "/dev/null", "new-session", "-d", "-s", "t", *size, *argv)
+
+    def type(self, *keys: str) -> None:
+        """Keys, as tmux names them."""
+        self.run("send-keys", "-t", "t", *keys)
+
+    def wait(self, part: str) -> str:
+        """Waits until the screen shows this text; the screen."""
+
+        def look() -> str | None:
+            screen = self.run("capture-pane", "-p", "-t", "t")
+            return screen if part in screen else None
+
+        return str(wait_for(look, f"{part!r} on the screen"))
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path)
+    yield terminal
+    subprocess.run([*terminal._tmux, "kill-server"], capture_output=True, check=False)
+
+
+def test_typing_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    code = f"""
+import importlib.util, pathlib
+spec = importlib.util.spec_from_file_location("demo", {str(SHIM / "try.py")!r})
+demo = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(demo)
+demo.BIN = pathlib.Path({str(SERVER.parent)!r})
+demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
+"""
+    terminal.start(sys.executable, "-c", code)
+    terminal.wait(f"{truth(PROMPT)} tokens")
+    terminal.type("o", "Hello, world!", "Escape")
+    screen = terminal.wait(f"{truth(PROMPT + 'Hello, world!' + chr(10))} tokens")
+    assert "prompt.md [+]" in screen
+    terminal.type(":TokenSidecar count", "Enter")
+    screen = terminal.wait("token-sidecar: ")
+    assert f"token-sidecar: {truth(PROMPT + 'Hello, world!' + chr(10))} tokens" in screen
+    assert "Press ENTER" not in screen
+    terminal.type(":help token-sidecar", "Enter")
+    terminal.wait("token-sidecar is a language server")
+
+
+def test_without_a_terminal_it_prints_each_status_line(
+    demo: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert demo.open_neovim(str(NVIM), tmp_path) == 0
+    printed, complaints = capfd.readouterr()
+    lines = printed.splitlines()
+    assert complaints == ""
+    assert f"prompt.md  {truth(PROMPT)} tokens" in lines[0]
+    typed = PROMPT + "Hello, sidecar: how many tokens is this?\n"
+    assert f"prompt.md [+]  {truth(typed)} tokens" in lines[1]
+    assert len(lines) == 6
+
+
+def test_a_server_that_does_not_count_is_a_failure(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: object
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "token-sidecar").write_text("#!/bin/sh\nexec sleep 60\n")
+    (programs / "token-sidecar").chmod(0o755)
+    monkeypatch.setattr(demo, "BIN", programs)
+    monkeypatch.setenv("TOKEN_SIDECAR_TRY_WAIT_MS", "500")
+    assert demo.open_neovim(str(NVIM), tmp_path) == 1
+
+
+def test_a_python_too_old_is_told(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 0))
+    assert demo.main() == 2
+    assert "needs Python 3.11" in capsys.readouterr().err
+
+
+def test_a_failing_pip_is_told(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ERROR: no network' >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(demo, "PYTHON", python)
+    monkeypatch.setattr(demo, "VENV", tmp_path)
+    with pytest.raises(demo.UnableError, match=r"(?s)pip could not install.*no network"):
+        demo.install(["something"], "stamp")
+    assert not (tmp_path / "stamp").exists()
