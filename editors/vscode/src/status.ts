@@ -96,7 +96,7 @@ export class StatusBar implements Disposable {
     const source = (this.running = new CancellationTokenSource());
     const result = await countSelections(this.server, editor, source).catch(() => undefined);
     if (source.token.isCancellationRequested) return;
-    this.selection = result ? ` (${tokens(result)} selected)` : "";
+    this.selection = result ? `, ${tokens(result)} selected` : "";
     this.render();
   }
 }

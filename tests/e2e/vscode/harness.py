@@ -20,7 +20,7 @@ from tests.e2e.editors_setup import ROOT, VSCode
 
 HERE = Path(__file__).resolve().parent
 EXTENSION = ROOT / "editors/vscode"
-PATIENCE_S = 90.0
+PATIENCE_S = 60.0
 STATUS_ITEM = "token-sidecar.token-sidecar.status"
 
 SETTINGS = {

@@ -1,0 +1,94 @@
+"""Workspaces of a real VS Code: untrusted ones, several folders, and what the settings show."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from sidecar.counting.engines.reference import Reference
+from tests.e2e.vscode.harness import Window, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.vscode.harness import Browser, CodeServer
+
+    OpenWindow = Callable[..., Window]
+
+TEXT = "Translate the 議事録 for the 東京 office. 🙂\n"
+O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"
+CL100K = f"{Reference('cl100k_base').count_whole(TEXT):,} tokens"
+
+
+def test_an_untrusted_workspace(open_window: OpenWindow, tmp_path: Path) -> None:
+    """It is counted, by its own model even, but starts and reaches nothing that it names."""
+    marker = tmp_path / "ran"
+    evil = tmp_path / "folder/evil"
+    settings = {
+        "tokenSidecar.server.path": str(evil),
+        "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["*"]}],
+        "tokenSidecar.tokenize.useEndpoint": True,
+        "tokenSidecar.model": "gpt-4",
+    }
+    files = {
+        "a.md": TEXT,
+        "evil": f"#!/bin/sh\ntouch {marker}\n",
+        "sidecar/__main__.py": f"open({str(marker)!r}, 'w')\n",
+        ".vscode/settings.json": json.dumps(settings),
+    }
+    window = open_window(
+        files,
+        security__workspace__trust__enabled=True,
+        security__workspace__trust__startupPrompt="never",
+    )
+    evil.chmod(0o755)
+    assert window.host("return vscode.workspace.isTrusted") is False
+    window.show("a.md")
+    window.wait_status(CL100K)
+    get = "return vscode.workspace.getConfiguration('tokenSidecar').get(args[0])"
+    assert window.host(get, "server.path") == ""
+    assert window.host(get, "endpoint") == []
+    assert window.host(get, "tokenize.useEndpoint") is False
+    window.host("await vscode.commands.executeCommand('tokenSidecar.restart')")
+    window.wait_status(CL100K)
+    assert not marker.exists()
+    window.screenshot("untrusted")
+
+
+def test_two_folders(code_server: CodeServer, browser: Browser, tmp_path: Path) -> None:
+    """Each folder of a workspace has its own configuration; one server counts for both."""
+    for name, model in (("new", "gpt-5"), ("old", "gpt-4")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.md").write_bytes(TEXT.encode())
+        (tmp_path / name / ".token-sidecar.toml").write_text(f'model = "{model}"\n')
+    workspace = tmp_path / "two.code-workspace"
+    workspace.write_text(json.dumps({"folders": [{"path": "new"}, {"path": "old"}]}))
+    code_server.configure({})
+    window = Window(code_server, browser, workspace)
+    window.open("workspace")
+    window.show("new/a.md")
+    window.wait_status(O200K)
+    pid = window.server_pid()
+    window.show("old/a.md")
+    window.wait_status(CL100K)
+    window.show("new/a.md")
+    window.wait_status(O200K)
+    assert window.server_pid() == pid
+
+
+def test_hide_and_choose_what_is_shown(open_window: OpenWindow) -> None:
+    """The status shows tokens, percent or both, and can be hidden."""
+    budget = '[[budget]]\nfiles = "a.md"\nmax-tokens = 1000\n'
+    window = open_window({"a.md": TEXT, ".token-sidecar.toml": budget})
+    update = "vscode.workspace.getConfiguration('tokenSidecar').update(args[0], args[1], true)"
+    window.show("a.md")
+    window.wait_status(O200K)
+    wait_for(lambda: "%" in (window.status() or ""), "the percent")
+    window.host(f"await {update}", "status.show", "tokens")
+    wait_for(lambda: window.status() == O200K, "tokens only")
+    window.host(f"await {update}", "status.show", "percent")
+    wait_for(lambda: "tokens" not in (window.status() or "tokens"), "percent only")
+    assert "%" in (window.status() or "")
+    window.host(f"await {update}", "status.hide", True)
+    wait_for(lambda: window.status() is None, "the item to go")
