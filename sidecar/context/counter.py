@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeGuard
 
 from sidecar.counting.count import Measure, Method
 
@@ -51,7 +51,7 @@ class Calibration(Protocol):
 
     @property
     def samples(self) -> int:
-        """How many reports it was learned from; at 0 the factor is not used."""
+        """How many reports it was learned from."""
 
     @property
     def error_percent(self) -> float | None:
@@ -116,7 +116,12 @@ def sums_of(measure: Measure) -> Sums:
 
 def factor_of(calibration: Calibration | None) -> float:
     """The factor to put to estimates: 1 until something was learned."""
-    return calibration.factor if calibration is not None and calibration.samples else 1.0
+    return 1.0 if calibration is None else calibration.factor
+
+
+def is_learned(calibration: Calibration | None) -> TypeGuard[Calibration]:
+    """Whether the calibration knows anything, from this model's reports or its generation's."""
+    return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
 def summed(sums: Sums, tokenizer: str, calibration: Calibration | None) -> Measure:
@@ -125,7 +130,7 @@ def summed(sums: Sums, tokenizer: str, calibration: Calibration | None) -> Measu
     if not sums.estimate:
         method: Method = "endpoint" if sums.endpoint else "exact"
         return Measure(tokens, method, tokenizer, 0.0)
-    if calibration is not None and calibration.samples:
+    if is_learned(calibration):
         error = calibration.error_percent
         part = abs(sums.estimate * calibration.factor)
         return Measure(tokens, "calibrated", tokenizer, _share(error, part, tokens))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.context.counter import Calibration, factor_of, summed
+from sidecar.context.counter import Calibration, factor_of, is_learned, summed
 from sidecar.context.results import (
     Breakdown,
     CalibrationInfo,
@@ -86,7 +86,7 @@ def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> boo
 
 def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
     """What the calibration holds, once it holds anything."""
-    if calibration is None or not calibration.samples:
+    if not is_learned(calibration):
         return None
     return CalibrationInfo(
         factor=calibration.factor,

@@ -25,6 +25,7 @@ MOVES = (
     "system",
     "foreign",
     "talk and answer",
+    "answer again",
 )
 
 
@@ -84,6 +85,7 @@ class _Maker:
         self.shape = shape
         self.turns: list[Turn] = []
         self._open: list[str] = []
+        self._answered: list[str] = []
         self._marks = 0
 
     def move(self, move: Move) -> None:
@@ -104,7 +106,11 @@ class _Maker:
             case "answer" | "empty output" | "talk and answer":
                 if self._open:
                     taken = self._open.pop(min(move.number, len(self._open) - 1))
+                    self._answered.append(taken)
                     self._answer(taken, "" if move.kind == "empty output" else text, move)
+            case "answer again":
+                if self._answered:
+                    self._answer(self._answered[-1], text, move)
             case "foreign":
                 self._answer(self._mark("f"), text, move)
 

@@ -126,6 +126,20 @@ def test_what_a_vendor_would_refuse_goes_in_any_case() -> None:
     assert plan.fits
 
 
+def test_nothing_else_goes_where_that_alone_makes_room() -> None:
+    turns = [*exchange(0), output("never called", "x" * 500), user("q")]
+    whole = occupancy(session(turns=turns)).tokens
+    plan = Plans(session(turns=turns)).make(whole - 500, keep_turns=1)
+    assert [(one.index, one.reason) for one in plan.removed] == [(4, "orphan")]
+
+
+def test_a_result_in_two_parts_is_no_orphan() -> None:
+    turns = [user("q"), calls("c"), output("c", "one"), output("c", "two"), user("r")]
+    plans = Plans(session(turns=turns))
+    assert plans.make(10**6).removed == []
+    assert [one.index for one in plans.make(15, keep_turns=1).removed] == [1, 2, 3]
+
+
 def test_calls_without_ids_are_paired_by_order_and_name() -> None:
     """Gemini and Ollama send none."""
     asks = [

@@ -270,8 +270,10 @@ def test_methods_and_errors_of_a_sum() -> None:
     learned = FakeCalibration(1.2, samples=3, error_percent=4.0)
     assert summed(exact.plus(guess), "t", learned) == Measure(160, "calibrated", "t", 1.5)
     assert summed(exact, "t", learned) == Measure(100, "exact", "t", 0.0)
-    nothing = FakeCalibration(9.9, samples=0)
+    nothing = FakeCalibration(1.0, samples=0)
     assert summed(unknown, "t", nothing) == Measure(50, "estimate", "t", None)
+    generation = FakeCalibration(1.5, samples=0)
+    assert summed(unknown, "t", generation) == Measure(75, "calibrated", "t", None)
 
 
 class TestSet:
