@@ -19,6 +19,7 @@ from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.rows import DEFAULT_KEYS, CostReport, Key
 from sidecar.cost.sums import END_MS, Scope
+from sidecar.cost.workspaces import workspace_key
 from sidecar.endpoints.usage import Usage
 
 if TYPE_CHECKING:
@@ -140,17 +141,21 @@ class CostBook:
 
         Raises ValueError for bad params, ReadCancelledError, LedgerError.
         """
-        scope = Scope(
+        return report(
+            self.ledger, self.prices, self.scope(params, agent), params.by,
+            zone=self._zone, cancelled=cancelled, progress=progress,
+        )  # fmt: skip
+
+    def scope(self, params: CostDetailParams, agent: str | None = None) -> Scope:
+        """Which events are asked for. Raises ValueError for a time that is none."""
+        workspace = params.workspace
+        return Scope(
             start_ms=0 if params.since is None else since_ms(params.since, self._zone),
             end_ms=END_MS if params.until is None else until_ms(params.until, self._zone),
-            workspace=params.workspace,
+            workspace=None if workspace is None else workspace_key(workspace),
             session=params.session,
             agent=agent,
         )
-        return report(
-            self.ledger, self.prices, scope, params.by,
-            zone=self._zone, cancelled=cancelled, progress=progress,
-        )  # fmt: skip
 
     def estimate(
         self,
@@ -170,7 +175,9 @@ class CostBook:
     def spend(self, workspace: str, session: str) -> Spend:
         """USD so far today, in the session and in the workspace."""
         with self.ledger.reader() as connection:
-            return spend_so_far(connection, self.prices, workspace, session, zone=self._zone)
+            return spend_so_far(
+                connection, self.prices, workspace_key(workspace), session, zone=self._zone
+            )
 
     def preflight(
         self,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sidecar.cost.bands import REPORTED, band
 from sidecar.cost.events import LONGEST_ID, Event, check_names, checked_numbers, milliseconds
 from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
+from sidecar.cost.workspaces import workspace_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -213,7 +214,9 @@ class Ledger:
         known = self._sessions.get(key)
         if known is None:
             check_names(workspace=event.workspace, session=event.session, agent=event.agent)
-            known = _name_id(connection, "session", ("workspace", "name", "agent"), key)
+            columns = ("workspace", "name", "agent")
+            values = (workspace_key(event.workspace), event.session, event.agent)
+            known = _name_id(connection, "session", columns, values)
             self._sessions[key] = known
         return known
 

@@ -31,6 +31,8 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """All input: uncached, cache reads and cache writes."""
     estimated_tokens: int | None
     """Estimates made before sending, of the calls that carry one; null where none does."""
+    estimated_prompt_tokens: int | None
+    """What those same calls held."""
     completion_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
@@ -118,6 +120,7 @@ def row(tally: Tally, keys: dict[Key, str | None]) -> CostRow:
         calls=tally.calls,
         prompt_tokens=buckets.prompt,
         estimated_tokens=tally.estimated if tally.estimated_calls else None,
+        estimated_prompt_tokens=tally.estimated_prompt if tally.estimated_calls else None,
         completion_tokens=buckets.completion,
         cache_read_tokens=buckets.cache_read,
         cache_write_tokens=buckets.cache_writes,

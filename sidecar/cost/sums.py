@@ -204,8 +204,8 @@ def _conditions(
     elif part.source == "event_sums":
         first, last = _events_between(connection, part)
         where, values = " AND id BETWEEN ? AND ?", (first, last)
-    owner = _owner(scope)
-    return where + owner[0], (*values, *owner[1])
+    owner, names = owner_condition(scope, "session")
+    return where + owner, (*values, *names)
 
 
 def _events_between(connection: sqlite3.Connection, part: _Part) -> tuple[int, int]:
@@ -217,14 +217,15 @@ def _events_between(connection: sqlite3.Connection, part: _Part) -> tuple[int, i
     return (1, 0) if first is None else (first, last)
 
 
-def _owner(scope: Scope) -> tuple[str, tuple[str, ...]]:
-    """The condition for workspace, session and agent."""
+def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[str, ...]]:
+    """SQL for workspace, session and agent, put to a column of session ids; and its values."""
     wanted = {"workspace": scope.workspace, "name": scope.session, "agent": scope.agent}
-    given = {column: value for column, value in wanted.items() if value is not None}
+    given = {name: value for name, value in wanted.items() if value is not None}
     if not given:
         return "", ()
-    where = " AND ".join(f"{column} = ?" for column in given)
-    return f" AND session IN (SELECT id FROM session WHERE {where})", tuple(given.values())  # noqa: S608
+    where = " AND ".join(f"{name} = ?" for name in given)
+    sessions = f"SELECT id FROM session WHERE {where}"  # noqa: S608
+    return f" AND {column} IN ({sessions})", tuple(given.values())
 
 
 def _epoch(part: _Part, cut: Cut) -> str:

@@ -1,0 +1,260 @@
+"""`token-sidecar cost`: what calls cost, from the ledger of all editors and agents."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.table import Table
+
+    from sidecar.config.settings import Settings
+    from sidecar.cost.book import CostBook, CostDetailParams
+    from sidecar.cost.rows import CostReport, CostRow
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+_WIDE = 100
+"""Columns of a terminal from which everything has room."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEADS = {
+    "calls": "calls",
+    "prompt_tokens": "prompt",
+    "completion_tokens": "completion",
+    "cache_read_tokens": "cache read",
+}
+
+
+def scope_options(command: Command) -> Command:
+    """Which calls: the same options for the report and the export."""
+    for option in (
+        click.option("--agent", metavar="NAME", help="Calls of this coding agent (or `protocol`)."),
+        click.option(
+            "--workspace",
+            type=click.Path(file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Calls of this workspace; all of them by default.",
+        ),
+        click.option("--until", metavar="WHEN", help="Up to and with this; as --since."),
+        click.option(
+            "--since",
+            metavar="WHEN",
+            help="From this on: 2026-11-21, 2026-11-21T10:30, today or yesterday (local time).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--by",
+    metavar="KEYS",
+    help="What rows are told apart by: model, category, session, day, agent, workspace; "
+    "several with commas. Default: model,category.",
+)
+@scope_options
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def cost(
+    context: click.Context, /, by: str | None, html: Path | None, as_json: bool, **scope: Any
+) -> None:
+    """Print what calls cost: a table on a terminal, lines elsewhere.
+
+    With --html, write one page with charts that needs no network to FILE instead.
+    Calls without a known price are `unpriced`; their tokens are totalled apart.
+
+    Exits 0; 2 for wrong options, a broken configuration or a ledger that cannot be read.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with _book() as book:
+        params = _params(scope, by)
+        if html is not None:
+            _write_page(book, params, scope["agent"], html)
+            return
+        found = book.detail(params, agent=scope["agent"])
+    if as_json:
+        _print_json(found)
+    elif sys.stdout.isatty():
+        _print_table(found, params)
+    else:
+        click.echo(found.text or "No calls are recorded.")
+
+
+@cost.command()
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
+@scope_options
+def export(form: str, **scope: Any) -> None:
+    """Print every call, one by one: numbers, ids and times, and never text."""
+    from sidecar.cost.export import read_events, write_calls
+
+    with _book() as book:
+        wanted = book.scope(_params(scope), scope["agent"])
+        events = read_events(book.ledger, wanted)
+        write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
+
+
+@cost.command("update-prices")
+@click.option("--url", help="Another address of the list, in genai-prices' JSON form.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def update_prices(url: str | None, as_json: bool) -> None:
+    """Fetch the newest price list of genai-prices into the state folder.
+
+    The only command of this program that reaches the internet by itself. Reports price history
+    anew each time, so that a corrected price corrects them.
+    """
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.price_list import STORED_LIST
+    from sidecar.cost.update import update_prices as fetch
+
+    target = state_dir() / STORED_LIST
+    with _errors():
+        models = fetch(target, url)
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"models": models, "file": str(target)}))
+    else:
+        click.echo(f"{models:,} models priced; the list is in {target}")
+
+
+@contextmanager
+def _book() -> Iterator[CostBook]:
+    """The user's ledger with their prices; every expected error ends the command with 2."""
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.book import CostBook
+
+    with _errors():
+        book = CostBook(state_dir(), _settings().prices)
+        try:
+            yield book
+        finally:
+            book.close()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    from sidecar.cost.ledger import LedgerError
+    from sidecar.cost.update import UpdateError
+
+    try:
+        yield
+    except (ValueError, LedgerError, UpdateError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+def _settings() -> Settings:
+    """The user's settings: prices are read from nowhere else."""
+    from sidecar.config.load import load
+
+    loaded = load(None)
+    for problem in loaded.problems:
+        click.echo(f"{problem.severity}: {problem}", err=True)
+    if any(problem.severity == "error" for problem in loaded.problems):
+        sys.exit(2)
+    return loaded.settings
+
+
+def _params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
+    from sidecar.cost.book import CostDetailParams
+    from sidecar.cost.reports import ordered_keys
+    from sidecar.cost.rows import DEFAULT_KEYS
+
+    folder: Path | None = scope["workspace"]
+    keys = DEFAULT_KEYS if by is None else [key.strip() for key in by.split(",")]
+    return CostDetailParams(
+        workspace=None if folder is None else folder.resolve().as_uri(),
+        since=scope["since"],
+        until=scope["until"],
+        by=tuple(ordered_keys(keys)),
+    )
+
+
+def _write_page(book: CostBook, params: CostDetailParams, agent: str | None, target: Path) -> None:
+    from sidecar.cost.page import page
+
+    html = page(book.ledger, book.prices, book.scope(params, agent))
+    try:
+        target.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{target} cannot be written: {error.strerror}") from error
+    click.echo(f"wrote {target}", err=True)
+
+
+def _print_json(found: CostReport) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.encode({"rows": found.rows, "totals": found.totals}).decode())
+
+
+def _print_table(found: CostReport, params: CostDetailParams) -> None:
+    from rich.console import Console
+
+    if not found.rows:
+        click.echo("No calls are recorded.")
+        return
+    console = Console(highlight=False, markup=False)
+    console.print(_table(found, params, console.width))
+    console.print(_total(found), style="bold")
+    if any(row.reported_cost_usd for row in found.rows):
+        console.print("* in part or whole as the vendor reported it", style="dim")
+    if found.totals.unpriced_tokens:
+        console.print(
+            f"{found.totals.unpriced_tokens:,} tokens have no known price: a [[price]] in the "
+            "user's configuration gives them one.",
+            style="dim",
+        )
+
+
+def _table(found: CostReport, params: CostDetailParams, width: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    fields = [*_HEADS][: None if width >= _WIDE else -1]
+    table = Table(box=None, pad_edge=False)
+    for key in params.by:
+        table.add_column(key, overflow="fold")
+    for head in (*(_HEADS[field] for field in fields), "cost"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    dearest = max(row.cost_usd or 0.0 for row in found.rows)
+    for row in found.rows:
+        names = [Text(getattr(row, key) or "(none)") for key in params.by]
+        share = (row.cost_usd or 0.0) / dearest if dearest else 0.0
+        bar = spark(share, 24 if width >= _WIDE else 8)
+        table.add_row(*names, *_numbers(row, fields), Text(bar, style="cyan"))
+    return table
+
+
+def _numbers(row: CostRow, fields: list[str]) -> list[str]:
+    numbers = [f"{getattr(row, field):,}" for field in fields]
+    if row.note:
+        numbers[1] += f" {row.note}"
+    priced = "unpriced" if row.cost_usd is None else f"${row.cost_usd:,.6f}"
+    if row.unpriced and row.cost_usd is not None:
+        priced += " + unpriced"
+    return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
+
+
+def _total(found: CostReport) -> str:
+    totals = found.totals
+    prompt = totals.input_tokens + totals.cache_read_tokens + totals.cache_write_tokens
+    return (
+        f"total: {totals.calls:,} calls, {prompt:,} / {totals.output_tokens:,} tokens, "
+        f"${totals.cost_usd:,.6f}"
+    )
+
+
+def spark(share: float, width: int) -> str:
+    """A bar for a share of 0 to 1, in eighths of a character."""
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

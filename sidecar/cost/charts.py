@@ -1,0 +1,190 @@
+"""Charts as inline SVG, drawn by hand: no script, no network, colours from the page's style.
+
+Every text that comes from the ledger is escaped here.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import NamedTuple
+
+COLOURS = 8
+"""Colours that the page's style names `--c0` to `--c7`."""
+
+WIDTH = 960
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 10, 26
+_MOST_TICKS = 10
+
+
+class Series(NamedTuple):
+    """Values of one colour, by column."""
+
+    name: str
+    values: list[float]
+
+
+class Pair(NamedTuple):
+    """An estimate beside what it was an estimate of."""
+
+    name: str
+    estimated: int
+    actual: int
+
+
+def stacked_columns(labels: list[str], series: list[Series], *, height: int = 260) -> str:
+    """A column for each label, with the series one on another; amounts in USD."""
+    highest = max(
+        (sum(values) for values in zip(*(s.values for s in series), strict=True)), default=0
+    )
+    scale = _scale(highest)
+    plot = height - _TOP - _BOTTOM
+    step = (WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
+    parts = [_grid(scale, height, "$")]
+    for column, label in enumerate(labels):
+        bottom = float(height - _BOTTOM)
+        for colour, one in enumerate(series):
+            tall = plot * one.values[column] / scale
+            if tall <= 0:
+                continue
+            bottom -= tall
+            hover = escape(f"{label}: {one.name} ${one.values[column]:.4f}")
+            parts.append(
+                f'<rect x="{_LEFT + column * step + step * 0.1:.1f}" y="{bottom:.1f}" '
+                f'width="{step * 0.8:.1f}" height="{tall:.1f}" fill="var(--c{colour % COLOURS})">'
+                f"<title>{hover}</title></rect>"
+            )
+    parts.append(_column_labels(labels, step, height))
+    return _svg(parts, height, "Spend in USD for each day, by model")
+
+
+def lines(series: list[Series], *, height: int = 300) -> str:
+    """A line for each series, from its first value to its last; values are tokens."""
+    highest = max((max(one.values, default=0) for one in series), default=0)
+    longest = max((len(one.values) for one in series), default=1)
+    scale = _scale(highest)
+    plot = height - _TOP - _BOTTOM
+    step = (WIDTH - _LEFT - _RIGHT) / max(longest - 1, 1)
+    parts = [_grid(scale, height, "")]
+    for colour, one in enumerate(series):
+        points = [
+            (_LEFT + index * step, height - _BOTTOM - plot * value / scale)
+            for index, value in enumerate(one.values)
+        ]
+        style = f"var(--c{colour % COLOURS})"
+        last = f'<circle cx="{points[-1][0]:.1f}" cy="{points[-1][1]:.1f}" r="3" fill="{style}"/>'
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(
+            f"<g><title>{escape(one.name)}: {one.values[-1]:,.0f} tokens at last</title>"
+            f'<polyline points="{path}" fill="none" stroke="{style}" stroke-width="2"/>{last}</g>'
+        )
+    parts.append(_text(WIDTH - _RIGHT, height - 8, "calls, from a session's first on", "end"))
+    return _svg(parts, height, "Prompt tokens of each call, by session")
+
+
+def bars(rows: list[tuple[str, float, str]]) -> str:
+    """A bar for each (name, value, what to write beside it), longest as long as there is room."""
+    scale = max((value for _name, value, _label in rows), default=0) or 1
+    height = 28 * len(rows) + 8
+    parts = []
+    for index, (name, value, label) in enumerate(rows):
+        y = 28 * index + 4
+        wide = 400 * value / scale
+        parts.append(_text(300, y + 15, _short(name, 42), "end", name))
+        parts.append(
+            f'<rect x="310" y="{y}" width="{max(wide, 1):.1f}" height="20" rx="2" '
+            f'fill="var(--c{index % COLOURS})"/>'
+        )
+        parts.append(_text(318 + max(wide, 1), y + 15, label))
+    return _svg(parts, height, "Spend by model")
+
+
+def pairs(rows: list[Pair]) -> str:
+    """For each row what was estimated (outlined) above what it was (filled), in tokens."""
+    scale = max((max(row.estimated, row.actual) for row in rows), default=0) or 1
+    height = 40 * len(rows) + 8
+    parts = []
+    for index, row in enumerate(rows):
+        y, colour = 40 * index + 4, f"var(--c{index % COLOURS})"
+        parts.append(_text(300, y + 21, _short(row.name, 42), "end", row.name))
+        for offset, tokens, paint in (
+            (0, row.estimated, f'fill="none" stroke="{colour}" stroke-dasharray="4 2"'),
+            (16, row.actual, f'fill="{colour}"'),
+        ):
+            wide = max(400 * tokens / scale, 1)
+            parts.append(
+                f'<rect x="310" y="{y + offset}" width="{wide:.1f}" height="12" rx="2" {paint}/>'
+            )
+        wide = 400 * max(row.estimated, row.actual) / scale
+        parts.append(_text(318 + wide, y + 21, _difference(row)))
+    return _svg(parts, height, "Estimated and actual prompt tokens, by model")
+
+
+def legend(names: list[str]) -> str:
+    """The colours of the series, in their order."""
+    items = "".join(
+        f'<li><i style="background:var(--c{index % COLOURS})"></i>{escape(name)}</li>'
+        for index, name in enumerate(names)
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _difference(row: Pair) -> str:
+    if not row.actual:
+        return f"{row.estimated:,} estimated, 0 sent"
+    return f"{row.actual:,} ({(row.estimated - row.actual) / row.actual:+.1%} estimated)"
+
+
+def _scale(highest: float) -> float:
+    """A round number at or over the highest value, so that a quarter of it reads well."""
+    if highest <= 0:
+        return 1.0
+    power = 1.0
+    while power > highest:
+        power /= 10
+    while power * 10 <= highest:
+        power *= 10
+    return next(
+        power * step for step in (1, 1.2, 1.6, 2, 2.4, 3, 4, 6, 8, 10) if power * step >= highest
+    )
+
+
+def _grid(scale: float, height: int, unit: str) -> str:
+    plot = height - _TOP - _BOTTOM
+    parts = []
+    for quarter in range(5):
+        y = height - _BOTTOM - plot * quarter / 4
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+        )
+        parts.append(_text(_LEFT - 8, y + 4, unit + _number(scale * quarter / 4), "end"))
+    return "".join(parts)
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.6f}".rstrip("0").rstrip(".") or "0"
+
+
+def _column_labels(labels: list[str], step: float, height: int) -> str:
+    every = max(1, -(-len(labels) // _MOST_TICKS))
+    return "".join(
+        _text(_LEFT + (column + 0.5) * step, height - 8, labels[column], "middle")
+        for column in range(0, len(labels), every)
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", title: str = "") -> str:
+    hover = f"<title>{escape(title)}</title>" if title else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{hover}{escape(text)}</text>'
+
+
+def _short(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _svg(parts: list[str], height: int, label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,143 @@
+"""Each call as OpenTelemetry's GenAI metrics and spans, to the collector that the user names.
+
+Off unless `[ledger] otel-endpoint` is set in the user's own settings; needs the extra `[otel]`.
+Numbers, ids, models and times only: never text, and no path of a workspace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sidecar.cost.events import milliseconds
+
+if TYPE_CHECKING:
+    from sidecar.cost.events import Event
+    from sidecar.cost.prices import Prices
+
+_SECONDS = 2
+_EVERY_MS = 15_000
+
+# Bounds that the semantic conventions advise for `gen_ai.client.token.usage`.
+_TOKEN_BOUNDS = tuple(float(4**power) for power in range(14))
+
+_PROVIDER_NAMES = {
+    "google": "gcp.gemini",
+    "aws": "aws.bedrock",
+    "azure": "azure.ai.openai",
+    "mistral": "mistral_ai",
+    "x-ai": "x_ai",
+}
+"""Providers that the semantic conventions call otherwise than genai-prices does."""
+
+
+class OtelMissingError(Exception):
+    """The extra is not installed; the message says how to."""
+
+
+class OtelExporter:
+    """Sends events in the background. Never waits for the collector, and never raises for it."""
+
+    def __init__(self, endpoint: str, prices: Prices) -> None:
+        """`endpoint`: the collector's address, such as `http://127.0.0.1:4318`.
+
+        Raises OtelMissingError where the extra is not installed.
+        """
+        self._prices = prices
+        try:
+            self._traces, self._metrics = _providers(endpoint.rstrip("/"))
+        except ImportError as error:
+            raise OtelMissingError(
+                "exporting to OpenTelemetry needs an extra: install token-sidecar[otel]"
+            ) from error
+        self._tracer = self._traces.get_tracer("token-sidecar")
+        meter = self._metrics.get_meter("token-sidecar")
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Tokens of a call; input includes what a cache read or wrote.",
+            explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
+        )
+        self._cost = meter.create_counter(
+            "token_sidecar.cost", unit="USD", description="Cost of calls whose price is known."
+        )
+
+    def export(self, event: Event) -> None:
+        """Hand an event on; it is sent with others a little later."""
+        shared = _shared(event)
+        cost = self._prices.cost(event)
+        for kind, tokens in (
+            ("input", event.buckets.prompt),
+            ("output", event.buckets.completion),
+        ):
+            self._tokens.record(tokens, shared | {"gen_ai.token.type": kind})
+        if cost is not None:
+            self._cost.add(float(cost), shared)
+        at = milliseconds(event.at) * 1_000_000
+        span = self._tracer.start_span(
+            f"chat {event.model}",
+            kind=_client(),
+            start_time=at,
+            attributes=shared | _details(event, None if cost is None else float(cost)),
+        )
+        span.end(at)
+
+    def close(self) -> None:
+        """Send what waits, for a few seconds at most."""
+        self._traces.shutdown()
+        self._metrics.shutdown(timeout_millis=_SECONDS * 1000)
+
+
+def _providers(endpoint: str) -> tuple[Any, Any]:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from sidecar import __version__
+
+    resource = Resource.create({"service.name": "token-sidecar", "service.version": __version__})
+    traces = TracerProvider(resource=resource, shutdown_on_exit=False)
+    spans = OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=_SECONDS)
+    traces.add_span_processor(BatchSpanProcessor(spans))
+    numbers = OTLPMetricExporter(endpoint=f"{endpoint}/v1/metrics", timeout=_SECONDS)
+    reader = PeriodicExportingMetricReader(numbers, export_interval_millis=_EVERY_MS)
+    metrics = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+    return traces, metrics
+
+
+def _client() -> Any:
+    from opentelemetry.trace import SpanKind
+
+    return SpanKind.CLIENT
+
+
+def _shared(event: Event) -> dict[str, str]:
+    """What metrics are told apart by: few values each."""
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": _PROVIDER_NAMES.get(event.provider, event.provider or "_OTHER"),
+        "gen_ai.request.model": event.model,
+        "token_sidecar.category": event.category,
+    }
+
+
+def _details(event: Event, cost: float | None) -> dict[str, str | int | float]:
+    """What only a span carries."""
+    buckets = event.buckets
+    known: dict[str, str | int | float | None] = {
+        "gen_ai.usage.input_tokens": buckets.prompt,
+        "gen_ai.usage.output_tokens": buckets.completion,
+        "gen_ai.usage.cache_read.input_tokens": buckets.cache_read,
+        "gen_ai.usage.cache_creation.input_tokens": buckets.cache_writes,
+        "gen_ai.usage.reasoning.output_tokens": buckets.reasoning,
+        "gen_ai.response.id": event.request_id,
+        "gen_ai.conversation.id": event.session or None,
+        "gen_ai.agent.name": event.agent,
+        "token_sidecar.service_tier": event.tier or None,
+        "token_sidecar.estimated_tokens": event.estimated_tokens,
+        "token_sidecar.cost_usd": cost,
+    }
+    return {name: value for name, value in known.items() if value is not None}

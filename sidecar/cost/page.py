@@ -1,0 +1,221 @@
+"""One self-contained page of costs: spend over time, by model, estimates, contexts growing."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from html import escape
+from typing import TYPE_CHECKING
+
+from sidecar.cost import charts
+from sidecar.cost.charts import COLOURS, Pair, Series
+from sidecar.cost.days import local
+from sidecar.cost.migrations import QUARTER_MS
+from sidecar.cost.reports import report
+from sidecar.cost.sums import Scope, owner_condition
+from sidecar.cost.workspaces import folder_name
+
+if TYPE_CHECKING:
+    import sqlite3
+    from datetime import tzinfo
+
+    from sidecar.cost.ledger import Ledger
+    from sidecar.cost.prices import Prices
+    from sidecar.cost.rows import CostReport, CostRow
+
+_MOST_POINTS = 300
+_MOST_DAYS = 400
+
+STYLE = """
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6470;--line:#d9dee4;--card:#f6f8fa;
+--c0:#2f6fde;--c1:#d9730d;--c2:#2a9d63;--c3:#a44ad0;--c4:#c9374b;--c5:#0f8b9d;--c6:#8a6d1b;--c7:#6b7785}
+@media (prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e6e9ed;--dim:#9aa4b0;--line:#333a43;
+--card:#1d2127;--c0:#6ea8ff;--c1:#ffa657;--c2:#56d39b;--c3:#d2a8ff;--c4:#ff7b86;--c5:#56cfe1;
+--c6:#e3c567;--c7:#a3adb8}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1020px;padding:24px;background:var(--bg);color:var(--fg);
+font:15px/1.5 system-ui,sans-serif}
+h1{font-size:24px;margin:0}h2{font-size:17px;margin:36px 0 8px}p{color:var(--dim);margin:2px 0 8px}
+.cards{display:flex;flex-wrap:wrap;gap:12px;margin:18px 0}
+.cards div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 16px}
+.cards b{display:block;font-size:20px}.cards span{color:var(--dim);font-size:13px}
+svg{width:100%;height:auto}svg text{fill:var(--fg);font-size:12px}.grid{stroke:var(--line)}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;padding:0;margin:6px 0;
+font-size:13px}
+.legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
+td,th{border-bottom:1px solid var(--line);padding:5px 8px;text-align:right}
+td:first-child,th:first-child{text-align:left}th{color:var(--dim);font-weight:500}
+""".strip()
+
+
+def page(
+    ledger: Ledger,
+    prices: Prices,
+    scope: Scope | None = None,
+    *,
+    zone: tzinfo | None = None,
+    now: datetime | None = None,
+) -> str:
+    """The page as HTML. It names models, sessions and workspaces, and holds no text of anyone's."""
+    wanted = scope or Scope()
+    by_model = report(ledger, prices, wanted, ["model"], zone=zone)
+    by_day = report(ledger, prices, wanted, ["model", "day"], zone=zone)
+    made = local(now or datetime.now(UTC), zone).strftime("%Y-%m-%d %H:%M")
+    whose = folder_name(wanted.workspace) if wanted.workspace else "all workspaces"
+    sections = [
+        _section("Spend over time", "USD a day, by model.", _spend(by_day)),
+        _section("By model", "USD, for models whose price is known.", _models(by_model)),
+        _section(
+            "Estimate against actual",
+            "Prompt tokens as estimated before sending (outlined), and as the vendor counted them.",
+            _estimates(by_model),
+        ),
+        _section(
+            "Context growth",
+            "Prompt tokens from call to call, for the sessions used last.",
+            _growth(ledger, wanted),
+        ),
+        _section("All models", "", _table(by_model)),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Token costs</title><style>{STYLE}</style></head><body>"
+        f"<h1>Token costs</h1><p>{escape(whose)}, made {made}</p>{_cards(by_model)}"
+        f"{''.join(sections)}</body></html>\n"
+    )
+
+
+def _section(title: str, about: str, body: str) -> str:
+    shown = body or "<p>Nothing was recorded.</p>"
+    return f"<section><h2>{title}</h2>{f'<p>{about}</p>' if about else ''}{shown}</section>"
+
+
+def _cards(found: CostReport) -> str:
+    totals = found.totals
+    prompt = totals.input_tokens + totals.cache_read_tokens + totals.cache_write_tokens
+    cards = [
+        (f"${totals.cost_usd:,.4f}", "cost"),
+        (f"{totals.calls:,}", "calls"),
+        (f"{prompt:,}", "prompt tokens"),
+        (f"{totals.cache_read_tokens:,}", "of them read from a cache"),
+        (f"{totals.output_tokens:,}", "completion tokens"),
+    ]
+    if totals.unpriced_tokens:
+        cards.append((f"{totals.unpriced_tokens:,}", "unpriced tokens, not in the cost"))
+    body = "".join(f"<div><b>{number}</b><span>{what}</span></div>" for number, what in cards)
+    return f'<div class="cards">{body}</div>'
+
+
+def _spend(found: CostReport) -> str:
+    spent: dict[str, dict[str, float]] = {}
+    for row in found.rows:
+        if row.cost_usd and isinstance(row.day, str):
+            spent.setdefault(row.model or "", {})[row.day] = row.cost_usd
+    if not spent:
+        return ""
+    days = _days({day for of_model in spent.values() for day in of_model})
+    dearest = sorted(spent, key=lambda model: -sum(spent[model].values()))
+    shown, others = dearest[: COLOURS - 1], dearest[COLOURS - 1 :]
+    series = [Series(model, [spent[model].get(day, 0.0) for day in days]) for model in shown]
+    if others:
+        rest = [sum(spent[model].get(day, 0.0) for model in others) for day in days]
+        series.append(Series("other models", rest))
+    return charts.stacked_columns(days, series) + charts.legend([one.name for one in series])
+
+
+def _days(with_spend: set[str]) -> list[str]:
+    """Every day from the first to the last, empty ones too; of very many only the last."""
+    first, last = date.fromisoformat(min(with_spend)), date.fromisoformat(max(with_spend))
+    first = max(first, last - timedelta(days=_MOST_DAYS - 1))
+    return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
+
+
+def _models(found: CostReport) -> str:
+    rows = [
+        (row.model or "", row.cost_usd, f"${row.cost_usd:,.4f}")
+        for row in found.rows
+        if row.cost_usd is not None
+    ]
+    return charts.bars(rows[:20]) if rows else ""
+
+
+def _estimates(found: CostReport) -> str:
+    rows = [
+        Pair(row.model or "", row.estimated_tokens, row.estimated_prompt_tokens or 0)
+        for row in found.rows
+        if row.estimated_tokens is not None
+    ]
+    return charts.pairs(rows[:20]) if rows else ""
+
+
+def _growth(ledger: Ledger, scope: Scope) -> str:
+    with ledger.reader() as connection:
+        series = [
+            Series(f"{name or '(no session)'} ({agent})", _thinned(prompts))
+            for session, name, agent, first, last in _recent_sessions(connection, scope)
+            if (prompts := _prompts(connection, scope, session, first, last))
+        ]
+    return charts.lines(series) + charts.legend([one.name for one in series]) if series else ""
+
+
+def _recent_sessions(
+    connection: sqlite3.Connection, scope: Scope
+) -> list[tuple[int, str, str, int, int]]:
+    """The sessions used last: id, name, agent, and between which ids their events are."""
+    owner, values = owner_condition(scope, "quarter.session")
+    slots = (scope.start_ms // QUARTER_MS, -(-scope.end_ms // QUARTER_MS))
+    return connection.execute(
+        "SELECT quarter.session, name, agent, min(first_event), max(last_event) "  # noqa: S608
+        "FROM quarter JOIN session ON session.id = quarter.session "
+        f"WHERE slot >= ? AND slot < ? {owner} "
+        "GROUP BY quarter.session ORDER BY max(slot) DESC LIMIT ?",
+        (*slots, *values, COLOURS),
+    ).fetchall()
+
+
+def _prompts(
+    connection: sqlite3.Connection, scope: Scope, session: int, first: int, last: int
+) -> list[float]:
+    """Prompt tokens of a session's main calls, in the order of time."""
+    rows = connection.execute(
+        "SELECT prompt FROM event_sums AS e JOIN kind ON kind.id = e.kind "
+        "WHERE e.id BETWEEN ? AND ? AND session = ? AND at >= ? AND at < ? "
+        "AND category = 'main' ORDER BY at",
+        (first, last, session, scope.start_ms, scope.end_ms),
+    )
+    return [float(prompt) for (prompt,) in rows]
+
+
+def _thinned(values: list[float]) -> list[float]:
+    """At most a few hundred values: of neighbours the largest, and always the last."""
+    every = -(-len(values) // _MOST_POINTS)
+    if every <= 1:
+        return values
+    return [max(values[start : start + every]) for start in range(0, len(values), every)]
+
+
+def _table(found: CostReport) -> str:
+    if not found.rows:
+        return ""
+    heads = ("Model", "Calls", "Prompt", "Estimated", "Cache read", "Completion", "Cost")
+    head = "".join(f"<th>{name}</th>" for name in heads)
+    body = "".join(f"<tr>{_cells(row)}</tr>" for row in found.rows)
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _cells(row: CostRow) -> str:
+    estimated = "" if row.estimated_tokens is None else f"{row.estimated_tokens:,}"
+    cost = "unpriced" if row.cost_usd is None else f"${row.cost_usd:,.6f}"
+    if row.reported_cost_usd:
+        cost += " (reported)"
+    cells = (
+        escape(row.model or ""),
+        f"{row.calls:,}",
+        f"{row.prompt_tokens:,}",
+        estimated,
+        f"{row.cache_read_tokens:,}",
+        f"{row.completion_tokens:,}",
+        cost,
+    )
+    return "".join(f"<td>{cell}</td>" for cell in cells)

@@ -1,0 +1,192 @@
+"""OpenTelemetry: what a collector receives over OTLP/HTTP, decoded by the protocol's own types."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.events import Buckets, Event
+from sidecar.cost.otel import OtelExporter
+from sidecar.cost.prices import Prices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+class Collector:
+    """A receiver of OTLP over HTTP."""
+
+    def __init__(self) -> None:
+        self.bodies: list[tuple[str, bytes]] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                collector.bodies.append((self.path, body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def spans(self) -> list[Any]:
+        """All spans received."""
+        found = []
+        for path, body in self.bodies:
+            if path == "/v1/traces":
+                request = ExportTraceServiceRequest.FromString(body)
+                found += [
+                    span
+                    for resource in request.resource_spans
+                    for scope in resource.scope_spans
+                    for span in scope.spans
+                ]
+        return found
+
+    def metrics(self) -> dict[str, Any]:
+        """The last state of each metric, by name."""
+        found: dict[str, Any] = {}
+        for path, body in self.bodies:
+            if path == "/v1/metrics":
+                request = ExportMetricsServiceRequest.FromString(body)
+                for resource in request.resource_metrics:
+                    for scope in resource.scope_metrics:
+                        found |= {metric.name: metric for metric in scope.metrics}
+        return found
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.close()
+
+
+def attributes(of: Any) -> dict[str, Any]:
+    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in of.attributes}
+
+
+EVENT = Event(
+    at=AT,
+    model="claude-haiku-4-5",
+    provider="anthropic",
+    category="main",
+    workspace="file:///home/someone/secret-project",
+    session="session-1",
+    request_id="msg_1",
+    buckets=Buckets(
+        input=100, cache_read=1000, cache_write_5m=200, cache_write_1h=50, output=30, reasoning=7
+    ),
+    estimated_tokens=1300,
+)
+
+
+def test_a_call_becomes_a_span_of_the_genai_conventions(collector: Collector) -> None:
+    exporter = OtelExporter(collector.url + "/", Prices())
+    exporter.export(EVENT)
+    exporter.close()
+    (span,) = collector.spans()
+    assert span.name == "chat claude-haiku-4-5"
+    assert span.start_time_unix_nano == span.end_time_unix_nano == int(AT.timestamp()) * 10**9
+    by_hand = (100 * 1 + 1000 * 0.1 + 200 * 1.25 + 50 * 2 + 37 * 5) / 10**6
+    found = attributes(span)
+    assert found.pop("token_sidecar.cost_usd") == pytest.approx(by_hand)
+    assert found == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "claude-haiku-4-5",
+        "gen_ai.usage.input_tokens": 1350,
+        "gen_ai.usage.output_tokens": 37,
+        "gen_ai.usage.cache_read.input_tokens": 1000,
+        "gen_ai.usage.cache_creation.input_tokens": 250,
+        "gen_ai.usage.reasoning.output_tokens": 7,
+        "gen_ai.response.id": "msg_1",
+        "gen_ai.conversation.id": "session-1",
+        "gen_ai.agent.name": "protocol",
+        "token_sidecar.category": "main",
+        "token_sidecar.estimated_tokens": 1300,
+    }
+
+
+def test_tokens_become_the_conventions_histogram(collector: Collector) -> None:
+    exporter = OtelExporter(collector.url, Prices())
+    for _ in range(3):
+        exporter.export(EVENT)
+    exporter.close()
+    usage = collector.metrics()["gen_ai.client.token.usage"]
+    assert usage.unit == "{token}"
+    sums = {
+        attributes(point)["gen_ai.token.type"]: (point.count, point.sum)
+        for point in usage.histogram.data_points
+    }
+    assert sums == {"input": (3, 3 * 1350), "output": (3, 3 * 37)}
+
+
+def test_cost_is_exported_where_it_is_known(collector: Collector) -> None:
+    exporter = OtelExporter(collector.url, Prices())
+    unknown = {"model": "nobody-knows-me", "provider": ""}
+    for changes in ({"reported_cost": Decimal("0.5")}, unknown):
+        exporter.export(Event(**{**_fields(EVENT), **changes}))
+    exporter.close()
+    (point,) = collector.metrics()["token_sidecar.cost"].sum.data_points
+    assert point.as_double == 0.5
+    costs = [attributes(span).get("token_sidecar.cost_usd") for span in collector.spans()]
+    assert sorted(costs, key=str) == [0.5, None]
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in Event.__struct_fields__}
+
+
+def test_no_text_and_no_path_leaves(collector: Collector, tmp_path: Path) -> None:
+    exporter = OtelExporter(collector.url, Prices())
+    book = CostBook(tmp_path / "state", after_record=exporter.export)
+    usage = {"input_tokens": 5, "output_tokens": 1, "note": "PLANTED-SECRET"}
+    params = CostRecordParams(
+        model="claude-haiku-4-5",
+        usage=usage,
+        workspace="file:///home/someone/secret-project",
+        request_id="once",
+    )
+    for _ in range(2):
+        book.record(params)
+    exporter.close()
+    book.close()
+    assert len(collector.spans()) == 1, "a duplicate is not exported again"
+    sent = b"".join(body for _path, body in collector.bodies)
+    assert b"PLANTED-SECRET" not in sent
+    assert b"secret-project" not in sent
+
+
+def test_a_dead_collector_disturbs_nobody() -> None:
+    exporter = OtelExporter("http://127.0.0.1:9", Prices())
+    exporter.export(EVENT)
+    exporter.close()
