@@ -9,7 +9,7 @@ from sidecar.counting.engines.fast import without_lone_surrogates
 from sidecar.counting.engines.reference import Reference
 from sidecar.counting.incremental import count_pieces, cuts_of
 from sidecar.counting.tokenizers import Approximate, Lazy
-from sidecar.text.pieces import Piece, pieces_of, word_pieces
+from sidecar.text.pieces import Piece, pieces_of, split, word_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from sidecar.counting.count import Tokenizer
 
-_SHORT_PIECE = 50_000
+_FINER = 512
+"""Characters of the pieces that are taken apart into tokens: few, for it is slow."""
+
+_ENCODED = 50_000
 """Characters: on longer pieces (which have no safe cut) tiktoken may overflow."""
 
 
@@ -99,9 +102,21 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
     for piece in pieces:
         tokens = count_pieces((piece,), tokenizer)
         if tokens > left:
-            return at + _within(piece.text, left, tokenizer)
+            return at + _within_piece(piece.text, left, tokenizer)
         left -= tokens
         at += len(piece)
+    return at
+
+
+def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
+    """The same inside one piece that has more tokens than allowed: its lines first."""
+    at, left = 0, allowance
+    for part in split(text, _FINER) if cuts_of(tokenizer) == "lines" else (text,):
+        tokens = tokenizer.count(part)
+        if tokens > left:
+            return at + _within(part, left, tokenizer)
+        left -= tokens
+        at += len(part)
     return at
 
 
@@ -114,8 +129,8 @@ def _unscaled(allowance: int, tokenizer: Approximate) -> int:
 
 
 def _within(text: str, allowance: int, tokenizer: Tokenizer) -> int:
-    """The same inside one piece that has more tokens than allowed."""
-    encoding = _encoding_of(tokenizer) if len(text) <= _SHORT_PIECE else None
+    """The same inside a part that cannot be cut, and has more tokens than allowed."""
+    encoding = _encoding_of(tokenizer) if len(text) <= _ENCODED else None
     plain = without_lone_surrogates(text)
     if encoding is None or len(plain) != len(text):
         return _longest_prefix(text, allowance, tokenizer.count)

@@ -76,8 +76,7 @@ class _Evaluation:
 
     def _whole(self, rule: Rule) -> Finding | None:
         limit = rule.budget.max_tokens or 0
-        first_line = Lines(self._text[:_FIRST_LINE]).texts[0]
-        scope = Scope("file", 0, len(self._text), len(first_line))
+        scope = Scope("file", 0, len(self._text), _first_line_end(self._text))
         others = self._together.get(rule.key) if rule.budget.sum else None
         return self._finding(rule, scope, limit, others)
 
@@ -134,8 +133,12 @@ class _Evaluation:
         )
 
 
-_FIRST_LINE = 10_000
-"""Characters looked at for the end of the first line, which is pointed at: enough to see."""
+def _first_line_end(text: str) -> int:
+    """Where the first line's text ends."""
+    end = text.find("\n")
+    end = len(text) if end < 0 else end
+    carriage_return = text.find("\r", 0, end)
+    return end if carriage_return < 0 else carriage_return
 
 
 def _scope(lines: Lines, part: Part, written: str | None = None) -> Scope:

@@ -39,39 +39,42 @@ class Rules:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.written = _compiled("budget", settings.budgets)
-        self._presets = _compiled("preset", PRESETS if settings.presets else ())
+        self._written = _rules("budget", settings.budgets)
+        self._presets = _rules("preset", PRESETS if settings.presets else ())
+        self._specs: dict[str, GitIgnoreSpec] = {}
 
     def of(self, path: str) -> list[Rule]:
         """The rules of a file, in the order they were written; `path` is relative, with `/`.
 
         A preset stands back where a written rule says how much the whole file may hold.
         """
-        found = [rule for rule, spec in self.written if spec.match_file(path)]
+        found = [rule for rule in self._written if self.means(rule, path)]
         if not any(rule.for_whole_files for rule in found):
-            found += [rule for rule, spec in self._presets if spec.match_file(path)]
+            found += [rule for rule in self._presets if self.means(rule, path)]
         return found
+
+    def means(self, rule: Rule, path: str) -> bool:
+        """Whether a rule's globs mean a file."""
+        spec = self._specs.get(rule.key)
+        if spec is None:
+            from pathspec import GitIgnoreSpec
+
+            spec = self._specs[rule.key] = GitIgnoreSpec.from_lines(rule.budget.files)
+        return spec.match_file(path)
+
+    @property
+    def all(self) -> list[Rule]:
+        """Every rule: the written ones, then the presets."""
+        return [*self._written, *self._presets]
 
     @property
     def sums(self) -> list[Rule]:
         """The rules that hold for several files together."""
-        return [rule for rule, _ in self.written if rule.budget.sum]
-
-    def sum_files(self, rule: Rule, paths: Sequence[str]) -> list[str]:
-        """Those of `paths` that a rule of `sums` counts together."""
-        spec = next(spec for other, spec in self.written if other.key == rule.key)
-        return [path for path in paths if spec.match_file(path)]
+        return [rule for rule in self._written if rule.budget.sum]
 
     def __bool__(self) -> bool:
-        return bool(self.written or self._presets)
+        return bool(self._written or self._presets)
 
 
-def _compiled(name: str, budgets: Sequence[Budget]) -> list[tuple[Rule, GitIgnoreSpec]]:
-    if not budgets:
-        return []
-    from pathspec import GitIgnoreSpec
-
-    return [
-        (Rule(f"{name}[{index}]", budget), GitIgnoreSpec.from_lines(budget.files))
-        for index, budget in enumerate(budgets)
-    ]
+def _rules(name: str, budgets: Sequence[Budget]) -> list[Rule]:
+    return [Rule(f"{name}[{index}]", budget) for index, budget in enumerate(budgets)]

@@ -6,13 +6,15 @@ Lines are LSP's: they end on `\\n`, `\\r\\n` or `\\r` and on nothing else. All i
 from __future__ import annotations
 
 import re
+from itertools import accumulate, chain, repeat
+from operator import add
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Kind = Literal["section", "region", "fence", "block"]
 
@@ -59,22 +61,14 @@ class Lines:
         self.text = text
         if "\r" not in text:
             self.texts = text.split("\n")
-            self._ends = [1] * len(self.texts)
+            ends: Iterable[int] = repeat(1)
         else:
             self.texts = _LINE_END.split(text)
-            self._ends = [len(end) for end in _LINE_END.findall(text)]
-        self.starts = self._line_starts()
-
-    def _line_starts(self) -> list[int]:
-        starts = [0]
-        at = 0
-        for line, end in zip(self.texts, self._ends, strict=False):
-            at += len(line) + end
-            starts.append(at)
+            ends = (len(end) for end in _LINE_END.findall(text))
         # One start a line, then the end of the text, which stands in for the line after the last.
-        del starts[len(self.texts) :]
-        starts.append(len(self.text))
-        return starts
+        lengths = map(add, map(len, self.texts), chain(ends, repeat(0)))
+        self.starts = list(accumulate(lengths, initial=0))
+        self.starts[-1] = len(text)
 
     def __len__(self) -> int:
         return len(self.texts)
