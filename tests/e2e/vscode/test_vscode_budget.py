@@ -1,0 +1,84 @@
+"""A budget in a real VS Code: exceeded, shown, fitted by the fix, and undone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sidecar.counting.engines.reference import Reference
+from tests.e2e.vscode.harness import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.vscode.harness import Window
+
+    OpenWindow = Callable[..., Window]
+
+BUDGET = 60
+CONFIGURATION = f'[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = {BUDGET}\n'
+LINES = [f"{number}. Answer in short sentences, and name the file." for number in range(1, 10)]
+TEXT = "# Agents\n\n" + "\n".join(LINES) + "\n"
+O200K = Reference("o200k_base")
+
+
+def diagnostics(window: Window) -> list[dict[str, Any]]:
+    """Ours, of the active document."""
+    code = """
+        const { uri } = vscode.window.activeTextEditor.document;
+        return vscode.languages.getDiagnostics(uri)
+            .filter((each) => each.source === "token-sidecar")
+            .map(({ code, message, severity, range }) =>
+                ({ code: code.value ?? code, message, severity, line: range.start.line }));
+    """
+    return [dict(each) for each in window.host(code)]
+
+
+def text_of(window: Window) -> str:
+    """The active document as its client has it."""
+    return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
+
+
+def test_exceed_fit_and_undo(open_window: OpenWindow) -> None:
+    """Over the budget there is a warning where it ends; the fix fits it, one undo brings it back."""
+    assert BUDGET < O200K.count_whole(TEXT) < 2 * BUDGET + 30
+    window = open_window({"AGENTS.md": TEXT[:60], ".token-sidecar.toml": CONFIGURATION})
+    window.show("AGENTS.md")
+    window.wait_status(f"{O200K.count_whole(TEXT[:60])} tokens")
+    assert diagnostics(window) == []
+    window.focus()
+    window.page("await page.keyboard.press('Control+End')")
+    window.page("await page.keyboard.insertText(args[0])", TEXT[60:])
+    wait_for(lambda: text_of(window) == TEXT, "the text to be there")
+    wait_for(lambda: diagnostics(window) != [], "a diagnostic")
+    (found,) = diagnostics(window)
+    assert found["code"] == "budget-exceeded"
+    assert found["line"] > 2
+    window.page("await page.locator('.squiggly-warning, .squiggly-error').first().waitFor()")
+    color = "page.locator(\"[id='token-sidecar.token-sidecar.status']\").getAttribute('class')"
+    assert "-kind" in str(window.page(f"return await {color}"))
+    window.screenshot("budget")
+
+    window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")
+    window.page("await page.locator('.quick-input-list-row').first().waitFor()")
+    window.screenshot("fixes")
+    window.page("await page.keyboard.press('Enter')")
+    wait_for(lambda: text_of(window) != TEXT, "the fix to be applied")
+    fitted = text_of(window)
+    assert O200K.count_whole(fitted) <= BUDGET
+    assert TEXT.startswith(fitted.rstrip("\n"))
+    wait_for(lambda: all(d["code"] != "budget-exceeded" for d in diagnostics(window)), "it to go")
+
+    window.host("await vscode.commands.executeCommand('undo')")
+    wait_for(lambda: text_of(window) == TEXT, "the undo")
+    wait_for(lambda: diagnostics(window) != [], "the diagnostic to be back")
+
+
+def test_fit_without_a_budget_asks_for_a_size(window: Window) -> None:
+    """Where no budget is exceeded, the user names a size."""
+    window.show("plain.md", TEXT)
+    window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
+    window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")
+    window.page("await page.locator('.quick-input-widget input').waitFor()")
+    window.page("await page.keyboard.type('40'); await page.keyboard.press('Enter')")
+    wait_for(lambda: text_of(window) != TEXT, "the fitted text")
+    assert O200K.count_whole(text_of(window)) <= 40
