@@ -1,41 +1,6 @@
-/** The part of the protocol that this shim speaks; the whole of it is docs/reference/protocol.md. */
+/** The messages that this shim speaks: made from the server's schema, but for those it does not send yet. */
 
-export type Method = "exact" | "endpoint" | "calibrated" | "estimate";
-export type Severity = "ok" | "warning" | "error";
-
-export interface Count {
-  tokens: number;
-  method: Method;
-  tokenizer: string;
-  model: string;
-  errorPercent: number | null;
-  characters: number;
-  limit: number | null;
-  percent: number | null;
-  inputCostUsd: number | null;
-}
-
-export interface CountResult extends Count {
-  version: number | null;
-  ranges: Count[] | null;
-  models: Count[] | null;
-}
-
-export interface StatusPart {
-  text: string;
-  tooltip: string;
-}
-
-export interface StatusUpdate {
-  workspace: string;
-  uri: string | null;
-  version: number | null;
-  text: string;
-  severity: Severity;
-  document: StatusPart | null;
-  context: StatusPart | null;
-  cost: StatusPart | null;
-}
+export type { Count, CountResult, Fitted, ModelInfo, StatusUpdate } from "./generated";
 
 export interface ContextUsage {
   tokens: number | null;
@@ -46,7 +11,7 @@ export interface ContextUsage {
   available: number | null;
   percent: number | null;
   over: boolean | null;
-  method: Method | null;
+  method: "calibrated" | "endpoint" | "estimate" | "exact" | null;
   model: string | null;
   session: { id: string; source: string; updatedAt: string | null } | null;
   breakdown: { system: number; tools: number; sections: number; turns: number; overhead: number } | null;
@@ -69,14 +34,6 @@ export interface CostDetail {
   text: string;
 }
 
-export interface ModelInfo {
-  id: string;
-  provider: string | null;
-  tokenizer: string;
-  contextWindow: number | null;
-  method: Method;
-}
-
 export interface Capability {
   endpoint: string;
   model: string | null;
@@ -84,12 +41,4 @@ export interface Capability {
   text: string;
   chat: string;
   limit: number | null;
-}
-
-export interface Fitted {
-  text: string;
-  tokens: number;
-  removedTokens: number;
-  removedLines: number;
-  changed: boolean;
 }

@@ -12,12 +12,12 @@ import {
   workspace,
 } from "vscode";
 import { tokens } from "./format";
-import type { CountResult, Severity, StatusUpdate } from "./protocol";
+import type { CountResult, StatusUpdate } from "./protocol";
 import { DOCUMENTS, type Server } from "./server";
 
 const SELECTION_DELAY_MS = 75;
 const NO_DOCUMENT = "";
-const BACKGROUND: Record<Severity, string | undefined> = {
+const BACKGROUND: Record<StatusUpdate["severity"], string | undefined> = {
   ok: undefined,
   warning: "statusBarItem.warningBackground",
   error: "statusBarItem.errorBackground",
