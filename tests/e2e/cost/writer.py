@@ -1,0 +1,41 @@
+"""A process that writes to a ledger: `python -m tests.e2e.cost.writer LEDGER NAME COUNT`.
+
+Each line of its output is the request id of an event that the ledger acknowledged.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sidecar.cost.events import Buckets, Event
+from sidecar.cost.ledger import Ledger
+
+START = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+def event(name: str, number: int) -> Event:
+    """The event of that number; every process makes the same one of it."""
+    return Event(
+        at=START + timedelta(seconds=number),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=number + 1, output=1),
+        session=name,
+        request_id=f"{name}-{number}",
+    )
+
+
+def main() -> None:
+    """Record, and say so after each one."""
+    path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    ledger = Ledger(path)
+    for number in range(count):
+        recorded = ledger.record(event(name, number))
+        sys.stdout.write(recorded.id + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

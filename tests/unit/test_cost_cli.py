@@ -1,0 +1,273 @@
+"""`token-sidecar cost`: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli.cost import cost, spark
+from sidecar.config.paths import config_file, state_dir
+from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.ledger import FILE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PRICES = [
+    {
+        "id": "house",
+        "name": "House",
+        "api_pattern": "https://house\\.example",
+        "models": [
+            {"id": "house-1", "match": {"equals": "house-1"}, "prices": {"input_mtok": 7}},
+            {"id": "house-2", "match": {"equals": "house-2"}, "prices": {"input_mtok": 8}},
+        ],
+    }
+]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cost, arguments)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[CostBook]:
+    """Three calls: yesterday in one workspace, today in another, one of them unpriced."""
+    book = CostBook(state_dir())
+    now = datetime.now(UTC)
+    usage = {"prompt_tokens": 179, "completion_tokens": 8}
+    haiku = "anthropic/claude-haiku-4.5"
+    for model, at, folder, estimate in (
+        (haiku, now - timedelta(days=1), "one", 150),
+        (haiku, now, "two", None),
+        ("nobody-knows-me", now, "two", None),
+    ):
+        book.record(
+            CostRecordParams(
+                model=model,
+                usage=usage,
+                workspace=(tmp_path / folder).as_uri(),
+                session="s",
+                at=at,
+                estimated_tokens=estimate,
+            )
+        )
+    yield book
+    book.close()
+
+
+def test_an_empty_ledger() -> None:
+    result = run()
+    assert (result.exit_code, result.output) == (0, "No calls are recorded.\n")
+    totals = json.loads(run("--json").output)["totals"]
+    assert totals["calls"] == 0
+    assert not (state_dir() / FILE_NAME).exists(), "looking makes no file"
+
+
+@pytest.mark.usefixtures("book")
+def test_lines_where_there_is_no_terminal() -> None:
+    result = run()
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "anthropic/claude-haiku-4.5 main 2 calls, 358 ~est=150 / 16 tokens, $0.000438",
+        "nobody-knows-me main 1 calls, 179 / 8 tokens, unpriced",
+        "total 3 calls, 537 / 24 tokens, $0.000438 + 1 calls unpriced",
+    ]
+    assert "\x1b" not in result.output
+
+
+@pytest.mark.usefixtures("book")
+def test_json_is_rows_and_totals() -> None:
+    found = json.loads(run("--json", "--by", "model").output)
+    assert set(found) == {"rows", "totals"}
+    assert [row["model"] for row in found["rows"]] == [
+        "anthropic/claude-haiku-4.5",
+        "nobody-knows-me",
+    ]
+    assert found["totals"]["unpricedTokens"] == 187
+
+
+@pytest.mark.usefixtures("book")
+def test_scopes(tmp_path: Path) -> None:
+    def calls(*arguments: str) -> int:
+        found = json.loads(run("--json", *arguments).output)["totals"]["calls"]
+        assert isinstance(found, int)
+        return found
+
+    assert calls("--since", "today") == 2
+    assert calls("--since", "yesterday") == 3
+    assert calls("--until", "yesterday") == 1
+    assert calls("--workspace", str(tmp_path / "two")) == 2
+    assert calls("--agent", "protocol") == 3
+    assert calls("--agent", "claude-code") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--by", "price"], "by takes model"),
+        (["--since", "whenever"], "is no time"),
+        (["--nonsense"], "No such option"),
+        (["export", "--format", "xml"], "Invalid value"),
+        (["export", "--since", "whenever"], "is no time"),
+        (["--html", "/nowhere/at/all.html"], "cannot be written"),
+        (["update-prices", "--url", "http://127.0.0.1:9/prices.json"], "could not be fetched"),
+        (["update-prices", "--url", "nonsense"], "could not be fetched"),
+    ],
+)
+def test_wrong_use_ends_with_2(arguments: list[str], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_a_broken_configuration_ends_with_2() -> None:
+    config_file().write_text("[[price]]\nmodels = 7\n")
+    result = run()
+    assert result.exit_code == 2
+    assert "price" in result.output
+
+
+def test_a_damaged_ledger_ends_with_2() -> None:
+    state_dir().mkdir(parents=True)
+    (state_dir() / FILE_NAME).write_bytes(b"no database at all" * 100)
+    result = run("--json")
+    assert result.exit_code == 2
+    assert "damaged" in result.output
+
+
+@pytest.mark.usefixtures("book")
+def test_the_users_prices_price_history() -> None:
+    config_file().write_text('[[price]]\nmodels = ["nobody-*"]\ninput = 10.0\noutput = 0.0\n')
+    found = json.loads(run("--json", "--by", "model").output)
+    priced = {row["model"]: row["costUsd"] for row in found["rows"]}
+    assert priced["nobody-knows-me"] == 0.00179
+    assert found["totals"]["unpricedTokens"] == 0
+
+
+@pytest.mark.usefixtures("book")
+def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sidecar.cli import cost as module
+    from sidecar.cost.book import CostDetailParams
+
+    monkeypatch.setenv("COLUMNS", "120")
+    runner = CliRunner()
+    with runner.isolation() as (out, *_):
+        book = CostBook(state_dir())
+        params = CostDetailParams(by=("model",))
+        module._print_table(book.detail(params), params)
+        book.close()
+        shown = out.getvalue().decode()
+    assert "358 ~est=150" in shown
+    assert "unpriced" in shown
+    assert "█" * 24 in shown
+    assert "187 tokens have no known price" in shown
+
+
+def test_spark_bars() -> None:
+    assert [spark(share, 4) for share in (0.0, 0.5, 0.6, 1.0)] == ["", "██", "██▍", "████"]
+
+
+@pytest.mark.usefixtures("book")
+def test_export_as_csv() -> None:
+    result = run("export")
+    assert result.exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(result.output)))
+    assert [row["inputTokens"] for row in rows] == ["179"] * 3
+    assert [row["costUsd"] for row in rows] == ["0.000219", "0.000219", ""]
+    assert [row["costSource"] for row in rows] == ["list", "list", "unpriced"]
+    assert rows[0]["at"].endswith("Z")
+    assert rows[0]["estimatedTokens"] == "150"
+
+
+@pytest.mark.usefixtures("book")
+def test_export_as_lines_of_json() -> None:
+    lines = run("export", "--format", "jsonl", "--since", "today").output.splitlines()
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    assert [row["model"] for row in rows] == ["anthropic/claude-haiku-4.5", "nobody-knows-me"]
+    assert [row["costUsd"] for row in rows] == [0.000219, None]
+
+
+def test_what_looks_like_a_formula_is_quoted(book: CostBook) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.00000012}
+    book.record(CostRecordParams(model="=1+1", usage=usage, session="@x"))
+    rows = list(csv.DictReader(io.StringIO(run("export").output)))
+    found = [(row["model"], row["session"], row["costUsd"]) for row in rows]
+    assert ("'=1+1", "'@x", "0.00000012") in found
+
+
+@pytest.fixture
+def list_server() -> Iterator[str]:
+    """Serves a price list at /prices.json, and something else at every other path."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(PRICES).encode() if self.path == "/prices.json" else b"<html>"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_prices_are_updated_on_request(list_server: str, book: CostBook) -> None:
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+    book.record(CostRecordParams(model="house-1", provider="house", usage=usage))
+    assert json.loads(run("--json").output)["totals"]["costUsd"] == 0.000438
+    result = run("update-prices", "--url", f"{list_server}/prices.json", "--json")
+    stored = state_dir() / "prices.json"
+    assert json.loads(result.output) == {"models": 2, "file": str(stored)}
+    assert stat.S_IMODE(stored.stat().st_mode) == 0o600
+    assert json.loads(run("--json").output)["totals"]["costUsd"] == 7.0
+
+
+def test_a_bad_list_replaces_nothing(list_server: str) -> None:
+    assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
+    before = (state_dir() / "prices.json").read_bytes()
+    result = run("update-prices", "--url", f"{list_server}/other")
+    assert result.exit_code == 2
+    assert "is no price list" in result.output
+    assert [path.name for path in state_dir().iterdir()] == ["prices.json"]
+    assert (state_dir() / "prices.json").read_bytes() == before
+
+
+def test_a_stored_list_that_cannot_be_read_says_what_to_do(book: CostBook) -> None:
+    assert book.ledger.path.exists()
+    (state_dir() / "prices.json").write_text("{}")
+    result = run()
+    assert result.exit_code == 2
+    assert "update-prices" in result.output
+
+
+def test_reported_costs_are_marked(book: CostBook) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.5}
+    book.record(CostRecordParams(model="reported", usage=usage))
+    rows = json.loads(run("--json", "--by", "model").output)["rows"]
+    assert {row["model"]: row["reportedCostUsd"] for row in rows}["reported"] == 0.5
+    exported = run("export", "--format", "jsonl").output.splitlines()
+    assert {json.loads(line)["costSource"] for line in exported} == {
+        "reported",
+        "list",
+        "unpriced",
+    }
+    assert Decimal(str(json.loads(exported[-1])["costUsd"])) == Decimal("0.5")
