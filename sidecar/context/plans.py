@@ -20,6 +20,8 @@ from sidecar.context.summary import summarise
 from sidecar.context.turns import Turn
 
 if TYPE_CHECKING:
+    from sidecar.context.params import FitParams
+    from sidecar.context.window import Window
     from sidecar.counting.count import Measure
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,32 @@ class Plans:
         self._plans: dict[str, Plan] = {}
         self._applied: Plan | None = None
         self._numbers = count(1)
+
+    def answer(
+        self,
+        params: FitParams,
+        window: Window,
+        *,
+        keep_turns: int = 4,
+        calibration: Calibration | None = None,
+    ) -> FitResult:
+        """`context/fit`: a plan that is named is applied; else one is made, and applied if asked.
+
+        Args:
+            params: as they came.
+            window: the session's; its usable part is what is aimed at by default.
+            keep_turns: the setting, where the params do not say.
+            calibration: of the session's estimates.
+        """
+        if params.plan_id is not None:
+            return self.apply(params.plan_id)
+        made = self.make(
+            window.usable if params.max_tokens is None else params.max_tokens,
+            keep_turns=keep_turns if params.keep_turns is None else params.keep_turns,
+            summarize=params.strategy == "summarize",
+            calibration=calibration,
+        )
+        return self.apply(made.plan_id) if params.apply else made
 
     def make(
         self,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.results import CleanCall, Dropped, ResponseResult
-from sidecar.context.session import Anchored, Session
+from sidecar.context.sections import ToolSet
+from sidecar.context.session import Anchored, Sample, Session
+from sidecar.context.window import usable
 
 if TYPE_CHECKING:
     from sidecar.context.counter import Calibration
@@ -25,7 +27,6 @@ class Handled(msgspec.Struct, frozen=True):
 
     result: ResponseResult
     anchored: Anchored
-    """What to teach the calibration; given before the result's own `calibration` was read."""
     warnings: list[tuple[WarningKind, str]]
     """Kind and message of each `context/warning` to send."""
     limit: int | None
@@ -41,6 +42,7 @@ def handle(
     tools: Sequence[Mapping[str, Any]] = (),
     keep_turns: int = 4,
     calibration: Calibration | None = None,
+    learn: Callable[[Sample], None] = lambda _: None,
 ) -> Handled:
     """Anchor the session by the reply, and give the reply back without what was cut off.
 
@@ -49,16 +51,22 @@ def handle(
         plans: the session's.
         reply: as `endpoints.replies.read_reply` gives it.
         window: the session's.
-        tools: the schemas that say which parameters a call needs.
+        tools: the schemas that say which parameters a call needs; the session's by default.
         keep_turns: for the plan, where the window is full.
         calibration: of the session's estimates.
+        learn: teaches that calibration what was reported, before anything is planned by it.
     """
-    calls, dropped = usable_calls(reply, tools)
+    known = session.tools.tools if isinstance(session.tools, ToolSet) else ()
+    calls, dropped = usable_calls(reply, tools or known)
     exhausted = what_ran_out(reply, window)
     anchored = _anchor(session, reply)
+    if anchored.sample is not None:
+        learn(anchored.sample)
     plan = None
+    limit = reply.overflow.limit if reply.overflow else None
     if exhausted == "window" and not session.known_by_counts and session.turns:
-        plan = plans.make(window.usable, keep_turns=keep_turns, calibration=calibration)
+        room = usable(min(limit or window.limit.tokens, window.limit.tokens), window.reserve)
+        plan = plans.make(room, keep_turns=keep_turns, calibration=calibration)
     result = ResponseResult(
         content=reply.content,
         tool_calls=calls,
@@ -69,7 +77,6 @@ def handle(
         usage=reply.usage,
         calibration=calibration_info(calibration),
     )
-    limit = reply.overflow.limit if reply.overflow else None
     return Handled(result, anchored, list(_warnings(result, anchored)), limit)
 
 
@@ -96,12 +103,13 @@ def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | 
     """Whether the output limit ended the reply, or the window was full.
 
     Many vendors have one word for both: a prompt and output that fill the window tell them apart.
-    The default limit is no knowledge of a window.
+    A limit that the user set may be smaller than the window: then only the exact number tells.
     """
     usage = reply.usage
     if reply.exhausted != "output" or usage is None or window.limit.source == "default":
         return reply.exhausted
-    full = usage.prompt_tokens + usage.output_tokens >= window.limit.tokens
+    over = usage.prompt_tokens + usage.output_tokens - window.limit.tokens
+    full = abs(over) <= 1 if window.limit.source == "settings" else over >= -1
     return "window" if full else "output"
 
 

@@ -97,8 +97,15 @@ class ToolSet(_Once):
         return counter.tools(self.tools)
 
     def heaviest(self, counter: Counter, number: int = 3) -> list[tuple[str, int]]:
-        """(name, tokens) of the tools whose schemas weigh most, heaviest first."""
-        weights = [(tool_name(tool), counter.tools([tool]).tokens) for tool in self.tools]
+        """(name, tokens) of the tools whose schemas weigh most, heaviest first.
+
+        What a set of tools costs whatever is in it is not held against each of them.
+        """
+        any_tool = counter.tools([{"name": "t"}]).tokens
+        weights = [
+            (tool_name(tool), max(0, counter.tools([tool]).tokens - any_tool))
+            for tool in self.tools
+        ]
         return sorted(weights, key=lambda weight: -weight[1])[:number]
 
 

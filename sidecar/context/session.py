@@ -197,7 +197,8 @@ class Session:
 
         Args:
             turns: in their order.
-            usage: what the vendor reported for the last reply; anchors the number.
+            usage: what the vendor reported for the last reply; anchors the number. A report
+                without a prompt says nothing of the context.
             chat_total: what the endpoint counts for the whole chat with these turns, in tokens.
         """
         first = len(self.turns)
@@ -206,7 +207,9 @@ class Session:
         if assistants:
             self._last_assistant = assistants[-1]
             self._settle_reply(assistants[0])
-        anchored = Anchored() if usage is None else self._anchor_appended(usage)
+        anchored = Anchored()
+        if usage is not None and usage.prompt_tokens:
+            anchored = self._anchor_appended(usage)
         if chat_total is not None:
             self.chat_counted(chat_total, first)
         self.touch()

@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.context.errors import ContextError
 from sidecar.context.occupancy import context_usage, occupancy
+from sidecar.context.params import FitParams
 from sidecar.context.plans import Plans
 from sidecar.context.store import Conversation
 from sidecar.context.summary import HEAD, summarise
@@ -240,6 +241,19 @@ class TestApply:
         plans.undo()
         occupancy(plans._session)
         assert counter.asked.count("tool") == counter.asked.count("assistant") == 0
+
+    def test_as_a_request(self) -> None:
+        plans = long_session()
+        made = plans._session
+        turns = list(made.turns)
+        room = window(700, 0)
+        shown = plans.answer(FitParams(), room, keep_turns=1)
+        assert (shown.fits, made.turns) == (True, turns)
+        assert plans.answer(FitParams(plan_id=shown.plan_id), room) == shown
+        assert occupancy(made).tokens == shown.tokens_after
+        plans.undo()
+        asked = FitParams(max_tokens=600, keep_turns=1, strategy="summarize", apply=True)
+        assert plans.answer(asked, room).tokens_after == occupancy(made).tokens <= 600
 
     def test_a_plan_for_another_state_is_refused(self) -> None:
         plans = long_session()

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sidecar.context.occupancy import occupancy
 from sidecar.context.plans import Plans
-from sidecar.context.response import Handled, handle, required_parameters, usable_calls
+from sidecar.context.response import (
+    Handled,
+    handle,
+    required_parameters,
+    usable_calls,
+    what_ran_out,
+)
+from sidecar.context.window import Limit, LimitSource, Window
 from sidecar.endpoints.replies import read_reply
 from tests.unit import endpoints_vendor_forms as forms
-from tests.unit.context_fakes import PRIMING, reply, session, user, window
+from tests.unit.context_fakes import (
+    PRIMING,
+    FakeCalibration,
+    FakeCounter,
+    reply,
+    session,
+    user,
+    window,
+)
+
+if TYPE_CHECKING:
+    from sidecar.context.session import Sample
 
 PARAMETERS = {"type": "object", "properties": {}, "required": ["path", "text"]}
 MORE = {"type": "object", "properties": {}, "required": ["path", "text", "mode"]}
@@ -162,14 +180,63 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
 def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
     """llama.cpp's own error, as it came."""
     error = {"type": "exceed_context_size_error", "n_prompt_tokens": 5_031, "n_ctx": 1_024}
-    made = session(turns=[user("x" * 4_000), reply("y"), user("z")])
-    told = handle(made, Plans(made), read_reply({"error": error}), window(), keep_turns=1)
+    counter = FakeCounter(method="estimate", error_percent=None)
+    made = session(counter, [user("x" * 4_000), reply("y"), user("z")])
+    learned = FakeCalibration(1.0, 0)
+
+    def learn(sample: Sample) -> None:
+        learned.factor, learned.samples = sample.reported / sample.estimated, 1
+
+    told = handle(
+        made,
+        Plans(made),
+        read_reply({"error": error}),
+        window(),
+        keep_turns=1,
+        calibration=learned,
+        learn=learn,
+    )
     assert told.result.exhausted == "window"
     assert told.limit == 1_024
     assert told.anchored.sample is not None
     assert told.anchored.sample.reported == 5_031
     assert told.anchored.sample.estimated == 4_000 + 2 + 3 * 4 + PRIMING
     assert occupancy(made).tokens == 5_031
+    plan = told.result.plan
+    assert plan is not None
+    assert (plan.fits, [one.index for one in plan.removed]) == (True, [0, 1])
+    assert plan.tokens_after <= 1_024 - 1_024 // 4
+    assert told.result.calibration is not None
+    assert told.result.calibration.samples == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "total", "expected"),
+    [
+        ("catalogue", 2_000, "window"),
+        ("catalogue", 1_999, "window"),
+        ("endpoint", 2_100, "window"),
+        ("catalogue", 1_998, "output"),
+        ("settings", 2_000, "window"),
+        ("settings", 2_100, "output"),
+        ("default", 2_100, "output"),
+    ],
+)
+def test_the_output_limit_and_a_full_window_are_told_apart(
+    source: LimitSource, total: int, expected: str
+) -> None:
+    response = forms.openai(forms.WHOLE, "length")
+    response["usage"] = {"prompt_tokens": total - 100, "completion_tokens": 100}
+    assert what_ran_out(read_reply(response), Window(Limit(2_000, source))) == expected
+
+
+def test_the_schemas_of_the_session_serve_where_none_are_given() -> None:
+    made = session()
+    made.set_tools([schemas(MORE)[0]])
+    reply = read_reply(forms.openai(forms.WHOLE, "length"))
+    told = handle(made, Plans(made), reply, window())
+    assert told.result.dropped[0].reason == "required parameter missing: mode"
+    assert told.result.plan is None
 
 
 def test_a_reply_without_usage_anchors_nothing() -> None:

@@ -146,6 +146,13 @@ def test_usage_without_any_assistant_turn_announces_the_reply() -> None:
     assert occupancy(made).tokens == 50
 
 
+def test_a_report_without_a_prompt_anchors_nothing() -> None:
+    made = session(turns=[user("x" * 30)])
+    before = occupancy(made).tokens
+    made.append([reply("y" * 20)], Usage(input_tokens=0, output_tokens=9))
+    assert occupancy(made).tokens == before + 20 + ENVELOPE
+
+
 def test_sections_that_change_after_a_report_change_the_number() -> None:
     made = session(turns=[user("x")])
     made.sections = [Section(name="file", source=TextSource("a" * 100))]
