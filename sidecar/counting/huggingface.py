@@ -39,7 +39,7 @@ class HuggingFace:
         """Tokens in `text`, nothing added before or after it."""
         try:
             return self._encode(text)
-        except UnicodeEncodeError:
+        except (UnicodeEncodeError, TypeError):  # which of them depends on the version
             return self._encode(without_lone_surrogates(text))
 
     def _encode(self, text: str) -> int:

@@ -57,19 +57,25 @@ _DEEPSEEK_REST = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 )
-_DEEPSEEK_SPLITS = (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_REST)
+_DEEPSEEK_SPLITS = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    _DEEPSEEK_REST,
+)
 # The three splits in a row as one expression: what an earlier split takes is kept out of the
-# classes of the later ones, and a blank before it stands at an end, as `(?!\S)` asks.
+# classes of the later ones, and a blank before it stands at an end, as `(?!\S)` asks. What none of
+# them matches (control and unassigned characters) stays a piece there, and would be lost here.
 _DEEPSEEK = (
     rf"\p{{N}}{{1,3}}|[{_CJK}]+"
     r"""|[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
     rf"|[^\r\n\p{{L}}\p{{P}}\p{{S}}\p{{N}}{_CJK}]?[[\p{{L}}\p{{M}}]--[{_CJK}]]+"
     rf"| ?[[\p{{P}}\p{{S}}]--[{_CJK}]]+[\r\n]*"
     rf"|\s*[\r\n]+|\s+(?=[\p{{N}}{_CJK}])|\s+(?!\S)|\s+"
+    rf"|(?:[^\s\p{{L}}\p{{M}}\p{{N}}\p{{P}}\p{{S}}](?![[\p{{L}}\p{{M}}]--[{_CJK}]]))+"
 )
 
 GPT2 = Pattern("gpt2", _GPT2, "words", ((_GPT2,),))
-CL100K = Pattern("cl100k", _CL100K, "lines", ((_CL100K,),))
+CL100K = Pattern("cl100k", _CL100K, "lines")
 LLAMA3 = Pattern("llama3", _LLAMA3, "lines", ((_LLAMA3,),))
 QWEN2 = Pattern("qwen2", _QWEN2, "lines", ((_QWEN2,),), nfc=True)
 QWEN35 = Pattern("qwen3.5", _QWEN35, "lines", ((_QWEN35,),), nfc=True)
@@ -92,7 +98,9 @@ _BY_RANKS = {
 
 def by_splits(splits: tuple[str, ...]) -> Pattern | None:
     """The pattern that a `tokenizer.json` spells out, if it is one of those known here."""
-    return next((pattern for pattern in PATTERNS if splits in pattern.written), None)
+    # Some files hold the line ends themselves instead of their escapes.
+    escaped = tuple(split.replace("\r", r"\r").replace("\n", r"\n") for split in splits)
+    return next((pattern for pattern in PATTERNS if escaped in pattern.written), None)
 
 
 def by_rank_count(ranks: int) -> Pattern | None:

@@ -1,0 +1,355 @@
+"""Vocabularies from files: the same counts as the `tokenizers` library, and cuts that hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from sidecar.counting import patterns, vocabularies
+from sidecar.counting.engines.fast import without_lone_surrogates
+from sidecar.counting.gguf import load_gguf
+from sidecar.counting.huggingface import HuggingFace, load_tokenizer_json, ranked
+from sidecar.counting.patterns import PATTERNS, Pattern
+from sidecar.counting.rank_files import Ranked, VocabularyError, load_rank_file, load_tekken
+from sidecar.counting.vocabulary_files import load
+from sidecar.text.cuts import LETTERS
+from sidecar.text.pieces import split
+from tests.fuzz.edits import STOCK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAMPLE = without_lone_surrogates("".join(STOCK)) + "".join(
+    f"  {n} x{n}_y = f({n * 37}, 'it''s')\n" for n in range(40)
+)
+
+AWKWARD = st.one_of(
+    st.sampled_from(
+        [
+            *(
+                "\n",
+                "\n\n",
+                "\r\n",
+                " ",
+                "  ",
+                "\t",
+                "    ",
+                "/",
+                "//",
+                "'s",
+                "'LL",
+                "'",
+                "ſ",
+                "1234",
+            ),
+            *(
+                "hello",
+                "World",
+                "ABC",
+                "é",
+                "e\u0301",
+                "\u0301",
+                "日本",
+                "カナ",
+                "。",
+                "한국",
+                "٣٤",
+                "²",
+            ),
+            *(
+                ".",
+                "!!",
+                "()",
+                "_",
+                "=",
+                "\u00a0",
+                "\u2028",
+                "\x1c",
+                "😀",
+                "<|endoftext|>",
+                "\u30fb",
+            ),
+        ]
+    ),
+    st.text(max_size=6),
+)
+TEXTS = st.lists(AWKWARD, max_size=30).map("".join)
+
+
+WRITTEN = [pattern for pattern in PATTERNS if pattern.written]
+
+
+@cache
+def trained(pattern: Pattern) -> bytes:
+    """A small `tokenizer.json` that splits as `pattern` is written in such files."""
+    tokenizer = Tokenizer(models.BPE())
+    splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pattern.written[0]]
+    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is patterns.GPT2)
+    steps = [] if pattern is patterns.GPT2 else splits
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, last])
+    if pattern.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator([SAMPLE] * 2, trainer)
+    return tokenizer.to_str().encode()
+
+
+@cache
+def both(pattern: Pattern) -> tuple[Ranked, HuggingFace]:
+    fast = ranked(json.loads(trained(pattern)), pattern.name)
+    assert fast is not None
+    return fast, HuggingFace(pattern.name, trained(pattern))
+
+
+@pytest.mark.parametrize("pattern", WRITTEN, ids=lambda pattern: pattern.name)
+@settings(max_examples=250, deadline=None)
+@given(text=TEXTS)
+def test_tiktoken_counts_as_the_tokenizers_library(pattern: Pattern, text: str) -> None:
+    fast, library = both(pattern)
+
+    assert fast.count_whole(_nfc(fast, text)) == library.count(text)
+
+
+def _nfc(tokenizer: Ranked, text: str) -> str:
+    import unicodedata
+
+    return unicodedata.normalize("NFC", text) if tokenizer._nfc else text
+
+
+@pytest.mark.parametrize("pattern", WRITTEN, ids=lambda pattern: pattern.name)
+@settings(max_examples=250, deadline=None)
+@given(text=TEXTS)
+def test_cuts_leave_counts_as_they_are(pattern: Pattern, text: str) -> None:
+    """Lines and words for all but GPT-2's, which may be cut at words only."""
+    fast, _library = both(pattern)
+    if pattern.cuts == "lines":
+        parts = list(split(text, 1))
+    else:
+        assert pattern.cuts == "words"
+        parts = _word_parts(text)
+
+    assert "".join(parts) == text
+    assert sum(map(fast.count_whole, parts)) == fast.count_whole(text)
+
+
+def _word_parts(text: str) -> list[str]:
+    """Cut at every word cut: after an ASCII letter or digit, before a sign or a blank."""
+    import re
+
+    from sidecar.text.cuts import BREAKS
+
+    return re.split(rf"(?<=[{LETTERS}])(?=[{BREAKS}])", text)
+
+
+def test_every_pattern_claims_what_was_proven() -> None:
+    claims = {pattern.name: pattern.cuts for pattern in PATTERNS}
+
+    assert claims.pop("gpt2") == "words"
+    assert set(claims.values()) == {"lines"}
+
+
+def test_a_tokenizer_json_needs_the_library_only_where_tiktoken_is_not_the_same(
+    tmp_path: Path,
+) -> None:
+    spec = json.loads(trained(patterns.LLAMA3))
+    variants: list[tuple[type, dict[str, Any]]] = [
+        (Ranked, {}),
+        (HuggingFace, {"normalizer": {"type": "Lowercase"}}),
+        (HuggingFace, {"pre_tokenizer": {"type": "Whitespace"}}),
+        (HuggingFace, {"pre_tokenizer": None}),
+    ]
+    for kind, change in variants:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(spec | change))
+        tokenizer = load_tokenizer_json(tmp_path / "tokenizer.json", "mine")
+        assert isinstance(tokenizer, kind)
+        assert tokenizer.cuts == ("lines" if kind is Ranked else "none")
+        assert tokenizer.count("hello") > 0
+
+
+def test_merges_out_of_order_are_left_to_the_library() -> None:
+    spec = json.loads(trained(patterns.LLAMA3))
+    spec["model"]["merges"].reverse()
+
+    assert ranked(spec, "mine") is None
+
+
+def test_special_tokens_in_text_are_text() -> None:
+    tokenizer = Tokenizer.from_buffer(trained(patterns.LLAMA3))
+    tokenizer.add_special_tokens(["<|end|>"])
+    data = tokenizer.to_str().encode()
+    fast, library = ranked(json.loads(data), "mine"), HuggingFace("mine", data)
+
+    assert fast is not None
+    assert fast.count("a<|end|>b") == library.count("a<|end|>b") > 3
+
+
+def test_truncation_and_padding_in_the_file_do_not_count() -> None:
+    tokenizer = Tokenizer.from_buffer(trained(patterns.QWEN2))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=64)
+    changed = HuggingFace("mine", tokenizer.to_str().encode())
+
+    assert changed.count("a b c d e f") == both(patterns.QWEN2)[1].count("a b c d e f") < 64
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "a\udc00b", "\ud83d\ude00"])
+def test_lone_surrogates_count_as_the_replacement_character(text: str) -> None:
+    fast, library = both(patterns.LLAMA3)
+    clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    assert fast.count(text) == library.count(text) == library.count(clean)
+
+
+def rank_lines(count: int) -> bytes:
+    """A rank file: all bytes, then pairs of them."""
+    tokens = [bytes([n]) for n in range(256)]
+    tokens += [bytes([n // 256 % 256, n % 256]) for n in range(256, 65_536 + 256)]
+    tokens += [b"\0\0" + token for token in tokens[256:]]
+    tokens += [b"\1\1" + token for token in tokens[256:]]
+    lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens[:count]))
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cuts"), [(50_256, "words"), (50_280, "words"), (128_000, "lines")]
+)
+def test_a_rank_file_is_known_by_its_length(tmp_path: Path, ranks: int, cuts: str) -> None:
+    file = tmp_path / "tokenizer.model"
+    file.write_bytes(rank_lines(ranks))
+    tokenizer = load(file, "mine")
+
+    assert getattr(tokenizer, "cuts", None) == cuts
+    assert tokenizer.count("a b") >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("r50k.tiktoken", rank_lines(300), "300 ranks"),
+        ("r50k.tiktoken", b"what is this", "not a rank file"),
+        ("tokenizer.json", b"{", "not a tokenizer.json"),
+        ("tokenizer.json", b'{"model": 1}', "cannot read it"),
+        ("tekken.json", b"{}", "not a tekken file"),
+        ("model.gguf", b"GGUF" + bytes(4), "damaged"),
+        ("model.gguf", b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 2 or 3"),
+        ("model.gguf", b"GGUF" + struct.pack("<IQQ", 3, 0, 0), "cannot be run here"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(VocabularyError, match=reason):
+        load(tmp_path / name, "mine")
+
+
+def test_a_tekken_file_uses_as_many_tokens_as_it_says(tmp_path: Path) -> None:
+    tokens = [bytes([n]) for n in range(256)] + [b"ab", b"abc"]
+    vocab = [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+        for rank, token in enumerate(tokens)
+    ]
+    config = {
+        "pattern": patterns.TEKKEN.expression,
+        "default_vocab_size": 267,
+        "default_num_special_tokens": 10,
+    }
+    (tmp_path / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocab}))
+
+    tokenizer = load_tekken(tmp_path / "tekken.json", "mine")
+    assert tokenizer.count("abc") == 2  # "abc" is the 258th token, and 257 are in use
+    assert tokenizer.cuts == "lines"
+
+
+def gguf(pattern: Pattern, pre: str) -> bytes:
+    """The header of a GGUF model with the trained vocabulary, no weights after it."""
+    model = json.loads(trained(pattern))["model"]
+    tokens = [token.encode() for token in sorted(model["vocab"], key=model["vocab"].get)]
+    merges = [" ".join(merge).encode() for merge in model["merges"]]
+
+    def text(value: bytes) -> bytes:
+        return struct.pack("<Q", len(value)) + value
+
+    def texts(values: list[bytes]) -> bytes:
+        return struct.pack("<IIQ", 9, 8, len(values)) + b"".join(map(text, values))
+
+    entries = [
+        text(b"tokenizer.ggml.model") + struct.pack("<I", 8) + text(b"gpt2"),
+        text(b"tokenizer.ggml.pre") + struct.pack("<I", 8) + text(pre.encode()),
+        text(b"general.quantized") + struct.pack("<I?", 7, True),
+        text(b"tokenizer.ggml.tokens") + texts([*tokens, b"<|end|>"]),
+        text(b"tokenizer.ggml.merges") + texts(merges),
+        text(b"tokenizer.ggml.token_type")
+        + struct.pack("<IIQ", 9, 5, len(tokens) + 1)
+        + struct.pack(f"<{len(tokens) + 1}i", *([1] * len(tokens) + [3])),
+    ]
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pre"), [(patterns.GPT2, "gpt-2"), (patterns.LLAMA3, "llama-bpe")]
+)
+def test_a_gguf_counts_as_its_tokenizer_json(tmp_path: Path, pattern: Pattern, pre: str) -> None:
+    (tmp_path / "model.gguf").write_bytes(gguf(pattern, pre) + bytes(64))
+    tokenizer = load_gguf(tmp_path / "model.gguf", "mine")
+
+    assert tokenizer.cuts == pattern.cuts
+    assert tokenizer.count(SAMPLE) == both(pattern)[1].count(SAMPLE)
+    assert tokenizer.count("<|end|>") > 1
+
+
+@given(cut=st.integers(0, 4000), flips=st.lists(st.integers(0, 4000), max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_gguf_is_refused_or_read(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[int]
+) -> None:
+    data = bytearray(gguf(patterns.GPT2, "gpt-2"))
+    for flip in flips:
+        data[flip % len(data)] ^= 0xFF
+    file = tmp_path_factory.getbasetemp() / "damaged.gguf"
+    file.write_bytes(b"GGUF" + data[4 : len(data) - cut % len(data)])
+
+    try:
+        assert load(file, "mine").count("hello") > 0
+    except VocabularyError:
+        return
+
+
+@pytest.mark.parametrize("generation", ["qwen2", "qwen3.5", "deepseek"])
+def test_packaged_vocabularies_are_found_and_exact(generation: str) -> None:
+    file = vocabularies.packaged_file(generation)
+    assert file is not None
+    tokenizer = load(file, generation)
+
+    assert isinstance(tokenizer, Ranked)
+    assert tokenizer.cuts == "lines"
+    assert tokenizer.count("hello world") == 2
+    assert vocabularies.counted_by(generation) == (generation, "exact")
+
+
+def test_deepseek_counts_as_its_own_tokenizer_json() -> None:
+    file = vocabularies.packaged_file("deepseek")
+    assert file is not None
+    fast, library = load(file, "deepseek"), HuggingFace("deepseek", file.read_bytes())
+
+    for text in (SAMPLE, *STOCK):
+        assert fast.count(text) == library.count(text)
+
+
+def test_a_rank_file_of_another_name_is_no_tekken(tmp_path: Path) -> None:
+    (tmp_path / "p50k.tiktoken").write_bytes(rank_lines(50_280))
+
+    assert load_rank_file(tmp_path / "p50k.tiktoken", "p50k").name == "p50k"
