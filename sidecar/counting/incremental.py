@@ -117,7 +117,7 @@ def _count_piece(
     for part in piece.needs(name):
         part.counts[name] = _tokenize(part.text, tokenizer, should_stop)
     if name not in piece.counts and piece.origin is not None:
-        others = [part.counts[name] for part in piece.origin.parts if part is not piece]
+        others = [part.counts[name] for part in piece.origin.others]
         piece.counts[name] = piece.origin.counts[name] - sum(others)
 
 

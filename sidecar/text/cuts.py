@@ -6,7 +6,8 @@ matches before it stay the same when the text ends there. Two rules are known to
 
 * **word cut** (gpt2, r50k, p50k, cl100k, o200k, Llama-3, Qwen, DeepSeek-V3): after a letter or an
   ASCII digit, before a character that is neither letter, digit, mark nor apostrophe (the apostrophe
-  may begin a contraction that belongs to the word);
+  may begin a contraction that belongs to the word); and between a letter and an ASCII digit, in
+  this order (so that hexadecimal and base64 have cuts too);
 * **line cut** (cl100k, o200k, Llama-3, Qwen, DeepSeek-V3; not gpt2, r50k, p50k): after a line feed
   when the next line does not begin with `/` (o200k takes `/` into the punctuation before it) and
   holds something visible after its indent (a blank tail is one match in cl100k).
@@ -27,7 +28,7 @@ Cuts = Literal["lines", "words", "none"]
 # marks, symbols and holes between them: Latin, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai,
 # kana, Han, Hangul. U+017F (which folds to s) is left out: engines disagree about it.
 LETTERS = (
-    "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017e\u0180-\u024f"
+    "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u017e\u0180-\u024f"
     "\u0391-\u03a1\u03a3-\u03f5\u03f7-\u03ff\u0400-\u0481\u048a-\u052f\u05d0-\u05ea\u0620-\u064a"
     "\u0904-\u0939\u0e01-\u0e30\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe"
     "\u3400-\u4db5\u4e00-\u9fa5\uac00-\ud7a3"
@@ -39,8 +40,9 @@ BREAKS = (
 )
 
 # Python's \s is wider than the tokenizers' (U+001C to U+001F), so \S here is the cautious one.
-_CUT = re.compile(rf"[{LETTERS}](?=[{BREAKS}])|\n(?!/)(?=[ \t]*+\S)")
-_WORD = re.compile(rf"[{LETTERS}][{BREAKS}]")
+_WORD_CUT = rf"[{LETTERS}](?=[{BREAKS}0-9])|[0-9](?=[{BREAKS}])"
+_CUT = re.compile(rf"{_WORD_CUT}|\n(?!/)(?=[ \t]*+\S)")
+_WORD = re.compile(_WORD_CUT)
 _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
 

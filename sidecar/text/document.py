@@ -19,7 +19,14 @@ from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, cast
 
 from sidecar.text.cuts import is_cut, next_cut
-from sidecar.text.pieces import PIECE_CHARACTERS, Origin, Piece, merge_counted, pieces_of
+from sidecar.text.pieces import (
+    PIECE_CHARACTERS,
+    Origin,
+    Piece,
+    merge_counted,
+    pieces_of,
+    together,
+)
 from sidecar.text.positions import Position, Range
 from sidecar.text.units import index_at, join_surrogates, units
 
@@ -54,6 +61,7 @@ class TextDocument:
         self.encoding: Encoding = encoding
         self.language_id = language_id
         self._piece_characters = piece_characters
+        self._most_characters = piece_characters + piece_characters // 4
         self._edit_characters = edit_characters
         self._spare_pieces = spare_pieces
         self._set(pieces_of(join_surrogates(text), piece_characters))
@@ -237,13 +245,12 @@ class TextDocument:
         after = self._list[last].text[end - self._offsets[last] :]
         middle = join_surrogates(before[-1:] + text + after[:1])
         edited = before[:-1] + middle + after[1:]
-        touched = first, last
         first, last, left, right = self._widen(first, last, edited)
         edited = left + edited + right
         span = len(left) + len(before), len(edited) - len(right) - len(after)
         new = self._split_around(edited, *span)
-        if touched == (first, first) == (first, last):
-            self._remember(self._list[first], new)
+        if last - first < 3:
+            self._remember(together(self._list[first : last + 1]), new)
         self._splice(first, last, [*chain(*new)] or [Piece("")])
         self._tidy()
 
@@ -276,20 +283,21 @@ class TextDocument:
         right = next_cut(text, min(end + self._edit_characters, len(text)))
         right = len(text) if right is None else right
         parts = (text[:left], text[left:right], text[right:])
-        return [pieces_of(part, self._piece_characters) if part else [] for part in parts]
+        return [pieces_of(part, self._most_characters) if part else [] for part in parts]
 
     def _remember(self, old: Piece, new: list[list[Piece]]) -> None:
-        """Tells the outer parts of a cut piece where they come from: its count is theirs, but for
-        what was replaced between them. So an edit in a cold piece tokenizes a part of it only."""
+        """Tells the largest part of a cut piece where it comes from: its count is the old one
+        without the other parts'. So an edit in a cold piece tokenizes a part of it only."""
         left, _, right = new
         if len(left) > 1 or len(right) > 1 or not (left or right):
             return
         start = len(left[0]) if left else 0
         middle = Piece(old.text[start : len(old) - (len(right[0]) if right else 0)])
-        parts = (*left, middle, *right)
-        if all(is_cut(before.text, after.text) for before, after in pairwise(parts)):
-            for part in (*left, *right):
-                part.origin = Origin(old.counts, parts)
+        parts = [*left, middle, *right]
+        largest = max([*left, *right], key=len)
+        if len(middle) < len(largest) and all(is_cut(a.text, b.text) for a, b in pairwise(parts)):
+            others = tuple(part for part in parts if part is not largest)
+            largest.origin = Origin(old.counts, others)
 
     def _tidy(self) -> None:
         """Joins small neighbours, some at each edit, while there are more pieces than needed."""
@@ -298,7 +306,7 @@ class TextDocument:
             return
         first = self._next_tidy if self._next_tidy < len(self._list) - 1 else 0
         window = self._list[first : first + TIDY_PIECES]
-        joined = merge_counted(window, self._piece_characters + self._piece_characters // 4)
+        joined = merge_counted(window, self._most_characters)
         self._next_tidy = first + len(joined)
         if len(joined) < len(window):
             self._splice(first, first + len(window) - 1, joined)

@@ -22,10 +22,10 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class Origin(NamedTuple):
-    """A piece that was cut into parts: what is known of its counts, and the parts, all of them."""
+    """Where a piece comes from: a larger one, what is known of its counts, and its other parts."""
 
     counts: dict[str, int]
-    parts: tuple[Piece, ...]
+    others: tuple[Piece, ...]
 
 
 class Piece:
@@ -85,15 +85,13 @@ class Piece:
     def needs(self, name: str) -> list[Piece]:
         """What has to be tokenized to know this piece's count: nothing, itself, or what is less.
 
-        A part of a piece whose count is known may be that count without the other parts.
+        A part of a larger piece whose count is known has that count without the other parts'.
         """
         if name in self.counts:
             return []
         if self.origin is None or name not in self.origin.counts:
             return [self]
-        others = [part for part in self.origin.parts if part is not self]
-        missing = [part for part in others if name not in part.counts]
-        return missing if sum(map(len, missing)) < len(self) else [self]
+        return [part for part in self.origin.others if name not in part.counts]
 
     def known(self) -> dict[str, int]:
         """A copy of the memo, safe to walk while another thread fills it."""
@@ -170,11 +168,18 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
     return merged
 
 
+def together(pieces: Sequence[Piece]) -> Piece:
+    """Neighbours as one piece, with the counts that all of them have added up."""
+    if len(pieces) == 1:
+        return pieces[0]
+    memos = [piece.known() for piece in pieces]
+    names = set(memos[0]).intersection(*memos[1:])
+    counts = {name: sum([memo[name] for memo in memos]) for name in names}
+    return Piece("".join([piece.text for piece in pieces]), counts)
+
+
 def _join(left: Piece, right: Piece, characters: int) -> Piece | None:
     if len(left) + len(right) > characters:
         return None
-    counts, others = left.known(), right.known()
-    shared = {name: tokens + others[name] for name, tokens in counts.items() if name in others}
-    if not shared and (counts or others):
-        return None
-    return Piece(left.text + right.text, shared)
+    joined = together((left, right))
+    return joined if joined.counts or not (left.counts or right.counts) else None

@@ -19,10 +19,10 @@ _lock = threading.Lock()
 _encodings: dict[str, tiktoken.Encoding] = {}
 
 # Unicode's White_Space without \r and \n, which is what \s means to tiktoken (Python's is wider).
-_BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_MANY_BLANKS = 100_000
+BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+MANY_BLANKS = 100_000
 # The look-behind keeps the search linear: it is not tried again inside a run.
-_LONG_BLANKS = re.compile(rf"(?<![{_BLANK}])[{_BLANK}]{{{_MANY_BLANKS},}}+")
+LONG_BLANKS = re.compile(rf"(?<![{BLANK}])[{BLANK}]{{{MANY_BLANKS},}}+")
 
 
 class Reference:
@@ -45,13 +45,17 @@ class Reference:
 
     def count_whole(self, text: str) -> int:
         """The same without cutting the text first: what cuts are held against."""
-        if len(text) < _MANY_BLANKS:
+        if len(text) < MANY_BLANKS:
             return self._ordinary(text)
         return self._count_long(text)
 
-    def _ordinary(self, text: str) -> int:
+    def tokens(self, text: str) -> list[int]:
+        """The tokens themselves, of a text without very long runs of blanks."""
         # encode_ordinary replaces lone surrogates by U+FFFD itself.
-        return len(self._encoding().encode_ordinary(text)) if text else 0
+        return self._encoding().encode_ordinary(text)
+
+    def _ordinary(self, text: str) -> int:
+        return len(self.tokens(text)) if text else 0
 
     def _count_long(self, text: str) -> int:
         r"""Counts around long runs of blanks, on which tiktoken's expression engine overflows.
@@ -63,7 +67,7 @@ class Reference:
         does not overflow.
         """
         total, start = 0, 0
-        for run in _LONG_BLANKS.finditer(text):
+        for run in LONG_BLANKS.finditer(text):
             if text.startswith(("\r", "\n"), run.end()):
                 continue
             last = run.end() == len(text)

@@ -1,0 +1,95 @@
+"""Where the fast engines differ from tiktoken: `python -m tests.fuzz.differences` (3 minutes).
+
+Compares the tokens, not only their number, of every code point in many contexts and of random
+texts of contractions. What it prints must be covered by `sidecar.counting.engines.fast.disputed`;
+the exit code is 1 when something is not.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+from sidecar.counting.engines.fast import disputed
+from sidecar.counting.engines.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Encode = Callable[[str], list[int]]
+
+NAMES = ("o200k_base", "cl100k_base")
+CONTEXTS = (
+    "a{c}b {c}1{c} {c}{c}A{c}'s {c}\n/",
+    "x{c}{c}{c} y",
+    "A{c}a{c}A  {c}",
+    "{c}",
+    "'{c}",
+    "a'{c}b 1{c}2 '{c}e 'r{c}",
+    "\n{c}\n {c}.{c}",
+)
+CONTRACTIONS = "'''’sStTrReEvVmMlLdDſKİıßabA 1\n\t./\u0301\u0e31ǅʰªⅷ²\u00a0\x1c\x85\u200b"
+
+
+def reference(name: str) -> Encode:
+    """tiktoken's tokens of a text."""
+    return Reference(name).tokens
+
+
+def fast(engine: str, name: str) -> Encode:
+    """An engine's own tokens of a text."""
+    encoding: Any
+    if engine == "rs-bpe":
+        from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
+
+        encoding = openai.o200k_base() if name == "o200k_base" else openai.cl100k_base()
+    else:
+        from toktok import _encoding  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        encoding = _encoding(name)
+    return lambda text: list(encoding.encode(text))
+
+
+def code_points(step: int = 1, start: int = 0) -> Iterator[str]:
+    """Every `step`th character but surrogates."""
+    for code in range(start, 0x110000, step):
+        if not 0xD800 <= code < 0xE000:
+            yield chr(code)
+
+
+def in_contexts(characters: Iterable[str]) -> Iterator[str]:
+    """Texts of each character in each context."""
+    for character in characters:
+        for context in CONTEXTS:
+            yield context.replace("{c}", character)
+
+
+def contractions(rng: random.Random, texts: int) -> Iterator[str]:
+    """Random texts of what contractions and letter cases are made of."""
+    for _ in range(texts):
+        yield "".join(rng.choices(CONTRACTIONS, k=rng.randrange(1, 12)))
+
+
+def differing(texts: Iterable[str], one: Encode, other: Encode) -> Iterator[str]:
+    """The texts that two engines see differently."""
+    return (text for text in texts if one(text) != other(text))
+
+
+def main() -> int:
+    """Prints what differs for each engine and vocabulary."""
+    missed = 0
+    for name in NAMES:
+        for engine in ("rs-bpe", "toktok"):
+            ours, truth = fast(engine, name), reference(name)
+            found = list(differing(in_contexts(code_points()), ours, truth))
+            found += differing(contractions(random.Random(1), 300_000), ours, truth)
+            unknown = [text for text in found if not disputed(text)]
+            missed += len(unknown)
+            sys.stdout.write(f"{engine} {name}: {len(found)} texts differ, ")
+            sys.stdout.write(f"{len(unknown)} not known: {unknown[:5]!r}\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

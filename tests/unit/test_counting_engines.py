@@ -1,0 +1,225 @@
+"""Exact counts: every engine against tiktoken, long runs, damaged ranks, no network."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.counting.engines import engine, fast, names, vocabularies
+from sidecar.counting.engines.fast import disputed
+from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines.vocabularies import (
+    VOCABULARIES,
+    DamagedRanksError,
+    Vocabulary,
+    load_ranks,
+)
+from tests.fuzz import differences, edits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.counting.engines import Purpose
+
+TEXTS = st.lists(
+    st.one_of(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), st.text(max_size=8)), max_size=10
+).map("".join)
+BASES = ("o200k_base", "cl100k_base")
+PURPOSES: tuple[Purpose, ...] = ("interactive", "bulk", "reference")
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+@pytest.mark.parametrize(
+    ("name", "text", "tokens"),
+    [
+        ("o200k_base", "hello world", 2),
+        ("o200k_base", "antidisestablishmentarianism", 6),
+        ("cl100k_base", "hello world", 2),
+        ("o200k_base", "", 0),
+        ("o200k_base", "<|endoftext|>", 7),
+        ("cl100k_base", "<|endoftext|>", 7),
+        ("o200k_harmony", "<|start|>user<|message|>", 11),
+    ],
+)
+def test_known_counts(name: str, text: str, tokens: int, purpose: Purpose) -> None:
+    assert engine(name, purpose).count(text) == tokens
+
+
+@given(TEXTS, st.sampled_from(BASES))
+def test_engines_agree(text: str, name: str) -> None:
+    full = Reference(name).count_whole(text)
+    assert {engine(name, purpose).count(text) for purpose in PURPOSES} == {full}
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("seed", range(6))
+def test_long_texts_are_counted_in_pieces_all_the_same(name: str, seed: int) -> None:
+    text = edits.document_text(random.Random(seed), 60_000)
+    full = Reference(name).count_whole(text)
+    assert {engine(name, purpose).count(text) for purpose in PURPOSES} == {full}
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("engine_name", ["rs-bpe", "toktok"])
+def test_where_engines_differ_is_known(engine_name: str, name: str) -> None:
+    """A sample of what `tests.fuzz.differences` looks at in full."""
+    texts = [
+        *differences.in_contexts(differences.code_points(step=149, start=7)),
+        *differences.contractions(random.Random(2), 4_000),
+    ]
+    ours, truth = differences.fast(engine_name, name), differences.reference(name)
+    assert [text for text in differences.differing(texts, ours, truth) if not disputed(text)] == []
+
+
+def test_what_an_engine_gets_wrong_goes_to_the_reference() -> None:
+    text = "'ſ'ſ and \U00010940x\u088f"
+    assert disputed(text)
+    for name in BASES:
+        wrong = fast.Fast(name, "none", lambda _: -1)
+        assert wrong.count(text) == Reference(name).count_whole(text)
+        assert wrong.count("plain") == -1
+
+
+def test_lone_surrogates_count_as_replacement_characters() -> None:
+    for name in BASES:
+        for purpose in PURPOSES:
+            counts = {engine(name, purpose).count(f"a{bad}b") for bad in ("\ud83d", "\ude00", "�")}
+            assert len(counts) == 1
+
+
+RUNS = {
+    " ": (7_813, 7_813),
+    "a": (125_000, 125_000),
+    "\0": (500_000, 1_000_000),
+    "\n": (62_500, 31_250),
+    "-": (15_625, 15_625),
+}
+
+
+@pytest.mark.parametrize("make", [fast.rs_bpe, fast.toktok])
+@pytest.mark.parametrize("character", RUNS)
+def test_a_million_of_the_same(character: str, make: Callable[[str], fast.Fast]) -> None:
+    for name, tokens in zip(BASES, RUNS[character], strict=True):
+        assert make(name).count(character * MILLION) == tokens
+
+
+@pytest.mark.parametrize("character", [" ", "a"])
+def test_a_million_of_the_same_while_somebody_types(character: str) -> None:
+    """Such a piece goes to tiktoken, which lets the event loop run, and must survive it."""
+    assert engine("o200k_base").count(character * MILLION) == RUNS[character][0]
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize(
+    "text",
+    ["{}", "{}x", "x{}x", "\n{}", "a\n\n{}", "!\n{}", "{}\n", "{}\n{}", "{}\n{}x", "x{}/{}y"],
+)
+def test_runs_of_blanks_are_cut_out_exactly(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shown at short runs, where tiktoken can still say what is right of the whole."""
+    from sidecar.counting.engines import reference
+
+    few = text.format(*[" \t" * 40] * 2)
+    truth = len(Reference(name).tokens(few))
+    blanks = f"[{reference.BLANK}]"
+    monkeypatch.setattr(reference, "MANY_BLANKS", 20)
+    monkeypatch.setattr(reference, "LONG_BLANKS", re.compile(f"(?<!{blanks}){blanks}{{20,}}+"))
+    assert Reference(name).count_whole(few) == truth
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("text", ["{}x", "!\n{}"])
+def test_tiktoken_alone_survives_a_million_blanks(name: str, text: str) -> None:
+    many = text.format(" " * MILLION)
+    assert Reference(name).count_whole(many) == engine(name, "bulk").count(many)
+
+
+def test_slow_pieces_are_known_before_they_are_counted() -> None:
+    interactive = engine("o200k_base")
+    assert isinstance(interactive, fast.Fast)
+    assert interactive.slow("ſ")
+    assert interactive.slow("a" * 70_000)
+    assert not interactive.slow("plain " * 1_000)
+
+
+def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sidecar.counting import engines
+
+    def missing(*_: Any) -> Any:
+        raise ImportError
+
+    monkeypatch.setattr(fast, "rs_bpe", missing)
+    monkeypatch.setattr(fast, "toktok", missing)
+    monkeypatch.setattr(engines, "_made", {})
+    for purpose in PURPOSES:
+        assert isinstance(engine("cl100k_base", purpose), Reference)
+        assert engine("cl100k_base", purpose).count("hello world") == 2
+
+
+def test_engines_are_made_once_and_say_what_they_are() -> None:
+    for name in names():
+        for purpose in PURPOSES:
+            made = engine(name, purpose)
+            assert made is engine(name, purpose)
+            assert (made.name, made.method, made.error_percent) == (name, "exact", 0.0)
+            assert made.cuts == "lines"
+    with pytest.raises(KeyError):
+        engine("p50k_base")
+
+
+def test_expressions_and_ranks_are_those_of_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiktoken_ext import openai_public  # type: ignore[import-untyped,unused-ignore]
+
+    seen: dict[str, str] = {}
+
+    def note(url: str, expected_hash: str) -> dict[bytes, int]:
+        seen["sha256"] = expected_hash
+        return {}
+
+    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", note)
+    for name, vocabulary in VOCABULARIES.items():
+        theirs = getattr(openai_public, name)()
+        assert theirs["pat_str"] == vocabulary.pattern
+        assert seen["sha256"] == vocabulary.sha256
+
+
+@pytest.mark.parametrize("damage", ["changed", "truncated", "missing"])
+def test_damaged_ranks_are_refused(
+    damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    import importlib.resources
+
+    (tmp_path / "ranks").mkdir()
+    file = tmp_path / "ranks" / "small.tiktoken.gz"
+    data = gzip.compress(b"IQ== 0\nIg== 1\n")
+    if damage != "missing":
+        file.write_bytes(data if damage == "changed" else data[:-4])
+    monkeypatch.setattr(importlib.resources, "files", lambda _: tmp_path)
+    small = Vocabulary("small", "small", vocabularies.VOCABULARIES["cl100k_base"].sha256, "x")
+    with pytest.raises(DamagedRanksError, match="install token-sidecar again"):
+        load_ranks(small)
+
+
+def test_no_network_and_no_tiktoken_for_a_first_count() -> None:
+    code = """
+import socket, sys
+def refuse(*a, **k): raise OSError("no network")
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
+from sidecar.counting.engines import engine
+assert engine("o200k_base").count("hello world") == 2
+print([m for m in ("tiktoken", "toktok", "requests", "urllib3") if m in sys.modules])
+assert engine("cl100k_base", "reference").count("hello world") == 2
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

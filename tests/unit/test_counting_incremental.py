@@ -1,0 +1,226 @@
+"""Incremental counts equal full ones, and tokenize no more than what an edit touched."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.counting.engines import engine
+from sidecar.counting.engines.reference import Reference
+from sidecar.counting.incremental import (
+    SLOW,
+    Stopped,
+    count_pieces,
+    count_text,
+    document_tokens,
+    pending_characters,
+    range_tokens,
+    units_of,
+)
+from sidecar.text.document import TextDocument
+from sidecar.text.positions import Position, Range
+from tests.fuzz import edits, soak
+
+if TYPE_CHECKING:
+    from sidecar.counting.count import Method
+    from sidecar.text.cuts import Cuts
+
+TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
+BASES = ("o200k_base", "cl100k_base")
+
+
+class Recording:
+    """An exact tokenizer that notes what it is given."""
+
+    method: Method = "exact"
+    error_percent: float | None = 0.0
+
+    def __init__(self, cuts: Cuts = "lines", name: str = "recording") -> None:
+        self.name = name
+        self.cuts = cuts
+        self.given: list[str] = []
+
+    def count(self, text: str) -> int:
+        self.given.append(text)
+        return engine("o200k_base").count(text)
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.given))
+
+
+class Scaled(NamedTuple):
+    """A tokenizer whose numbers are another's times three, and one for anything at all."""
+
+    basis: Recording
+    name: str = "scaled"
+    method: Method = "estimate"
+    error_percent: float | None = None
+
+    def scale(self, tokens: int) -> int:
+        return 3 * tokens + 1
+
+    def count(self, text: str) -> int:
+        return self.scale(self.basis.count(text))
+
+
+def code(characters: int) -> TextDocument:
+    repeats = characters // len(edits.CODE) + 1
+    return TextDocument("untitled:code", (edits.CODE * repeats)[:characters])
+
+
+def insert(doc: TextDocument, offset: int, text: str) -> None:
+    place = doc.position_at(offset)
+    doc.apply(Range(place, place), text)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_edits_count_as_tiktoken_does(seed: int) -> None:
+    """A small part of `python -m tests.fuzz.soak`."""
+    soak.soak_document(seed, 60, BASES)
+
+
+@given(TEXTS, TEXTS, st.integers(0, 60), st.integers(0, 60), st.sampled_from(BASES))
+def test_an_edit_in_tiny_pieces(text: str, new: str, start: int, length: int, name: str) -> None:
+    doc = TextDocument("untitled:x", text, piece_characters=12, edit_characters=3)
+    document_tokens(doc, engine(name))
+    end = doc.position_at(start + length)
+    doc.apply(Range(doc.position_at(start), end), new)
+    assert document_tokens(doc, engine(name)) == Reference(name).count_whole(doc.text)
+
+
+@given(TEXTS, st.integers(0, 200), st.integers(0, 200), st.sampled_from(BASES))
+def test_ranges_count_as_texts_of_their_own(text: str, one: int, other: int, name: str) -> None:
+    doc = TextDocument("untitled:x", text, piece_characters=12, edit_characters=3)
+    span = Range(doc.position_at(min(one, other)), doc.position_at(max(one, other)))
+    assert range_tokens(doc, span, engine(name)) == Reference(name).count_whole(doc.slice(span))
+
+
+@pytest.mark.parametrize("characters", [10_000, 100_000, 1_000_000])
+def test_an_edit_tokenizes_what_it_touches(characters: int) -> None:
+    """Typing on: a small piece each time. Elsewhere: less than one piece of the document."""
+    doc, recording = code(characters), Recording()
+    assert pending_characters(doc, recording) == characters
+    document_tokens(doc, recording)
+    assert recording.characters == characters
+    for step in range(60):
+        recording.given.clear()
+        insert(doc, characters // 2 + step, "x")
+        assert pending_characters(doc, recording) <= (7_500 if step == 0 else 4_096)
+        document_tokens(doc, recording)
+        assert recording.characters <= (7_500 if step == 0 else 4_096)
+    for step in range(200):
+        recording.given.clear()
+        insert(doc, step * 7_919_317 % doc.characters, "y, z")
+        pending = pending_characters(doc, recording)
+        document_tokens(doc, recording)
+        assert recording.characters <= pending <= 10_240
+    assert document_tokens(doc, recording) == Reference("o200k_base").count_whole(doc.text)
+
+
+def test_joining_pieces_again_tokenizes_nothing() -> None:
+    doc, recording = code(400_000), Recording()
+    document_tokens(doc, recording)
+    most = 0
+    for step in range(600):
+        insert(doc, step * 104_729 % doc.characters, "; ")
+        most = max(most, len(doc.pieces))
+        document_tokens(doc, recording)
+    assert most <= 3 * doc.characters // (2 * 8_192) + 64 + 32
+    recording.given.clear()
+    assert document_tokens(doc, recording) == count_text(doc.text, engine("o200k_base"))
+    assert recording.given == []
+
+
+def test_a_full_replacement_tokenizes_what_differs() -> None:
+    doc, recording = code(200_000), Recording()
+    document_tokens(doc, recording)
+    recording.given.clear()
+    doc.apply(None, doc.text[:90_000] + "changed" + doc.text[90_000:])
+    document_tokens(doc, recording)
+    assert recording.characters <= 10_240
+
+
+def test_tokenizers_do_not_share_counts() -> None:
+    doc = code(5_000)
+    o200k, cl100k = (document_tokens(doc, engine(name)) for name in BASES)
+    assert o200k == Reference("o200k_base").count_whole(doc.text)
+    assert cl100k == Reference("cl100k_base").count_whole(doc.text)
+
+
+@pytest.mark.parametrize(("cuts", "most"), [("words", 8_192 * 3), ("none", 200_001)])
+def test_tokenizers_with_fewer_cuts(cuts: Cuts, most: int) -> None:
+    doc, recording = code(200_000), Recording(cuts)
+    document_tokens(doc, recording)
+    recording.given.clear()
+    insert(doc, 100_000, "x")
+    tokens = document_tokens(doc, recording)
+    assert 0 < recording.characters <= most
+    assert tokens == engine("o200k_base").count(doc.text)
+    recording.given.clear()
+    assert document_tokens(doc, recording) == tokens
+    assert count_text("a b\n" * 9_000, recording) == engine("o200k_base").count("a b\n" * 9_000)
+    assert pending_characters(doc, recording) == 0
+
+
+def test_an_unknown_tokenizer_is_not_cut() -> None:
+    class Plain:
+        name = "plain"
+        method: Method = "estimate"
+        error_percent: float | None = None
+
+        def count(self, text: str) -> int:
+            return len(text)
+
+    doc = code(50_000)
+    assert [len(unit) for unit in units_of(doc, Plain())] == [50_000]
+    assert document_tokens(doc, Plain()) == 50_000
+    assert count_text("x y " * 9_000, Plain()) == 36_000
+
+
+def test_a_scaled_count_is_scaled_once() -> None:
+    doc, basis = code(50_000), Recording()
+    exact = engine("o200k_base").count(doc.text)
+    assert document_tokens(doc, Scaled(basis)) == 3 * exact + 1
+    assert pending_characters(doc, Scaled(basis)) == 0
+    assert count_text(doc.text, Scaled(basis)) == 3 * exact + 1
+    everything = Range(Position(0, 0), doc.position_at(doc.characters))
+    assert range_tokens(doc, everything, Scaled(basis)) == 3 * exact + 1
+
+
+def test_a_piece_that_needs_the_reference_is_nothing_to_wait_for() -> None:
+    doc = TextDocument("untitled:x", "plain")
+    assert pending_characters(doc, engine("o200k_base")) == 5
+    insert(doc, 0, "ſ")
+    assert pending_characters(doc, engine("o200k_base")) >= SLOW
+
+
+def test_a_count_in_the_background_can_be_stopped_and_goes_on_later() -> None:
+    doc, recording = code(100_000), Recording()
+    pieces = units_of(doc, recording)
+    with pytest.raises(Stopped):
+        count_pieces(pieces, recording, lambda: len(recording.given) == 5)
+    assert len(recording.given) == 5
+    count_pieces(pieces, recording, lambda: False)
+    assert recording.characters == 100_000
+
+
+def test_counting_while_editing() -> None:
+    """Workers count snapshots of a document that is edited meanwhile; the end result is exact."""
+    rng = random.Random(7)
+    for name in BASES:
+        doc = code(60_000)
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(150):
+                jobs = [pool.submit(count_pieces, units_of(doc, engine(name)), engine(name))]
+                doc.apply(*edits.edit(rng, doc))
+                jobs.append(pool.submit(count_pieces, units_of(doc, engine(name)), engine(name)))
+                doc.apply(*edits.edit(rng, doc))
+                for job in jobs:
+                    job.result()
+        assert document_tokens(doc, engine(name)) == Reference(name).count_whole(doc.text)

@@ -1,0 +1,89 @@
+"""Safe cuts: where they are, where they are not, and that the letters named are letters."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+
+from sidecar.text.cuts import BREAKS, LETTERS, is_cut, is_word_cut, next_cut
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("word", " next"),
+        ("x", "\n"),
+        ("9", "."),
+        ("deadbeef", "00"),
+        ("größe", "!"),
+        ("字", "。"),
+        ("ひらがな", "、"),
+        ("한국어", " "),
+        ("line\n", "next"),
+        (";\n", "    indented"),
+        (";\r\n", "\tindented"),
+        (";\n", " /"),
+    ],
+)
+def test_a_cut_is_safe(before: str, after: str) -> None:
+    assert is_cut(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("don", "'t"),  # the apostrophe may begin a contraction of the word
+        ("wor", "d"),
+        ("12", "3"),
+        ("3", "d"),
+        (" ", "word"),
+        ("!", "\n"),
+        (";\n", "/ slash"),  # o200k takes it into the punctuation before
+        (";\n", "   "),  # cl100k takes blanks at the end together
+        (";\n", " \n x"),
+        (";\n", ""),
+        ("\r", "\nx"),
+        (";\r", "x"),
+        ("e", "\u0301"),  # a combining mark belongs to the letter in o200k
+        ("カタカナ", "ー"),
+        ("ſ", " "),
+        ("", "x"),
+        ("x", ""),
+        ("\ud83d", "\ude00"),
+    ],
+)
+def test_a_cut_is_not_safe(before: str, after: str) -> None:
+    assert not is_cut(before, after)
+
+
+def test_a_line_cut_is_no_word_cut() -> None:
+    assert is_cut(";\n", "x")
+    assert not is_word_cut(";\n", "x")
+    assert is_word_cut("x", "\n")
+
+
+def test_the_next_cut_is_the_first_one() -> None:
+    text = "don't stop;\n\n  now"
+    assert [text[: next_cut(text, start)] for start in (0, 5, 10)] == [
+        "don't",
+        "don't stop",
+        "don't stop;\n\n",
+    ]
+    assert next_cut(text, len("don't stop;\n\n")) is None
+    assert next_cut("'''" * 50, 0) is None
+
+
+def test_letters_are_letters_and_breaks_are_none() -> None:
+    """Unicode's own classes: what is called a letter here is one to every tokenizer."""
+    every = "".join(map(chr, range(0x10000)))
+    letters = set(re.findall(f"[{LETTERS}]", every))
+    kinds = {unicodedata.category(letter) for letter in letters}
+    assert kinds <= {"Lu", "Ll", "Lt", "Lm", "Lo"}
+    breaks = set(re.findall(f"[{BREAKS}]", every))
+    assert not breaks & letters
+    assert "'" not in breaks
+    assert {unicodedata.category(char)[0] for char in breaks} <= {"P", "S", "Z", "C"}
+    ascii_only = {chr(code) for code in range(128)}
+    assert ascii_only - letters - breaks == set("'0123456789")

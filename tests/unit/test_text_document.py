@@ -1,0 +1,219 @@
+"""Documents against the plain ones of `tests.fuzz.oracle`, in all three encodings."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.text.cuts import is_cut
+from sidecar.text.document import TextDocument
+from sidecar.text.positions import Position, Range
+from tests.fuzz import edits, oracle
+
+if TYPE_CHECKING:
+    from sidecar.text.positions import Encoding
+
+ENCODINGS = st.sampled_from(["utf-8", "utf-16", "utf-32"])
+TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
+POSITIONS = st.builds(Position, st.integers(0, 12), st.integers(0, 40))
+EDITS = st.lists(
+    st.tuples(POSITIONS, POSITIONS, st.sampled_from((*edits.SNIPPETS, *edits.STOCK))), max_size=8
+)
+WRONG = r"range ends|negative position"
+SIZES = st.sampled_from([(8, 2), (32, 8), (200, 16), (8_192, 768)])
+
+
+def document(
+    text: str, encoding: Encoding = "utf-16", sizes: tuple[int, int] = (32, 8)
+) -> TextDocument:
+    piece, edit = sizes
+    return TextDocument(
+        "untitled:x", text, 1, encoding, "text",
+        piece_characters=piece, edit_characters=edit, spare_pieces=4,
+    )  # fmt: skip
+
+
+def span(start: Position, end: Position) -> Range:
+    return Range(min(start, end), max(start, end))
+
+
+def at(line: int, character: int) -> Range:
+    return Range(Position(line, character), Position(line, character))
+
+
+def whole(doc: TextDocument) -> Range:
+    return Range(Position(0, 0), doc.position_at(doc.characters))
+
+
+@given(TEXTS, ENCODINGS, SIZES, EDITS)
+def test_edits_do_what_they_do_to_a_plain_text(
+    text: str,
+    encoding: Encoding,
+    sizes: tuple[int, int],
+    changes: list[tuple[Position, Position, str]],
+) -> None:
+    doc, text = document(text, encoding, sizes), oracle.joined(text)
+    for start, end, new in changes:
+        text = oracle.edited(text, span(start, end), new, encoding)
+        doc.apply(span(start, end), new)
+        assert doc.text == text
+        assert doc.characters == len(text)
+        assert doc.line_count == len(oracle.lines(text))
+        assert "".join(piece.text for piece in doc.pieces) == text
+        assert all(is_cut(a.text, b.text) for a, b in pairwise(doc.pieces))
+
+
+@given(TEXTS, ENCODINGS, SIZES, POSITIONS)
+def test_positions_are_where_they_are_in_a_plain_text(
+    text: str, encoding: Encoding, sizes: tuple[int, int], position: Position
+) -> None:
+    doc, text = document(text, encoding, sizes), oracle.joined(text)
+    assert doc.offset_at(position) == oracle.offset(text, position, encoding)
+    for offset in range(len(text) + 1):
+        assert doc.position_at(offset) == oracle.position(text, offset, encoding)
+
+
+@given(TEXTS, ENCODINGS, SIZES, POSITIONS, POSITIONS)
+def test_slices_and_their_pieces(
+    text: str, encoding: Encoding, sizes: tuple[int, int], one: Position, other: Position
+) -> None:
+    doc, text = document(text, encoding, sizes), oracle.joined(text)
+    part = span(one, other)
+    start, end = (oracle.offset(text, edge, encoding) for edge in (part.start, part.end))
+    assert doc.slice(part) == text[start:end]
+    pieces = doc.pieces_in(part)
+    assert "".join(piece.text for piece in pieces) == text[start:end]
+    assert all(is_cut(a.text, b.text) for a, b in pairwise(pieces))
+
+
+@given(TEXTS, ENCODINGS, SIZES)
+def test_lines(text: str, encoding: Encoding, sizes: tuple[int, int]) -> None:
+    doc, text = document(text, encoding, sizes), oracle.joined(text)
+    for index, (start, end) in enumerate(oracle.lines(text)):
+        assert doc.line(index) == text[start:end]
+
+
+@given(TEXTS, TEXTS, SIZES)
+def test_replacing_everything(old: str, new: str, sizes: tuple[int, int]) -> None:
+    doc = document(old, sizes=sizes)
+    doc.apply(None, new)
+    assert doc.text == oracle.joined(new)
+
+
+def test_replacing_everything_keeps_equal_pieces() -> None:
+    text = edits.CODE * 20
+    doc = document(text, sizes=(100, 10))
+    before = doc.pieces
+    middle = len(text) // 2
+    doc.apply(None, text[:middle] + "changed" + text[middle:])
+    assert len(set(before) - set(doc.pieces)) == 1
+    doc.apply(None, doc.text)
+    assert len(set(before) - set(doc.pieces)) <= 2
+
+
+def test_the_empty_document() -> None:
+    doc = document("")
+    assert (doc.text, doc.characters, doc.line_count, doc.line(0)) == ("", 0, 1, "")
+    assert [piece.text for piece in doc.pieces] == [""]
+    assert doc.position_at(0) == Position(0, 0)
+    doc.apply(at(5, 5), "new")
+    assert doc.text == "new"
+    doc.apply(whole(doc), "")
+    assert doc.text == ""
+    assert [piece.text for piece in doc.pieces] == [""]
+
+
+def test_lines_end_on_cr_lf_and_crlf_only() -> None:
+    doc = document("a\rb\r\nc\n\x0bd\x0ce\x85f\u2028g\u2029h")
+    assert [doc.line(i) for i in range(doc.line_count)] == [
+        "a", "b", "c", "\x0bd\x0ce\x85f\u2028g\u2029h",
+    ]  # fmt: skip
+
+
+def test_past_the_end_of_a_line_is_before_its_line_ending() -> None:
+    doc = document("ab\r\ncd")
+    doc.apply(at(0, 99), "!")
+    assert doc.text == "ab!\r\ncd"
+    doc.apply(at(99, 0), "?")
+    assert doc.text == "ab!\r\ncd?"
+
+
+def test_inside_a_surrogate_pair_is_before_the_character() -> None:
+    doc = document("a😀b", "utf-16")
+    doc.apply(at(0, 2), "-")
+    assert doc.text == "a-😀b"
+    doc = document("a😀b", "utf-8")
+    doc.apply(Range(Position(0, 0), Position(0, 4)), "")
+    assert doc.text == "😀b"
+
+
+def test_halves_of_a_pair_that_come_one_by_one_are_one_character() -> None:
+    doc = document("a", "utf-16")
+    doc.apply(at(0, 1), "\ud83d")
+    assert doc.characters == 2
+    doc.apply(at(0, 2), "\ude00b")
+    assert doc.text == "a😀b"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Range(Position(0, 2), Position(0, 1)),
+        Range(Position(1, 0), Position(0, 9)),
+        Range(Position(-1, 0), Position(0, 0)),
+        Range(Position(0, -1), Position(0, 0)),
+        Range(Position(0, 0), Position(0, -2)),
+    ],
+)
+def test_a_wrong_range_is_an_error_and_changes_nothing(wrong: Range) -> None:
+    doc = document("abc\ndef")
+    pieces = doc.pieces
+    with pytest.raises(ValueError, match=WRONG):
+        doc.apply(wrong, "x")
+    with pytest.raises(ValueError, match=WRONG):
+        doc.slice(wrong)
+    assert doc.text == "abc\ndef"
+    assert doc.pieces is pieces
+
+
+def test_no_such_line() -> None:
+    with pytest.raises(IndexError):
+        document("a").line(1)
+    with pytest.raises(IndexError):
+        document("a").line(-1)
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    doc = document("one two\n" * 50)
+    snapshot, text = doc.pieces, doc.text
+    doc.apply(at(20, 3), "x" * 500)
+    assert "".join(piece.text for piece in snapshot) == text
+    assert doc.pieces is not snapshot
+
+
+@pytest.mark.parametrize("text", ["x, " * 3_500_000, "word word;\n" * 900_000])
+def test_an_edit_renews_a_few_small_pieces_however_long_the_text(text: str) -> None:
+    doc = TextDocument("untitled:big", text)
+    for step in range(200):
+        before = doc.pieces
+        place = doc.position_at(step * 48_000 % doc.characters)
+        doc.apply(Range(place, place), "y; ")
+        new = set(doc.pieces) - set(before)
+        assert sum(len(piece) for piece in new) <= 2 * 10_240
+    assert doc.line_count == text.count("\n") + 1
+
+
+def test_pieces_are_joined_again() -> None:
+    doc = TextDocument("untitled:big", "word word;\n" * 90_000)
+    for piece in doc.pieces:
+        piece.counts["x"] = 1
+    for step in range(3_000):
+        doc.apply(at(step * 29 % 90_000, 4), "y")
+        for piece in doc.pieces:
+            piece.counts.setdefault("x", 1)
+    assert len(doc.pieces) <= 3 * doc.characters // (2 * 8_192) + 64 + 3
+    assert doc.text.count("y") == 3_000

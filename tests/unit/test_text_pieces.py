@@ -1,0 +1,81 @@
+"""Pieces: the whole text in order, every cut safe, joined again without losing counts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.text.cuts import is_cut, is_word_cut
+from sidecar.text.pieces import Piece, merge_counted, pieces_of, split, word_pieces
+from tests.fuzz import edits, oracle
+
+TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
+
+
+@given(TEXTS, st.integers(1, 80))
+def test_splitting_keeps_the_text_and_cuts_safely(text: str, characters: int) -> None:
+    parts = list(split(text, characters))
+    assert "".join(parts) == text
+    assert all(parts) or parts == [""]
+    assert all(is_cut(before, after) for before, after in pairwise(parts))
+
+
+def test_a_stretch_without_a_cut_stays_whole() -> None:
+    assert list(split("x" * 1000, 10)) == ["x" * 1000]
+    assert next(split("x" * 1000 + " y" * 10, 10)) == "x" * 1000
+
+
+def test_pieces_are_about_as_long_as_asked() -> None:
+    pieces = pieces_of(edits.document_text(Random(1), 50_000), 1_000)
+    assert 40 <= len(pieces) <= 52
+
+
+@given(TEXTS)
+def test_line_ends_and_starts(text: str) -> None:
+    piece = Piece(text)
+    spans = oracle.lines(text)
+    assert piece.line_starts == [start for start, _ in spans[1:]]
+    assert piece.line_ends == len(spans) - 1
+    for number, (start, end) in enumerate(spans):
+        assert piece.line_end(start) == (end, number + 1 < len(spans))
+
+
+def test_lines_end_on_three_things_only() -> None:
+    assert Piece("a\x0bb\x0cc\x1cd\x1ee\x85f\u2028g\u2029h").line_ends == 0
+    assert Piece("a\rb\r\nc\nd\n\re").line_ends == 5
+
+
+def test_merging_adds_counts_up() -> None:
+    pieces = [Piece("a b", {"x": 1, "y": 2}), Piece(" c", {"x": 3}), Piece(" d", {"x": 4, "y": 5})]
+    (merged,) = merge_counted(pieces, 100)
+    assert merged.text == "a b c d"
+    assert merged.counts == {"x": 8}
+
+
+def test_merging_loses_no_count_in_use() -> None:
+    counted, fresh = Piece("a", {"x": 1}), Piece(" b")
+    assert merge_counted([counted, fresh, counted], 100) == [counted, fresh, counted]
+    assert [piece.text for piece in merge_counted([fresh, fresh], 100)] == [" b b"]
+
+
+def test_merging_makes_nothing_too_long() -> None:
+    pieces = [Piece("x" * 40) for _ in range(5)]
+    assert [len(piece) for piece in merge_counted(pieces, 100)] == [80, 80, 40]
+
+
+def test_word_pieces_are_cut_at_words_only_and_remembered() -> None:
+    pieces = [Piece("a;\n"), Piece("b"), Piece(" c"), Piece(" d.\n"), Piece("e")]
+    words = word_pieces(pieces)
+    assert [piece.text for piece in words] == ["a;\nb", " c", " d.\ne"]
+    assert all(is_word_cut(a.text, b.text) for a, b in pairwise(words))
+    assert word_pieces(pieces) == words
+    changed = [*pieces[:-1], Piece("f")]
+    assert word_pieces(changed)[:2] == words[:2]
+    assert word_pieces(changed)[2].text == " d.\nf"
+
+
+def test_a_piece_does_not_show_its_text() -> None:
+    assert "secret" not in repr(Piece("secret"))
