@@ -1,0 +1,138 @@
+"""Sessions counted by real tokenizers: the same numbers as `tokens/count` with messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sidecar.context.model_counter import ModelCounter
+from sidecar.context.occupancy import context_usage, occupancy
+from sidecar.context.packs import PRESETS, render
+from sidecar.context.plans import Plans
+from sidecar.context.sections import Section, TextSource
+from sidecar.context.session import Session
+from sidecar.context.turns import Turn
+from sidecar.counting.calibration import Calibrations, ConversationCalibration
+from sidecar.counting.count import Measure, Method
+from sidecar.counting.messages import count_messages
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.endpoints.usage import Usage
+from tests.unit.context_fakes import calls, output, reply, user, window
+
+TOOLS: list[dict[str, Any]] = [
+    {"name": "read", "description": "Read a file", "parameters": {"properties": {"path": {}}}}
+]
+CODE = "def f(x: int) -> int:\n    return x * 2  # twice\n" * 30
+
+
+class Counted:
+    """A tokenizer that notes how often it ran."""
+
+    def __init__(self, model: str) -> None:
+        self._inner = Tokenizers().for_model(model)
+        self.runs = 0
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def method(self) -> Method:
+        return self._inner.method
+
+    @property
+    def error_percent(self) -> float | None:
+        return self._inner.error_percent
+
+    def count(self, text: str) -> int:
+        self.runs += 1
+        return self._inner.count(text)
+
+
+def counter(model: str) -> ModelCounter:
+    return ModelCounter(model, Tokenizers().for_model(model))
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "gpt-4", "claude-opus-4-5", "qwen-3", "unknown-9"])
+def test_a_session_counts_what_the_same_request_counts(model: str) -> None:
+    turns = [
+        user("What does this do?\n" + CODE),
+        calls("c1", text="Let me look."),
+        output("c1", CODE),
+        Turn(role="user", content=[{"type": "text", "text": "And 这个? 🙂"}], name="ann"),
+        reply("It doubles."),
+    ]
+    session = Session("s", counter(model))
+    session.set_system("You are terse.")
+    session.set_tools(TOOLS)
+    session.append(turns)
+    system = {"role": "system", "content": "You are terse."}
+    messages = [system, *map(msgspec.to_builtins, turns)]
+    whole = count_messages(messages, TOOLS, model, Tokenizers().for_model(model))
+    assert occupancy(session).tokens == whole.tokens
+    assert occupancy(session).method == whole.method
+
+
+def test_what_was_counted_on_another_thread_is_there_at_once() -> None:
+    tokenizer = Counted("gpt-5")
+    made = ModelCounter("gpt-5", tokenizer)
+    turn = user(CODE)
+    made.message(turn)
+    runs = tokenizer.runs
+    session = Session("s", made)
+    session.append([turn])
+    occupancy(session)
+    assert tokenizer.runs == runs
+
+
+def test_an_empty_text_is_nothing() -> None:
+    assert counter("unknown-9").text("") == Measure(0, "exact", counter("unknown-9").tokenizer, 0.0)
+
+
+def test_the_pack_holds_by_a_real_tokenizer() -> None:
+    made = counter("gpt-5")
+    sections = [Section(name=name, source=TextSource(CODE * 30)) for name in PRESETS["mind"].caps]
+    context = render(sections, made, "mind")
+    assert 7_600 < made.text(context).tokens <= 8_000
+    one = render(sections[:1], made, "mind")
+    body = one.removeprefix("## intent_summary\n\n")
+    assert made.text(body).tokens <= 300
+
+
+@pytest.mark.parametrize("summarize", [False, True])
+def test_pruning_by_a_real_tokenizer(summarize: bool) -> None:
+    session = Session("s", counter("gpt-5"))
+    for number in range(40):
+        turns = [user(f"Look at file {number}."), calls(f"c{number}"), output(f"c{number}", CODE)]
+        session.append([*turns, reply(f"We decided to keep file {number}, because it is fine.")])
+    plans = Plans(session)
+    plan = plans.make(6_000, summarize=summarize)
+    assert plan.fits
+    assert 5_000 < plan.tokens_after <= 6_000
+    assert (plan.summary is not None) == summarize
+    plans.apply(plan.plan_id)
+    assert occupancy(session).tokens == plan.tokens_after
+
+
+def test_reports_teach_and_correct_what_comes_after_them() -> None:
+    """A model that takes 1.4 times the estimate, and a hidden prompt of 900 tokens."""
+    session = Session("s", counter("unknown-9"))
+    learned = ConversationCalibration(Calibrations(), "unknown-9", session.counter.tokenizer)
+    off = []
+    for number in range(30):
+        session.append([user(f"Question {number}: " + CODE[: 200 + 40 * (number % 7)])])
+        real = 900 + round(1.4 * session.own_count().tokens())
+        if number > 3:
+            off.append(abs(occupancy(session, learned).tokens - real) / real)
+        told = session.append(
+            [reply("Answer. " * 30)],
+            Usage(input_tokens=real, prompt_tokens=real, output_tokens=84),
+        )
+        assert told.sample is not None
+        learned.learn(told.sample.estimated, told.sample.reported)
+    assert sum(off) / len(off) < 0.03
+    shown = context_usage(session, window(), calibration=learned)
+    assert shown.calibration is not None
+    assert 1.2 < shown.calibration.factor < 1.5
