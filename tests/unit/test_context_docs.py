@@ -1,0 +1,69 @@
+"""The examples of docs/reference/context.md, run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sidecar.context import params as wire
+from sidecar.context.model_counter import ModelCounter
+from sidecar.context.occupancy import context_usage
+from sidecar.context.response import handle
+from sidecar.context.setting import apply_set
+from sidecar.context.store import Conversations
+from sidecar.context.window import Window, resolve_limit
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.endpoints.replies import read_reply
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"
+BLOCK = re.compile(r"^```json (request (?P<method>\S+)|result)\n(?P<body>.*?)^```", re.M | re.S)
+
+
+class Played:
+    """The requests of the page, answered by the room that the server asks."""
+
+    def __init__(self) -> None:
+        self._known = Conversations()
+
+    def ask(self, method: str, body: Any) -> Any:
+        verb = method.removeprefix("context/")
+        kind: Any = getattr(wire, f"{verb.capitalize()}Params")
+        params = msgspec.convert(body, kind, strict=True)
+        counter = ModelCounter("gpt-5", Tokenizers().for_model("gpt-5"))
+        known = self._known.open(params.session, lambda: counter)
+        session = known.session
+        window = Window(resolve_limit(request=session.limit))
+        match verb:
+            case "set":
+                apply_set(session, params, self._no_document)
+            case "append":
+                session.append(params.turns)
+            case "fit":
+                return known.plans.answer(params, window)
+            case "assemble":
+                return known.assembler.assemble(params, counter, session.sections, window.usable)
+            case "response":
+                reply = read_reply(params.response)
+                return handle(session, known.plans, reply, window, tools=params.tools).result
+        return context_usage(session, window)
+
+    @staticmethod
+    def _no_document(spec: object) -> Any:
+        raise AssertionError(spec)
+
+
+def test_the_examples_give_what_the_page_says() -> None:
+    played, answer, compared = Played(), None, 0
+    for block in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
+        body = json.loads(block["body"])
+        if block["method"]:
+            answer = msgspec.to_builtins(played.ask(block["method"], body))
+            continue
+        assert isinstance(answer, dict)
+        assert {key: answer[key] for key in body} == body
+        compared += 1
+    assert compared == 4
