@@ -1,0 +1,204 @@
+"""`token-sidecar count`: its numbers, its two forms of output, its exit codes, what it loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli import count as module
+from sidecar.cli.count import count
+from sidecar.counting.engines import engine
+from tests.fuzz import edits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+
+def run(*arguments: str | Path, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(count, [str(argument) for argument in arguments], input=stdin)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two texts, a binary file and an ignored one, as the working directory."""
+    root = tmp_path / "project"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.md").write_text("hello world")
+    (root / "sub" / "code.py").write_text(edits.CODE, newline="")
+    (root / "picture.png").write_bytes(b"\x89PNG\0\0\0")
+    (root / "ignored.txt").write_text("never counted")
+    (root / ".gitignore").write_text("ignored.txt\n.gitignore\n")
+    monkeypatch.chdir(root)
+    return root
+
+
+def test_a_file(folder: Path) -> None:
+    result = run("a.md")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "2 a.md\n", "")
+
+
+def test_a_folder_with_a_total(folder: Path) -> None:
+    result = run(".")
+    tokens = engine("o200k_base", "reference").count(edits.CODE)
+    width = len(str(tokens + 2))
+    assert result.stdout.splitlines() == [
+        f"{2:>{width}} a.md",
+        f"{tokens:>{width}} sub/code.py",
+        f"{tokens + 2:>{width}} total",
+    ]
+    assert result.stderr == "token-sidecar: picture.png: binary file, skipped\n"
+    assert result.exit_code == 0
+
+
+def test_standard_input(folder: Path) -> None:
+    result = run("-", "a.md", stdin="hello world")
+    assert result.stdout == "2 -\n2 a.md\n4 total\n"
+
+
+def test_models_and_estimates(folder: Path) -> None:
+    assert run("a.md", "--model", "gpt-4").stdout == "2 a.md\n"
+    lines = run("a.md", "sub", "--model", "claude-opus-4-5").stdout.splitlines()
+    assert all(line.lstrip().startswith("~") for line in lines)
+    (folder / "empty").write_text("")
+    assert run("empty", "--model", "claude-opus-4-5").stdout == "0 empty\n"
+
+
+def test_the_model_of_the_settings(folder: Path) -> None:
+    (folder / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
+    data = json.loads(run("a.md", "--json").stdout)
+    assert (data["files"][0]["model"], data["files"][0]["tokenizer"]) == ("gpt-4", "cl100k_base")
+
+
+def test_json(folder: Path) -> None:
+    data: dict[str, Any] = json.loads(run(".", "--json", "--model", "gpt-4o").stdout)
+    assert list(data) == ["files", "total", "skipped"]
+    expected = {
+        "path": "a.md",
+        "tokens": 2,
+        "method": "exact",
+        "tokenizer": "o200k_base",
+        "model": "gpt-4o",
+        "errorPercent": 0.0,
+        "characters": 11,
+        "limit": 128_000,
+        "percent": 0,
+        "inputCostUsd": pytest.approx(2 * 2.5 / 1e6),
+    }
+    assert {key: data["files"][0][key] for key in expected} == expected
+    tokens = sum(file["tokens"] for file in data["files"])
+    assert data["total"] == {"tokens": tokens, "files": 2, "method": "exact"}
+    assert data["skipped"] == [{"path": "picture.png", "reason": "binary file"}]
+
+
+def test_json_of_an_unknown_model(folder: Path) -> None:
+    data = json.loads(run("sub", "--json", "--model", "no-such-model").stdout)
+    (file,) = data["files"]
+    assert file["inputCostUsd"] is None
+    assert file["limit"] == 16_384
+    assert (file["method"], data["total"]["method"]) == ("estimate", "estimate")
+
+
+def test_json_of_nothing(folder: Path) -> None:
+    data = json.loads(run("picture.png", "--json").stdout)
+    assert data["files"] == []
+    assert data["total"] == {"tokens": 0, "files": 0, "method": "exact"}
+
+
+def test_what_cannot_be_read_is_an_error_and_the_rest_is_counted(folder: Path) -> None:
+    result = run("nope", "a.md")
+    assert result.exit_code == 2
+    assert result.stdout == "2 a.md\n"
+    assert result.stderr == "token-sidecar: nope: no such file or directory, skipped\n"
+
+
+def test_wrong_use() -> None:
+    assert run().exit_code == 2
+    assert run("--no-such-option", "x").exit_code == 2
+
+
+def test_a_wrong_configuration_is_said_and_the_count_made(folder: Path) -> None:
+    (folder / ".token-sidecar.toml").write_text("modle = 3\n")
+    result = run("a.md")
+    assert result.stdout == "2 a.md\n"
+    assert ".token-sidecar.toml:1" in result.stderr
+
+
+def test_bytes_that_are_not_utf8(folder: Path) -> None:
+    (folder / "latin1.txt").write_bytes("größe".encode("latin-1"))
+    result = run("latin1.txt")
+    assert result.stdout == f"{engine('o200k_base').count('gr��e')} latin1.txt\n"
+    assert "latin1.txt: not all of it is UTF-8" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_names_that_are_not_utf8(folder: Path) -> None:
+    import os
+
+    with open(os.fsencode(folder) + b"/\xff.txt", "wb") as file:
+        file.write(b"hello world")
+    assert "2 \ufffd.txt" in run(".").stdout
+    assert json.loads(run(".", "--json").stdout)["files"][-1]["path"] == "\ufffd.txt"
+
+
+def test_bulk_counts_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = run(".").stdout
+    monkeypatch.setattr(module, "BULK_BYTES", 0)
+    assert run(".").stdout == one
+
+
+def test_no_progress_without_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONG_WORK", 0)
+    assert run("a.md").stderr == ""
+
+
+def test_progress_on_a_terminal(folder: Path) -> None:
+    """In a pseudo-terminal: something is drawn on standard error, nothing on standard output."""
+    import os
+    import pty
+
+    (folder / "long.txt").write_text("word " * 2_000_000)
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "sidecar", "count", "long.txt"]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=terminal, env=environment
+    ) as process:
+        os.close(terminal)
+        drawn = b""
+        while chunk := _read(controller):
+            drawn += chunk
+        assert process.stdout is not None
+        assert process.stdout.read() == b"2000001 long.txt\n"
+    os.close(controller)
+    assert b"Counting" in drawn
+
+
+def _read(terminal: int) -> bytes:
+    import os
+
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # how Linux says that the other side was closed
+        return b""
+
+
+def test_a_small_file_loads_little(folder: Path) -> None:
+    code = """
+import sys
+sys.argv = ["token-sidecar", "count", "a.md"]
+from sidecar.cli import main
+try: main()
+except SystemExit as end: assert end.code == 0, end.code
+heavy = ("rich", "tiktoken", "toktok", "httpx", "genai_prices", "pygls", "lsprotocol", "pathspec",
+         "asyncio", "sqlite3", "tokenizers", "pydantic", "watchfiles")
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2 a.md\n[]\n"

@@ -1,0 +1,141 @@
+"""Folders are walked as git sees them; what cannot be counted is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.cli.files import File, Skipped, Text, decode, find, read
+
+TREE = (
+    *("a.txt", "b.md", "build/out.txt", "build/keep.md", "docs/a.txt", "docs/build/x.txt"),
+    *("src/main.py", "src/build/gen.py", "src/deep/er/a.txt", "src/deep/b.md", "sp ace.txt"),
+)
+PATTERNS = (
+    *("*.txt", "!a.txt", "build", "build/", "/build", "docs/", "src/*", "!src/deep", "**/a.txt"),
+    *("deep/**", "src/**/b.md", "# comment", "", "!build/keep.md", "*.md", "!b.md", "[ab].txt"),
+    *("sp\\ ace.txt", "er", "/src/main.py", "*/a.txt", "!*/", "*", "a.txt ", "\\!x"),
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty folder: `tmp_path` holds the configuration of the tests."""
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+def make(root: Path, files: tuple[str, ...] = TREE) -> None:
+    for name in files:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def found(*paths: Path | str) -> list[str]:
+    return [one.path for one in find(map(str, paths)) if isinstance(one, File)]
+
+
+def git(root: Path, *arguments: str) -> str:
+    command = ["git", "-c", "core.excludesFile=", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(PATTERNS), max_size=5),
+    st.lists(st.sampled_from(PATTERNS), max_size=3),
+    st.lists(st.sampled_from(PATTERNS), max_size=3),
+)
+def test_folders_hold_what_git_sees(top: list[str], src: list[str], deep: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        make(root)
+        for where, lines in (("", top), ("src", src), ("src/deep", deep)):
+            (root / where / ".gitignore").write_text("\n".join(lines))
+        git(root, "init", "-q")
+        seen = git(root, "ls-files", "-coz", "--exclude-standard").split("\0")[:-1]
+        assert sorted(os.path.relpath(path, root) for path in found(root)) == sorted(seen)
+
+
+def test_rules_of_parents_hold_in_a_folder_of_a_repository(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / ".gitignore").write_text("*.txt\n")
+    (tmp_path / ".git").mkdir()
+    assert found(tmp_path / "src") == [
+        str(tmp_path / "src" / name) for name in ("build/gen.py", "deep/b.md", "main.py")
+    ]
+
+
+def test_outside_a_repository_parents_say_nothing(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / ".gitignore").write_text("*\n")
+    (tmp_path / "docs" / ".gitignore").write_text("build/\n")
+    assert found(tmp_path / "docs") == [
+        str(tmp_path / "docs" / name) for name in (".gitignore", "a.txt")
+    ]
+
+
+def test_what_is_named_is_taken(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("build/\na.txt\n")
+    assert found(tmp_path / "a.txt") == [str(tmp_path / "a.txt")]
+    assert found(tmp_path / "build") == [
+        str(tmp_path / "build" / name) for name in ("keep.md", "out.txt")
+    ]
+
+
+def test_links_are_not_followed_below_a_folder(tmp_path: Path) -> None:
+    make(tmp_path, ("in/a.txt", "out/b.txt"))
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "file").symlink_to(tmp_path / "out" / "b.txt")
+    (tmp_path / "in" / "broken").symlink_to(tmp_path / "nowhere")
+    assert found(tmp_path / "in") == [str(tmp_path / "in" / "a.txt")]
+    link = tmp_path / "in" / "file"
+    assert found(link, tmp_path / "in" / "loop") == [
+        str(link),
+        str(tmp_path / "in" / "loop" / "a.txt"),
+    ]
+
+
+def test_special_files_are_passed_over(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    assert found(root) == []
+
+
+def test_order_and_names_are_as_given(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(root, ("b/2.txt", "b/1.txt", "a.txt"))
+    monkeypatch.chdir(root)
+    assert found(".") == ["a.txt", "b/1.txt", "b/2.txt"]
+    assert found("b/", "./a.txt", "-") == ["b/1.txt", "b/2.txt", "a.txt", "-"]
+
+
+def test_patterns_that_git_passes_over_break_nothing(root: Path) -> None:
+    make(root, ("a.txt", "b.txt"))
+    (root / ".gitignore").write_bytes(b"\xef\xbb\xbfb.txt\n!\n\xff\xfe\n")
+    assert found(root) == [str(root / ".gitignore"), str(root / "a.txt")]
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    (missing,) = find([str(tmp_path / "nope")])
+    assert missing == Skipped(str(tmp_path / "nope"), "no such file or directory", failed=True)
+    (wrong,) = find(["a\0b"])
+    assert isinstance(wrong, Skipped)
+    gone = read(File(str(tmp_path / "gone"), 1, named=False))
+    assert isinstance(gone, Skipped)
+    assert not gone.failed
+
+
+def test_text_and_binary() -> None:
+    assert decode("größe\r\n".encode()) == Text("größe\r\n", damaged=False)
+    assert decode(b"\xef\xbb\xbfa") == Text("\ufeffa", damaged=False)
+    assert decode(b"gr\xf6\xdfe") == Text("gr��e", damaged=True)
+    assert decode(b"\x89PNG\0\0") is None
+    assert decode(b"x" * 8_000 + b"\0") == Text("x" * 8_000 + "\0", damaged=False)
