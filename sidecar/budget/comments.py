@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-
 HTML = ("<!-- ", " -->")
 HASH = ("# ", "")
 SLASHES = ("// ", "")
@@ -52,7 +50,7 @@ _STYLES = {name: style for style, names in _BY_STYLE for name in names.split()}
 
 def comment(words: str, name: str, language_id: str = "") -> str | None:
     """`words` as a remark in a file of that name or language; None where none can be written."""
-    path = PurePosixPath(name)
-    known = (language_id.lower(), path.suffix.lower().lstrip("."), path.name.lower().lstrip("."))
+    base = name.rpartition("/")[2].lower().lstrip(".")
+    known = (language_id.lower(), base.rpartition(".")[2], base)
     style = next((_STYLES[key] for key in known if key in _STYLES), None)
     return None if style is None else f"{style[0]}{words}{style[1]}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sidecar.cli.files import Skipped
     from sidecar.config.options import Problem
 
+STDIN = "-"
 EXCEEDED = 1
 WRONG = 2
 
@@ -34,6 +35,9 @@ WRONG = 2
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--diff", "base", metavar="BASE", help="Also report growth since this git revision.")
 @click.option("--model", help="Count for this model where a rule names none.")
+@click.option(
+    "--stdin-name", metavar="PATH", default="-", help="Where standard input (`-`) belongs."
+)
 @click.option("--no-cache", is_flag=True, help="Remember nothing between runs.")
 def check(
     paths: tuple[str, ...],
@@ -41,6 +45,7 @@ def check(
     as_json: bool,
     base: str | None,
     model: str | None,
+    stdin_name: str,
     no_cache: bool,
 ) -> None:
     """Check files, and folders as .gitignore leaves them, against their token budgets.
@@ -49,7 +54,7 @@ def check(
     """
     from sidecar.cli.checking import formats
 
-    report, problems = run(paths, model, base, remembering=not no_cache)
+    report, problems = run(paths, model, base, stdin_name, remembering=not no_cache)
     for problem in problems:
         click.echo(f"token-sidecar: {problem}", err=True)
     write = {
@@ -68,7 +73,12 @@ def check(
 
 
 def run(
-    paths: Sequence[str], model: str | None, base: str | None, *, remembering: bool = True
+    paths: Sequence[str],
+    model: str | None = None,
+    base: str | None = None,
+    stdin_name: str = STDIN,
+    *,
+    remembering: bool = True,
 ) -> tuple[Report, list[Problem]]:
     """The report on all paths, each by the configuration of its own root, and the mistakes in it.
 
@@ -76,9 +86,10 @@ def run(
     """
     from sidecar.cli.checking.report import Report
 
-    parts = [
-        _root_report(root, own, model, base, remembering) for root, own in _by_root(paths).items()
-    ]
+    by_root = _by_root([path for path in paths if path != STDIN])
+    parts = [_root_report(root, own, model, base, remembering) for root, own in by_root.items()]
+    if STDIN in paths:
+        parts.append(_stdin_report(stdin_name, model))
     report = Report(
         files=tuple(file for part, _ in parts for file in part.files),
         growth=None
@@ -124,6 +135,26 @@ def _root_report(
         skipped=(*passed_over, *(made.skipped for made in checked if made.skipped)),
     )
     return report, list(loaded.problems)
+
+
+def _stdin_report(name: str, model: str | None) -> tuple[Report, list[Problem]]:
+    """What comes on standard input, by the rules for the path that it is said to have."""
+    from sidecar.cli.checking.cache import Memory
+    from sidecar.cli.checking.reading import binary, text_of
+    from sidecar.cli.checking.report import Report, Target
+    from sidecar.cli.checking.run import Checker
+    from sidecar.config.load import find_root, load
+
+    path = Path(os.path.abspath(name))
+    root = find_root(path.parent)
+    loaded = load(root)
+    checker = Checker(loaded.settings, model or loaded.settings.model, Memory())
+    target = Target(name, path.relative_to(root).as_posix())
+    text = text_of(sys.stdin.buffer.read())
+    if text is None:
+        return Report(files=(), skipped=(binary(target),)), list(loaded.problems)
+    made = checker.text(target, text)
+    return Report(files=(made.report,) if made.report else ()), list(loaded.problems)
 
 
 def _by_root(paths: Sequence[str]) -> dict[Path, list[str]]:

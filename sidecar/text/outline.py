@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from itertools import accumulate, chain, repeat
 from operator import add
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -81,10 +80,8 @@ class Lines:
 
 def is_markdown(name: str, language_id: str = "") -> bool:
     """Whether a file (by its name or URI) or a language is read as Markdown."""
-    return (
-        language_id in _MARKDOWN_LANGUAGES
-        or PurePosixPath(name).suffix.lower() in _MARKDOWN_SUFFIXES
-    )
+    suffix = name[name.rfind(".") :].lower() if "." in name else ""
+    return language_id in _MARKDOWN_LANGUAGES or suffix in _MARKDOWN_SUFFIXES
 
 
 def outline(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
