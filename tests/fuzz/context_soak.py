@@ -11,27 +11,41 @@ import sys
 import time
 from collections import Counter
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 
 from tests.fuzz.conversations import Case, cases
 from tests.unit.test_context_fit_properties import fit_case
+
+CHUNK = 5_000
+"""Conversations of one Hypothesis run: what it remembers of them grows with their number."""
 
 
 def main() -> int:
     """Runs the checks; prints what the conversations were like. A failure raises."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--conversations", type=int, default=100_000)
-    wanted = parser.parse_args().conversations
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
     seen: Counter[str] = Counter()
+    started = time.monotonic()
+    for number, done in enumerate(range(0, args.conversations, CHUNK)):
+        soak(min(CHUNK, args.conversations - done), args.seed + number, seen)
+        print(f"{seen['conversations']:,} conversations", file=sys.stderr)
+    seconds = time.monotonic() - started
+    print(*(f"{number:>10,} {what}" for what, number in seen.items()), sep="\n")
+    print(f"no check failed, {seconds:.0f} s")
+    return 0
+
+
+def soak(number: int, from_seed: int, seen: Counter[str]) -> None:
+    """Checks so many conversations and adds up what they were like."""
 
     @settings(
-        max_examples=wanted,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=number, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
+    @seed(from_seed)
     @given(cases)
-    def soak(case: Case) -> None:
+    def check_all(case: Case) -> None:
         plan = fit_case(case)
         seen["conversations"] += 1
         seen["turns"] += len(case.turns)
@@ -40,12 +54,7 @@ def main() -> int:
         seen["summaries"] += plan.summary is not None
         seen.update(f"removed as {one.reason}" for one in plan.removed)
 
-    started = time.monotonic()
-    soak()
-    seconds = time.monotonic() - started
-    print(*(f"{number:>10,} {what}" for what, number in seen.items()), sep="\n")
-    print(f"no check failed, {seconds:.0f} s")
-    return 0
+    check_all()
 
 
 if __name__ == "__main__":
