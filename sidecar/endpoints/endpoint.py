@@ -136,8 +136,10 @@ class DeclaredEndpoint:
 
     async def aclose(self) -> None:
         """Close the connection; counts from now on fault."""
-        for task in list(self._probes.values()):
+        probes = list(self._probes.values())
+        for task in probes:
             task.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
         await self._sdk.aclose()
         await self._connection.aclose()
 

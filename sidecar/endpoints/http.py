@@ -70,6 +70,7 @@ class Connection:
         self._closed = True
         if self._client is not None:
             await self._client.aclose()
+            await asyncio.sleep(0)  # so that the loop itself closes the socket
 
     async def _request(self, method: str, path: str, content: bytes | None) -> Answer:
         async with self._turn:

@@ -42,8 +42,16 @@ def text_request(model: str, text: str) -> Request:
 
 
 def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
-    """POST /v1/chat/completions/input_tokens: by the model's own chat template."""
-    body = {"model": model, "messages": openai_messages(messages)}
+    """POST /v1/chat/completions/input_tokens: by the model's own chat template.
+
+    llama.cpp takes an assistant's message at the end as one to be continued, and refuses where
+    that one calls tools. The next request must hold their results: empty ones are put there.
+    """
+    turns = openai_messages(messages)
+    calls = turns[-1].get("tool_calls") if turns else None
+    for call in calls or ():
+        turns.append({"role": "tool", "tool_call_id": call.get("id", ""), "content": ""})
+    body = {"model": model, "messages": turns}
     if tools:
         body["tools"] = openai_tools(tools)
     return Request(f"/v1/chat/completions/input_tokens?{_NO_LOAD}", body)

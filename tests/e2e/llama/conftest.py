@@ -1,0 +1,33 @@
+"""Real models and a real server for the tests of this folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.llama.gguf import write_model
+from tests.e2e.llama.server import llama
+from tests.e2e.llama.vocabularies import ensure_vocabularies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models with random weights around real vocabularies, by the vocabulary's name."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = {}
+    for name, vocabulary in ensure_vocabularies().items():
+        paths[name] = folder / f"{name}.gguf"
+        write_model(paths[name], vocabulary, name=name)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def llama_url(models: dict[str, Path]) -> Iterator[str]:
+    """A server with Qwen2's vocabulary under the name `tiny`, two slots of 4,096 tokens each."""
+    with llama(models["qwen2"], "--context", "8192", "--slots", "2") as url:
+        yield url

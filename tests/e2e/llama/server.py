@@ -1,0 +1,47 @@
+"""Starts and ends real llama.cpp servers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[3]
+START = [sys.executable, "-m", "tests.e2e.llama.child"]
+
+
+@contextmanager
+def llama(model: Path, *options: str, port: int = 0) -> Iterator[str]:
+    """A llama.cpp server with this model (see `child` for options); gives its address."""
+    process = subprocess.Popen(
+        [*START, str(model), str(port), *options],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdin
+    assert process.stdout
+    try:
+        url = process.stdout.readline().strip()
+        assert url.startswith("http"), f"llama.cpp did not start ({process.poll()})"
+        yield url
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def port_of(url: str) -> int:
+    """The port in an address."""
+    return int(url.rpartition(":")[2])

@@ -1,0 +1,253 @@
+"""Counts, limits and requests against a real llama.cpp with real vocabularies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from sidecar.config.settings import Endpoint
+from sidecar.endpoints.outcome import EndpointCount, Miss
+from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
+from sidecar.endpoints.replies import read_reply
+from tests.e2e.llama.server import llama, port_of
+from tests.e2e.llama.vocabularies import NAMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXTS = [
+    "hello world",
+    "def f(x: int) -> int:\n    return x + 1\n",
+    "héllo wörld, naïve café",
+    "日本語のテキスト 中文 한국어 😀👍🏽",
+    "a  b   c\t\td\n\n\n e\r\nf",
+    "it's we're I'll they'd 1234567890 3.14159",
+    "<|im_start|>system\n<s>[INST]<|endoftext|>",
+    '{"key": [1, 2, {"nested": null}], "escaped": "\\"\\n"}',
+    " ",
+    "\n\n\n\n",
+    "\x00\x01\x7f",
+    "x" * 5_000,
+    "word " * 10_000,
+]
+CHATS: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
+    ([{"role": "user", "content": "Say hi"}], []),
+    ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say hi"}], []),
+    (
+        [{"role": "user", "content": "Weather?"}],
+        [
+            {
+                "type": "function",
+                "function": {
+                    "name": "weather",
+                    "description": "Tells the weather",
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"city": {"type": "string"}},
+                        "required": ["city"],
+                    },
+                },
+            }
+        ],
+    ),
+    (
+        [
+            {"role": "user", "content": "Weather?"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "weather", "arguments": '{"city": "Bonn"}'},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": "Rain"},
+        ],
+        [],
+    ),
+    ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}], []),
+]
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    return httpx.post(url, json=body, timeout=30).json()
+
+
+def post_for_text(url: str, body: dict[str, Any]) -> str:
+    return httpx.post(url, json=body, timeout=30).text
+
+
+def ours(url: str, **environment: str) -> Endpoints:
+    key = "LLAMA_API_KEY" if environment else None
+    return Endpoints([Endpoint(url=url, api_key_env=key)], True, environment)
+
+
+@pytest.mark.parametrize("vocabulary", NAMES)
+async def test_counts_equal_the_servers_own(models: dict[str, Path], vocabulary: str) -> None:
+    with llama(models[vocabulary]) as url:
+        endpoints = ours(f"{url}/v1")
+        for text in TEXTS:
+            count = await endpoints.count_text("tiny", text, 10)
+            own = post(f"{url}/tokenize", {"content": text, "parse_special": False})["tokens"]
+            assert isinstance(count, EndpointCount), (text[:40], count)
+            assert count.tokens == len(own)
+            assert count.tokens == 2 or text != "hello world"
+        for messages, tools in CHATS:
+            count = await endpoints.count_chat("tiny", messages, tools, 10)
+            body = {"messages": messages, "tools": tools} if tools else {"messages": messages}
+            own = post(f"{url}/v1/chat/completions/input_tokens", body)
+            assert isinstance(count, EndpointCount), count
+            assert count.tokens == own["input_tokens"]
+        await endpoints.aclose()
+
+
+async def test_a_thousand_counts_take_a_thousand_requests_after_the_first_use(
+    llama_url: str,
+) -> None:
+    endpoints = ours(llama_url)
+    assert isinstance(await endpoints.count_text("tiny", "hello world", 10), EndpointCount)
+    assert await endpoints.limit("tiny") == 4096, "what one slot has"
+    chat = await endpoints.count_chat("tiny", [{"role": "user", "content": "hi"}], None, 10)
+    assert isinstance(chat, EndpointCount)
+    assert endpoints.requests <= 8
+    before = endpoints.requests
+    for number in range(1_000):
+        count = await endpoints.count_text("tiny", f"line {number}\n" * (number % 7 + 1), 10)
+        assert isinstance(count, EndpointCount), count
+    assert endpoints.requests - before == 1_000
+    await endpoints.aclose()
+
+
+async def test_a_text_of_one_chunk_is_one_request(llama_url: str) -> None:
+    endpoints = ours(llama_url)
+    await endpoints.probe(model="tiny")
+    before = endpoints.requests
+    text = ("def answer():\n    return 42\n" * 3_000)[:CHUNK_CHARACTERS]
+    count = await endpoints.count_text("tiny", text, 10, CHUNK_CHARACTERS)
+    assert isinstance(count, EndpointCount)
+    assert count.tokens == len(post(f"{llama_url}/tokenize", {"content": text})["tokens"])
+    assert endpoints.requests - before == 1
+    await endpoints.aclose()
+
+
+async def test_the_count_of_a_chat_is_what_the_reply_then_reports(llama_url: str) -> None:
+    endpoints = ours(llama_url)
+    for messages, tools in CHATS[:4]:
+        count = await endpoints.count_chat("tiny", messages, tools, 10)
+        body = {"messages": messages, "max_tokens": 4, "tools": tools or None}
+        reply = read_reply(post(f"{llama_url}/v1/chat/completions", body))
+        assert isinstance(count, EndpointCount)
+        assert reply.usage is not None
+        assert reply.usage.prompt_tokens == count.tokens
+        assert (reply.stop_reason, reply.exhausted) == ("length", "output")
+        assert reply.usage.output_tokens == 4
+    await endpoints.aclose()
+
+
+async def test_a_call_without_its_result_yet_is_counted_with_an_empty_one(llama_url: str) -> None:
+    endpoints = ours(llama_url)
+    messages = CHATS[3][0]
+    count = await endpoints.count_chat("tiny", messages[:2], None, 10)
+    empty = [*messages[:2], {**messages[2], "content": ""}]
+    expected = await endpoints.count_chat("tiny", empty, None, 10)
+    assert isinstance(count, EndpointCount)
+    assert isinstance(expected, EndpointCount)
+    assert count.tokens == expected.tokens
+    await endpoints.aclose()
+
+
+async def test_a_prompt_that_does_not_fit_is_an_exact_sample(llama_url: str) -> None:
+    messages = [{"role": "user", "content": "word " * 6_000}]
+    body = {"messages": messages, "max_tokens": 1}
+    endpoints = ours(llama_url)
+    count = await endpoints.count_chat("tiny", messages, None, 10)
+    reply = read_reply(post(f"{llama_url}/v1/chat/completions", body))
+    assert isinstance(count, EndpointCount)
+    assert reply.overflow is not None
+    assert (reply.exhausted, reply.overflow.limit) == ("window", 4096)
+    assert reply.overflow.prompt_tokens == count.tokens
+    await endpoints.aclose()
+
+
+async def test_the_events_of_a_real_stream_read_as_the_reply_does(llama_url: str) -> None:
+    body = {"messages": CHATS[1][0], "max_tokens": 8, "temperature": 0, "seed": 1}
+    whole = read_reply(post(f"{llama_url}/v1/chat/completions", body))
+    streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    reply = read_reply(post_for_text(f"{llama_url}/v1/chat/completions", streamed))
+    assert reply.content == whole.content
+    assert (reply.stop_reason, reply.exhausted) == (whole.stop_reason, whole.exhausted)
+    assert reply.usage is not None
+    assert whole.usage is not None
+    assert reply.usage.prompt_tokens == whole.usage.prompt_tokens
+    assert reply.usage.output_tokens == whole.usage.output_tokens == 8
+
+
+async def test_a_model_switch_binds_again(models: dict[str, Path]) -> None:
+    with llama(models["gpt-2"], "--alias", "first", "--context", "2048") as url:
+        endpoints = ours(url)
+        count = await endpoints.count_text("first", "日本語のテキスト", 10)
+        assert isinstance(count, EndpointCount)
+        assert await endpoints.limit("first") == 2048
+        port = port_of(url)
+    with llama(models["qwen2"], "--alias", "second", "--context", "1024", port=port) as url:
+        miss = await endpoints.count_text("first", "日本語のテキスト", 10)
+        assert isinstance(miss, Miss), "never a count of one model by another's tokenizer"
+        assert "second" in miss.reason
+        switched = await endpoints.count_text("second", "日本語のテキスト", 10)
+        assert isinstance(switched, EndpointCount)
+        assert switched.tokens < count.tokens
+        assert await endpoints.limit("second") == 1024
+        await endpoints.aclose()
+
+
+async def test_another_model_under_the_same_name_is_noticed_too(models: dict[str, Path]) -> None:
+    text = "日本語のテキスト"
+    with llama(models["gpt-2"]) as url:
+        endpoints = ours(url)
+        before = await endpoints.count_text("tiny", text, 10)
+        port = port_of(url)
+    with llama(models["qwen2"], "--context", "1024", port=port) as url:
+        after = await endpoints.count_text("tiny", text, 10)
+        own = post(f"{url}/tokenize", {"content": text})["tokens"]
+        assert isinstance(before, EndpointCount)
+        assert isinstance(after, EndpointCount)
+        assert after.tokens == len(own) < before.tokens
+        assert await endpoints.limit("tiny") == 1024
+        await endpoints.aclose()
+
+
+async def test_a_server_that_dies_in_the_session_is_a_miss(models: dict[str, Path]) -> None:
+    with llama(models["gpt-2"]) as url:
+        endpoints = ours(url)
+        assert isinstance(await endpoints.count_text("tiny", "hello world", 10), EndpointCount)
+    miss = await endpoints.count_text("tiny", "hello world")
+    assert isinstance(miss, Miss)
+    assert miss.kind == "unreachable"
+    await endpoints.aclose()
+
+
+async def test_a_key_is_needed_and_used(models: dict[str, Path]) -> None:
+    with llama(models["gpt-2"], "--key", "s3cret") as url:
+        for environment, kind in (({}, "auth"), ({"LLAMA_API_KEY": "wrong"}, "auth")):
+            endpoints = ours(url, **environment)
+            miss = await endpoints.count_text("tiny", "hello world", 10)
+            assert isinstance(miss, Miss)
+            assert miss.kind == kind
+            await endpoints.aclose()
+        endpoints = ours(url, LLAMA_API_KEY="s3cret")
+        assert isinstance(await endpoints.count_text("tiny", "hello world", 10), EndpointCount)
+        await endpoints.aclose()
+
+
+async def test_a_model_that_is_not_loaded_is_not_counted(llama_url: str) -> None:
+    endpoints = ours(llama_url)
+    miss = await endpoints.count_text("gpt-5", "hello world", 10)
+    assert isinstance(miss, Miss)
+    assert miss.kind == "unknown"
+    assert endpoints.requests == 1
+    await endpoints.aclose()

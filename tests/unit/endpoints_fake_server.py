@@ -1,0 +1,140 @@
+"""A small HTTP server on loopback that answers as told, well or badly, and notes what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from sidecar.config.settings import Endpoint
+from sidecar.endpoints.registry import Endpoints
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Told:
+    """One answer: `body` bytes as they are, anything else as JSON."""
+
+    status: int = 200
+    body: Any = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Reset(Exception):  # noqa: N818 - it is an order, not an error
+    """Raised by a route to end the connection without an answer."""
+
+
+Route: TypeAlias = Told | Callable[[Asked], Told | Awaitable[Told]]
+
+
+class FakeServer:
+    """Routes by (method, path); what has no route is answered by `otherwise`."""
+
+    def __init__(self, routes: dict[tuple[str, str], Route] | None = None) -> None:
+        self.routes = routes or {}
+        self.otherwise: Route = Told(404, {"detail": "Not Found"})
+        self.headers: dict[str, str] = {}
+        self.asked: list[Asked] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def posts(self) -> list[str]:
+        """The paths of all POSTs so far."""
+        return [asked.path for asked in self.asked if asked.method == "POST"]
+
+    def endpoints(self, *models: str, key: str | None = None, **environment: str) -> Endpoints:
+        """Our side, with this server as the only endpoint."""
+        declared = Endpoint(url=self.url, models=models or ("*",), api_key_env=key)
+        return Endpoints([declared], True, environment)
+
+    async def __aenter__(self) -> FakeServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while await self._exchange(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError, Reset):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, target, _ = head[0].split(" ", 2)
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        path, _, query = target.partition("?")
+        asked = Asked(method, path, query, headers, json.loads(raw) if raw else None)
+        self.asked.append(asked)
+        route = self.routes.get((method, path), self.otherwise)
+        told = route(asked) if callable(route) else route
+        if not isinstance(told, Told):
+            told = await told
+        body = told.body if isinstance(told.body, bytes) else json.dumps(told.body).encode()
+        lines = {"content-length": str(len(body)), **self.headers, **told.headers}
+        text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        writer.write(f"HTTP/1.1 {told.status} X\r\n{text}\r\n".encode() + body)
+        await writer.drain()
+        return lines.get("connection") != "close"
+
+
+def words(text: str) -> int:
+    """How the fake servers count: a token for each three characters, which no constant is."""
+    return len(text) // 3 or min(1, len(text))
+
+
+def listing(*models: str, **extra: Any) -> Told:
+    """An answer to /v1/models."""
+    data = [{"id": model, "object": "model", **extra} for model in models]
+    return Told(body={"object": "list", "data": data})
+
+
+def llamacpp(*models: str) -> FakeServer:
+    """A server that looks like llama.cpp in all that is asked of it."""
+
+    def tokenize(asked: Asked) -> Told:
+        return Told(body={"tokens": list(range(words(asked.body["content"])))})
+
+    def chat(asked: Asked) -> Told:
+        text = json.dumps(asked.body["messages"])
+        return Told(body={"input_tokens": words(text), "object": "response.input_tokens"})
+
+    server = FakeServer(
+        {
+            ("GET", "/v1/models"): listing(*(models or ("tiny",)), owned_by="llamacpp"),
+            ("GET", "/props"): Told(body={"default_generation_settings": {"n_ctx": 2048}}),
+            ("POST", "/tokenize"): tokenize,
+            ("POST", "/v1/chat/completions/input_tokens"): chat,
+        }
+    )
+    server.headers = {"server": "llama.cpp"}
+    return server

@@ -1,0 +1,286 @@
+"""Servers that fail in every way: a miss that says why, in time, and nothing raised."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.config.settings import Endpoint
+from sidecar.endpoints import endpoint as endpoint_module
+from sidecar.endpoints import http as http_module
+from sidecar.endpoints.outcome import EndpointCount, Miss
+from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
+from tests.unit.endpoints_fake_server import Asked, FakeServer, Reset, Told, llamacpp, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HTML = Told(body=b"<!doctype html><html><body>Welcome</body></html>")
+
+
+async def hang(_: Asked) -> Told:
+    await asyncio.sleep(60)
+    return Told()
+
+
+def reset(_: Asked) -> Told:
+    raise Reset
+
+
+def with_tokenize(told: Told | Callable[[Asked], Any]) -> FakeServer:
+    server = llamacpp()
+    server.routes["POST", "/tokenize"] = told
+    return server
+
+
+def always(told: Told | Callable[[Asked], Any]) -> FakeServer:
+    server = FakeServer()
+    server.otherwise = told
+    return server
+
+
+LOADING = Told(
+    503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
+)
+UNAUTHORISED = Told(401, {"error": {"type": "authentication_error", "message": "Invalid API Key"}})
+LM_STUDIO_200 = Told(body={"error": "Unexpected endpoint or method. (POST /tokenize)"})
+BIG = Told(body=b'{"tokens":[' + b"1," * 4_000_000 + b"1]}")
+
+FAULTS: dict[str, tuple[Callable[[], FakeServer], str]] = {
+    "404 to all": (lambda: always(Told(404, {"detail": "Not Found"})), "unsupported"),
+    "404 to the count": (lambda: with_tokenize(Told(404, {"error": {"code": 404}})), "unsupported"),
+    "405": (lambda: with_tokenize(Told(405)), "unsupported"),
+    "500 to all": (lambda: always(Told(500, b"oops")), "unreachable"),
+    "500 to the count": (lambda: with_tokenize(Told(500)), "unreachable"),
+    "429": (lambda: with_tokenize(Told(429)), "unreachable"),
+    "502 in HTML": (lambda: always(Told(502, b"<html>Bad Gateway</html>")), "unreachable"),
+    "HTML to all": (lambda: always(HTML), "unsupported"),
+    "HTML to the count": (lambda: with_tokenize(HTML), "unsupported"),
+    "not even JSON": (lambda: with_tokenize(Told(body=b'{"tokens":[1,')), "unsupported"),
+    "no tokens": (lambda: with_tokenize(Told(body={"tokens": []})), "unsupported"),
+    "no tokens to all": (lambda: always(Told(body={"tokens": []})), "unsupported"),
+    "tokens a string": (lambda: with_tokenize(Told(body={"tokens": "x"})), "unsupported"),
+    "tokens a string to all": (lambda: always(Told(body={"tokens": "x"})), "unsupported"),
+    "tokens of strings": (lambda: with_tokenize(Told(body={"tokens": ["a", "b"]})), "unsupported"),
+    "tokens a true": (lambda: with_tokenize(Told(body={"tokens": [True]})), "unsupported"),
+    "an error in a 200": (lambda: with_tokenize(LM_STUDIO_200), "unsupported"),
+    "an error in every 200": (lambda: always(LM_STUDIO_200), "unsupported"),
+    "a list": (lambda: with_tokenize(Told(body=[1, 2])), "unsupported"),
+    "a number": (lambda: always(Told(body=3)), "unsupported"),
+    "a huge body": (lambda: with_tokenize(BIG), "unsupported"),
+    "always 3": (lambda: with_tokenize(Told(body={"tokens": [1, 2, 3]})), "lying"),
+    "always 3 to all": (lambda: always(Told(body={"tokens": [1, 2, 3]})), "lying"),
+    "more tokens than bytes": (
+        lambda: with_tokenize(
+            lambda asked: Told(body={"tokens": [7] * (20 * len(asked.body["content"]))})
+        ),
+        "lying",
+    ),
+    "401": (lambda: always(UNAUTHORISED), "auth"),
+    "403 to the count": (lambda: with_tokenize(Told(403, {"error": "forbidden"})), "auth"),
+    "loading": (lambda: always(LOADING), "loading"),
+    "hangs": (lambda: always(hang), "unreachable"),
+    "hangs at the count": (lambda: with_tokenize(hang), "unreachable"),
+    "resets": (lambda: always(reset), "unreachable"),
+    "resets at the count": (lambda: with_tokenize(reset), "unreachable"),
+}
+
+
+@pytest.fixture
+def short_times(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A quarter of the times for servers that hang, so that they are not waited for so long."""
+
+    def shorten(case: str) -> None:
+        assert (endpoint_module.PROBE_SECONDS, http_module.REQUEST_SECONDS) == (2.0, 2.0)
+        if "hang" in case:
+            monkeypatch.setattr(endpoint_module, "PROBE_SECONDS", 0.5)
+            monkeypatch.setattr(http_module, "REQUEST_SECONDS", 0.5)
+
+    return shorten
+
+
+@pytest.mark.parametrize("case", FAULTS)
+async def test_every_fault_is_a_miss_of_its_kind_within_the_time(
+    case: str, short_times: Callable[[str], None]
+) -> None:
+    make, kind = FAULTS[case]
+    short_times(case)
+    async with make() as server:
+        endpoints = server.endpoints()
+        began = time.monotonic()
+        miss = await endpoints.count_text("tiny", "hello world", 4.0)
+        assert isinstance(miss, Miss), miss
+        assert miss.kind == kind, miss.reason
+        assert time.monotonic() - began < 3.5
+        assert miss.reason
+        [row] = endpoints.capabilities()
+        assert (row.text, row.model) == (kind, "tiny")
+        asked = len(server.asked)
+        again = await endpoints.count_text("tiny", "hello again", 4.0)
+        assert isinstance(again, Miss)
+        assert len(server.asked) == asked, "an outcome is remembered, not asked for again"
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize("case", FAULTS)
+async def test_the_same_faults_after_the_probe(
+    case: str, short_times: Callable[[str], None]
+) -> None:
+    broken = FAULTS[case][0]()
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        server.routes, server.otherwise = broken.routes, broken.otherwise
+        short_times(case)
+        miss = await endpoints.count_text("tiny", "hello world, hello hello hello world", 4.0)
+        if case.startswith("always 3"):
+            assert isinstance(miss, EndpointCount), "three tokens in this text cannot be refuted"
+        else:
+            assert isinstance(miss, Miss)
+        await endpoints.aclose()
+
+
+async def test_a_caller_in_a_hurry_gets_a_miss_and_the_fault_is_found_out_all_the_same() -> None:
+    async with always(hang) as server:
+        endpoints = server.endpoints()
+        began = time.monotonic()
+        miss = await endpoints.count_text("tiny", "hello", 0.05)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "late"
+        assert time.monotonic() - began < 1
+        later = await endpoints.count_text("tiny", "hello", 4.0)
+        assert isinstance(later, Miss)
+        assert later.kind == "unreachable"
+        assert len(server.asked) == 1
+        await endpoints.aclose()
+
+
+async def test_a_redirect_is_never_followed() -> None:
+    async with llamacpp() as other, llamacpp() as server:
+        for route in list(server.routes):
+            server.routes[route] = Told(307, headers={"location": f"{other.url}{route[1]}"})
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("tiny", "hello world")
+        assert isinstance(miss, Miss)
+        assert miss.kind == "unsupported"
+        assert other.asked == []
+        await endpoints.aclose()
+
+
+async def test_of_a_huge_body_only_the_cap_is_read() -> None:
+    served = 0
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n")
+        try:
+            while served < 104_857_600:
+                writer.write(b" " * 65_536)
+                await writer.drain()
+                served += 65_536
+        except ConnectionError:
+            pass
+        writer.transport.abort()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    endpoints = Endpoints([Endpoint(url=url)], True, {})
+    miss = await endpoints.count_text("tiny", "hello world")
+    assert isinstance(miss, Miss)
+    assert miss.kind == "unsupported"
+    assert served < 12_000_000, "4 MB and what the sockets hold"
+    await endpoints.aclose()
+    server.close()
+
+
+async def test_a_server_that_goes_away_and_comes_back() -> None:
+    server = llamacpp()
+    async with server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+    miss = await endpoints.count_text("tiny", "hello world")
+    assert isinstance(miss, Miss)
+    assert miss.kind == "unreachable"
+    async with server:
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), Miss), "it backs off"
+        await endpoints.probe(model="tiny")
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        await endpoints.aclose()
+
+
+async def test_loading_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(endpoint_module.LIFETIMES, "loading", 0.05)
+    async with llamacpp() as server:
+        routes, server.routes = server.routes, {}
+        server.otherwise = LOADING
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("tiny", "hello world")
+        assert isinstance(miss, Miss)
+        assert miss.kind == "loading"
+        server.routes = routes
+        await asyncio.sleep(0.1)
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        await endpoints.aclose()
+
+
+async def test_unreachable_backs_off_for_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "FIRST_BACKOFF", 0.2)
+    endpoints = Endpoints([Endpoint(url="http://127.0.0.1:9")], True, {})
+    asked = []
+    for _ in range(8):
+        assert isinstance(await endpoints.count_text("tiny", "hello"), Miss)
+        asked.append(endpoints.requests)
+        await asyncio.sleep(0.1)
+    assert asked[0] == 1
+    assert 2 <= asked[-1] <= 3, "0.2 s, then 0.4 s, then 0.8 s"
+    await endpoints.aclose()
+
+
+async def test_a_connection_that_ended_while_idle_is_no_miss() -> None:
+    async with llamacpp() as server:
+        server.headers["connection"] = "close"
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        before = len(server.asked)
+        for number in range(5):
+            text = "hello " * (number + 1)
+            count = await endpoints.count_text("tiny", text)
+            assert isinstance(count, EndpointCount)
+            assert count.tokens == words(text)
+        assert len(server.asked) == before + 5, "a close that was announced is no new server"
+        await endpoints.aclose()
+
+
+async def test_a_text_that_is_too_long_is_not_sent() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("tiny", "x " * CHUNK_CHARACTERS, largest=CHUNK_CHARACTERS)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "too-large"
+        assert server.asked == []
+        await endpoints.aclose()
+
+
+async def test_a_count_after_the_end_is_a_miss() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        await endpoints.aclose()
+        miss = await endpoints.count_text("tiny", "hello")
+        assert isinstance(miss, Miss)
+        assert miss.kind == "closed"
+        assert await endpoints.limit("tiny") is None
+        assert await endpoints.probe(model="tiny") == endpoints.capabilities()
+        assert server.asked == []
+
+
+async def test_closing_while_a_count_is_under_way() -> None:
+    async with always(hang) as server:
+        endpoints = server.endpoints()
+        counting = asyncio.create_task(endpoints.count_text("tiny", "hello", 30))
+        await asyncio.sleep(0.2)
+        await endpoints.aclose()
+        assert isinstance(await asyncio.wait_for(counting, 2), Miss)

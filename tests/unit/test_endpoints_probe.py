@@ -1,0 +1,528 @@
+"""Recognising servers, binding models to them, and how few requests that takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sidecar.config.settings import Endpoint
+from sidecar.endpoints.names import matches, same_model
+from sidecar.endpoints.outcome import EndpointCount, Miss
+from sidecar.endpoints.registry import Endpoints
+from tests.unit.endpoints_fake_server import Asked, FakeServer, Told, listing, llamacpp, words
+
+HELLO = "hello world, how many tokens are you?"
+
+
+def number(name: str, field: str, **more: Any) -> Any:
+    """A route that answers the count of the text in `name` as `field`."""
+    return lambda asked: Told(body={field: words(asked.body[name]), **more})
+
+
+def ids(name: str, field: str = "tokens") -> Any:
+    return lambda asked: Told(body={field: list(range(words(asked.body[name])))})
+
+
+def with_bos(name: str, field: str) -> Any:
+    """A count that holds a begin-of-text token."""
+    return lambda asked: Told(body={field: len(asked.body[name]) // 3 + 1})
+
+
+def vllm_tokenize(asked: Asked) -> Told:
+    text = asked.body.get("prompt") or str(asked.body["messages"])
+    tokens = list(range(words(text)))
+    return Told(body={"count": len(tokens), "max_model_len": 4096, "tokens": tokens})
+
+
+def tgi_tokenize(asked: Asked) -> Told:
+    text = asked.body["inputs"]
+    one = {"text": "x", "start": 0, "stop": 1}
+    return Told(body=[{"id": n, **one} for n in range(words(text))])
+
+
+def tgi_chat(asked: Asked) -> Told:
+    tokens = [{"id": n} for n in range(words(str(asked.body["messages"])))]
+    return Told(body={"tokenize_response": tokens, "templated_text": ""})
+
+
+def litellm_count(source: str) -> Any:
+    def route(asked: Asked) -> Told:
+        assert asked.query == "call_endpoint=true"
+        total = 7 + words(asked.body["messages"][0]["content"])
+        return Told(body={"total_tokens": total, "count_source": source})
+
+    return route
+
+
+def show(parameters: str) -> Told:
+    info = {"general.architecture": "llama", "llama.context_length": 131072}
+    return Told(body={"parameters": parameters, "model_info": info, "capabilities": []})
+
+
+MODELS = ("GET", "/v1/models")
+SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]] = {
+    "vllm": (
+        {
+            MODELS: listing("tiny", owned_by="vllm", max_model_len=4096),
+            ("POST", "/tokenize"): vllm_tokenize,
+        },
+        "vllm",
+        "supported",
+        "supported",
+        4096,
+    ),
+    "sglang": (
+        {
+            MODELS: listing("tiny", owned_by="sglang", max_model_len=2048),
+            ("POST", "/tokenize"): vllm_tokenize,
+        },
+        "sglang",
+        "supported",
+        "supported",
+        2048,
+    ),
+    "vllm behind a gateway that hides its name": (
+        {MODELS: listing("tiny", owned_by="gateway"), ("POST", "/tokenize"): vllm_tokenize},
+        "vllm",
+        "supported",
+        "supported",
+        None,
+    ),
+    "tgi": (
+        {
+            MODELS: listing("tiny", owned_by="tiny"),
+            ("GET", "/info"): Told(body={"max_input_tokens": 1024, "max_total_tokens": 2048}),
+            ("POST", "/tokenize"): tgi_tokenize,
+            ("POST", "/chat_tokenize"): tgi_chat,
+        },
+        "tgi",
+        "supported",
+        "supported",
+        2048,
+    ),
+    "tgi without a list of models": (
+        {("GET", "/info"): Told(body={"max_input_tokens": 9}), ("POST", "/tokenize"): tgi_tokenize},
+        "tgi",
+        "supported",
+        "unsupported",
+        9,
+    ),
+    "localai": (
+        {
+            MODELS: listing("tiny", "other"),
+            ("GET", "/system"): Told(body={"backends": [], "loaded_models": [{"id": "tiny"}]}),
+            ("POST", "/v1/tokenize"): ids("content"),
+        },
+        "localai",
+        "supported",
+        "unsupported",
+        None,
+    ),
+    "koboldcpp": (
+        {
+            MODELS: listing("koboldcpp/tiny", owned_by="koboldcpp"),
+            ("GET", "/api/extra/true_max_context_length"): Told(body={"value": 8192}),
+            ("POST", "/api/extra/tokencount"): number("prompt", "value"),
+        },
+        "koboldcpp",
+        "supported",
+        "unsupported",
+        8192,
+    ),
+    "llama-cpp-python, which adds a begin-of-text token": (
+        {
+            MODELS: listing("tiny", owned_by="me"),
+            ("POST", "/extras/tokenize/count"): with_bos("input", "count"),
+        },
+        "llama-cpp-python",
+        "supported",
+        "unsupported",
+        None,
+    ),
+    "litellm in front of a vendor that counts": (
+        {
+            MODELS: Told(
+                body=listing("tiny", max_input_tokens=200000).body,
+                headers={"x-litellm-version": "1.80"},
+            ),
+            ("POST", "/utils/token_counter"): litellm_count("anthropic_api"),
+        },
+        "litellm",
+        "supported",
+        "supported",
+        200000,
+    ),
+    "litellm that guesses": (
+        {
+            MODELS: Told(body=listing("tiny").body, headers={"x-litellm-version": "1.80"}),
+            ("POST", "/utils/token_counter"): litellm_count("local_estimate"),
+        },
+        "litellm",
+        "unsupported",
+        "unsupported",
+        None,
+    ),
+    "ollama with a running model": (
+        {
+            MODELS: listing("tiny:latest", owned_by="library"),
+            ("GET", "/api/ps"): Told(
+                body={"models": [{"name": "tiny:latest", "context_length": 4096}]}
+            ),
+        },
+        "ollama",
+        "unsupported",
+        "unsupported",
+        4096,
+    ),
+    "ollama with num_ctx": (
+        {
+            MODELS: listing("tiny:latest", owned_by="library"),
+            ("GET", "/api/ps"): Told(body={"models": []}),
+            ("POST", "/api/show"): show("temperature 0.7\nnum_ctx                 2048"),
+        },
+        "ollama",
+        "unsupported",
+        "unsupported",
+        2048,
+    ),
+    "ollama without num_ctx, known by its greeting": (
+        {
+            MODELS: listing("tiny:latest"),
+            ("GET", "/"): Told(body=b"Ollama is running"),
+            ("GET", "/api/ps"): Told(body={"models": []}),
+            ("POST", "/api/show"): show("temperature 0.7"),
+        },
+        "ollama",
+        "unsupported",
+        "unsupported",
+        131072,
+    ),
+    "lm studio without its SDK": (
+        {
+            MODELS: listing("tiny", owned_by="organization_owner"),
+            ("GET", "/lmstudio-greeting"): Told(body={"lmstudio": True}),
+            ("GET", "/api/v0/models"): Told(
+                body={
+                    "data": [
+                        {"id": "other", "state": "not-loaded", "max_context_length": 1},
+                        {"id": "tiny", "state": "loaded", "loaded_context_length": 6000},
+                    ]
+                }
+            ),
+        },
+        "lmstudio",
+        "unsupported",
+        "unsupported",
+        6000,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SERVERS)
+async def test_every_kind_of_server_is_recognised_and_asked_in_its_own_way(case: str) -> None:
+    routes, name, text, chat, limit = SERVERS[case]
+    async with FakeServer(routes) as server:
+        if name == "lmstudio":
+            server.otherwise = Told(body={"error": "Unexpected endpoint or method."})
+        endpoints = server.endpoints("tiny")
+        [row] = await endpoints.probe()
+        assert (row.server, row.text, row.chat, row.limit) == (name, text, chat, limit)
+        assert len(server.asked) <= 12
+        assert await endpoints.limit("tiny") == limit
+        assert endpoints.known_limit("tiny") == limit
+        before = len(server.asked)
+        count = await endpoints.count_text("tiny", HELLO)
+        if text == "supported":
+            expected = len(HELLO) // 3
+            assert isinstance(count, EndpointCount)
+            assert (count.tokens, count.server) == (expected, name)
+            assert len(server.asked) - before <= (2 if name == "litellm" else 1)
+        else:
+            assert isinstance(count, Miss)
+            assert len(server.asked) == before
+        if name in ("ollama", "lmstudio"):
+            assert set(server.posts()) <= {"/api/show"}, "nothing that could load a model"
+        await endpoints.aclose()
+
+
+async def test_the_first_count_of_llamacpp_takes_eight_requests_at_most_then_one_each() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        assert await endpoints.limit("tiny") == 2048
+        assert isinstance(
+            await endpoints.count_chat("tiny", [{"role": "user", "content": "hi"}]), EndpointCount
+        )
+        assert len(server.asked) <= 8
+        before = len(server.asked)
+        for size in range(1, 201):
+            count = await endpoints.count_text("tiny", "word " * size)
+            assert isinstance(count, EndpointCount)
+            assert count.tokens == words("word " * size)
+        assert len(server.asked) == before + 200
+        await endpoints.aclose()
+
+
+async def test_first_counts_that_come_together_share_one_probe() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        counts = await asyncio.gather(*(endpoints.count_text("tiny", HELLO) for _ in range(20)))
+        assert all(isinstance(count, EndpointCount) for count in counts)
+        assert [asked.path for asked in server.asked].count("/v1/models") == 1
+        assert len(server.asked) <= 7 + 20
+        await endpoints.aclose()
+
+
+async def test_off_means_not_one_request() -> None:
+    async with llamacpp() as server:
+        endpoints = Endpoints([Endpoint(url=server.url)], False, {})
+        miss = await endpoints.count_text("tiny", HELLO)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "off"
+        assert isinstance(await endpoints.count_chat("tiny", []), Miss)
+        assert await endpoints.limit("tiny") is None
+        [row] = await endpoints.probe(model="tiny")
+        assert (row.text, row.chat, row.checked_at) == ("unknown", "unknown", None)
+        assert not endpoints.serves("tiny")
+        await endpoints.aclose()
+        assert server.asked == []
+
+
+async def test_only_a_declared_model_is_sent_anywhere() -> None:
+    async with llamacpp("qwen-coder") as server:
+        endpoints = server.endpoints("qwen-*", "llama-3")
+        for model in ("gpt-5", "my-qwen-coder"):
+            miss = await endpoints.count_text(model, HELLO)
+            assert isinstance(miss, Miss)
+            assert miss.kind == "undeclared"
+        assert server.asked == []
+        assert isinstance(await endpoints.count_text("Qwen-Coder", HELLO), EndpointCount)
+        assert endpoints.serves("llamacpp/qwen-coder")
+        await endpoints.aclose()
+
+
+async def test_an_empty_text_is_nothing_and_asks_nothing() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        count = await endpoints.count_text("tiny", "")
+        assert isinstance(count, EndpointCount)
+        assert count.tokens == 0
+        assert server.asked == []
+        await endpoints.aclose()
+
+
+async def test_another_model_than_the_loaded_one_is_not_counted() -> None:
+    async with llamacpp("Qwen3-4B-Q4_K_M.gguf") as server:
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("llama-3-8b", HELLO)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "unknown"
+        assert "Qwen3-4B" in miss.reason
+        assert server.posts() == []
+        assert isinstance(await endpoints.count_text("qwen3-4b", HELLO), EndpointCount)
+        await endpoints.aclose()
+
+
+async def test_an_alias_is_a_name_too() -> None:
+    async with llamacpp("/models/x.gguf") as server:
+        server.routes[MODELS] = listing("/models/x.gguf", aliases=["tiny", "small"])
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("small", HELLO), EndpointCount)
+        assert isinstance(await endpoints.count_text("large", HELLO), Miss)
+        await endpoints.aclose()
+
+
+async def test_a_router_is_never_made_to_load_a_model() -> None:
+    async with llamacpp() as server:
+        states = {"tiny": "loaded", "big": "unloaded", "slow": "loading"}
+        data = [{"id": name, "status": {"value": value}} for name, value in states.items()]
+        server.routes[MODELS] = Told(body={"data": data})
+        endpoints = server.endpoints()
+        for model in ("big", "slow"):
+            miss = await endpoints.count_text(model, HELLO)
+            assert isinstance(miss, Miss)
+            assert miss.kind == "unknown"
+        assert server.posts() == []
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        posts = [asked for asked in server.asked if asked.method == "POST"]
+        assert {asked.query for asked in posts} == {"autoload=false"}
+        assert {asked.body["model"] for asked in posts} == {"tiny"}
+        await endpoints.aclose()
+
+
+async def test_a_proxy_that_swaps_models_is_not_asked_to_count() -> None:
+    async with FakeServer({MODELS: listing("tiny", owned_by="llama-swap")}) as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
+        assert server.posts() == []
+        await endpoints.aclose()
+
+
+async def test_localai_is_not_made_to_load_a_model() -> None:
+    routes = SERVERS["localai"][0]
+    async with FakeServer(dict(routes)) as server:
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("other", HELLO)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "unknown"
+        assert server.posts() == []
+        await endpoints.aclose()
+
+
+async def test_a_server_started_again_with_another_model_is_noticed() -> None:
+    server = llamacpp("tiny")
+    async with server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        assert await endpoints.limit("tiny") == 2048
+    server.routes = llamacpp("other").routes
+    server.routes["GET", "/props"] = Told(body={"default_generation_settings": {"n_ctx": 512}})
+    async with server:
+        miss = await endpoints.count_text("tiny", HELLO)
+        assert isinstance(miss, Miss), "never a count of one model by another's tokenizer"
+        assert "other" in miss.reason
+        assert isinstance(await endpoints.count_text("other", HELLO), EndpointCount)
+        assert await endpoints.limit("other") == 512
+        await endpoints.aclose()
+
+
+async def test_a_server_started_again_with_the_same_model_costs_one_request() -> None:
+    server = llamacpp("tiny")
+    async with server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+    async with server:
+        before = len(server.asked)
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        assert len(server.asked) == before + 2
+        await endpoints.aclose()
+
+
+async def test_the_second_endpoint_counts_where_the_first_does_not() -> None:
+    async with llamacpp("other") as first, llamacpp("tiny") as second:
+        declared = [Endpoint(url=first.url), Endpoint(url=f"{second.url}/v1/")]
+        endpoints = Endpoints(declared, True, {})
+        count = await endpoints.count_text("tiny", HELLO)
+        assert isinstance(count, EndpointCount)
+        assert count.endpoint == second.url
+        assert first.posts() == []
+        assert len(endpoints.capabilities()) == 2
+        assert len(await endpoints.probe(first.url, "tiny")) == 1
+        await endpoints.aclose()
+
+
+async def test_the_key_comes_from_the_named_variable_and_goes_into_the_header_only() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints(key="LLAMA_KEY", LLAMA_KEY="s3cret")
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        assert {asked.headers["authorization"] for asked in server.asked} == {"bearer s3cret"}
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize("value", [None, "", "s3cret\nx", "s3crét"])
+async def test_without_a_usable_key_nothing_is_sent(value: str | None) -> None:
+    async with llamacpp() as server:
+        environment = {} if value is None else {"LLAMA_KEY": value}
+        endpoints = server.endpoints(key="LLAMA_KEY", **environment)
+        miss = await endpoints.count_text("tiny", HELLO)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "auth"
+        assert "LLAMA_KEY" in miss.reason
+        assert "s3cr" not in miss.reason
+        assert server.asked == []
+        await endpoints.aclose()
+
+
+async def test_nothing_private_is_logged_or_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="sidecar")
+    async with llamacpp() as server:
+        url = server.url.replace("://", "://user:passw0rd@")
+        endpoints = Endpoints([Endpoint(url=url, api_key_env="K")], True, {"K": "s3cret"})
+        assert isinstance(await endpoints.count_text("tiny", "my private prose"), EndpointCount)
+        server.otherwise, server.routes = Told(500), {}
+        miss = await endpoints.count_text("tiny", "more private prose")
+        await endpoints.aclose()
+    shown = f"{caplog.text} {miss} {endpoints.capabilities()}"
+    assert "text supported" in shown
+    for secret in ("passw0rd", "s3cret", "private"):
+        assert secret not in shown
+
+
+SPECIAL = "text with <|im_end|> in it"
+
+
+async def test_special_tokens_in_a_text_are_plain_characters_or_are_not_sent() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", SPECIAL), EndpointCount)
+        assert server.asked[-1].body["parse_special"] is False
+        await endpoints.aclose()
+    async with FakeServer(dict(SERVERS["vllm"][0])) as server:
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("tiny", SPECIAL)
+        assert isinstance(miss, Miss)
+        assert all(asked.body.get("prompt") != SPECIAL for asked in server.asked if asked.body)
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        await endpoints.aclose()
+
+
+async def test_lone_surrogates_and_null_characters_reach_the_server_as_valid_json() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        count = await endpoints.count_text("tiny", "a\x00b\ud83d c \ud83d\ude00")
+        assert isinstance(count, EndpointCount)
+        assert server.asked[-1].body["content"] == "a\x00b\ufffd c \U0001f600"
+        await endpoints.aclose()
+
+
+async def test_one_bad_request_does_not_spoil_the_endpoint() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        chat = server.routes["POST", "/v1/chat/completions/input_tokens"]
+        server.routes["POST", "/v1/chat/completions/input_tokens"] = Told(400, {"error": {}})
+        messages = [{"role": "user", "content": "hi"}]
+        assert isinstance(await endpoints.count_chat("tiny", messages), Miss)
+        server.routes["POST", "/v1/chat/completions/input_tokens"] = chat
+        assert isinstance(await endpoints.count_chat("tiny", messages), EndpointCount)
+        await endpoints.aclose()
+
+
+async def test_chats_may_be_counted_where_texts_are_not() -> None:
+    async with llamacpp() as server:
+        server.routes["POST", "/tokenize"] = Told(404)
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
+        messages = [{"role": "user", "content": HELLO}]
+        assert isinstance(await endpoints.count_chat("tiny", messages), EndpointCount)
+        [row] = endpoints.capabilities()
+        assert (row.text, row.chat) == ("unsupported", "supported")
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize(
+    ("asked", "loaded", "same"),
+    [
+        ("qwen3-4b", "Qwen3-4B-Q4_K_M.gguf", True),
+        ("qwen3-4b", "/models/qwen/Qwen3-4B-UD-Q8_0-00001-of-00002.gguf", True),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-instruct", True),
+        ("llama3.2", "llama3.2:latest", True),
+        ("llama3.2:1b", "llama3.2:3b", False),
+        ("tiny", "koboldcpp/tiny", True),
+        ("qwen3-4b", "qwen3-8b", False),
+        ("qwen3", "qwen3-4b", False),
+        ("gpt-oss-20b", "gpt-oss-20b-mxfp4.gguf", True),
+        ("", "", False),
+    ],
+)
+def test_when_two_names_are_one_model(asked: str, loaded: str, same: bool) -> None:
+    assert same_model(asked, loaded) is same
+    assert same_model(loaded, asked) is same
+
+
+def test_globs_name_models_with_their_provider_or_without() -> None:
+    assert matches("Qwen-7B", ("qwen-*",))
+    assert matches("ollama/qwen-7b", ("qwen-*",))
+    assert not matches("gpt-5", ("qwen-*", "llama-*"))
