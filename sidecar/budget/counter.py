@@ -51,9 +51,9 @@ class TextCounter:
     ) -> None:
         self._text = text
         self._tokenizer_for = tokenizer_for
-        self._pieces: dict[tuple[int, int], Sequence[Piece]] = {}
+        self._pieces: dict[tuple[int, int, bool], Sequence[Piece]] = {}
         if pieces is not None:
-            self._pieces[0, len(text)] = pieces
+            self._pieces[0, len(text), False] = pieces
         self._whole = whole or {}
 
     def measure(self, model: str, start: int, end: int) -> Measure:
@@ -72,13 +72,13 @@ class TextCounter:
         return start + seam(self._units(tokenizer, start, end), allowance, tokenizer)
 
     def _units(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
-        """The part cut where the tokenizer allows it."""
+        """The part cut where the tokenizer allows it; made once, for pieces remember counts."""
         cuts = cuts_of(tokenizer)
-        if cuts == "none":
-            return (Piece(self._text[start:end]),)
-        if (start, end) not in self._pieces:
-            self._pieces[start, end] = pieces_of(self._text[start:end])
-        pieces = self._pieces[start, end]
+        key = (start, end, cuts == "none")
+        if key not in self._pieces:
+            part = self._text[start:end]
+            self._pieces[key] = (Piece(part),) if cuts == "none" else pieces_of(part)
+        pieces = self._pieces[key]
         return word_pieces(pieces) if cuts == "words" else pieces
 
 

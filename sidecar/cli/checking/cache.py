@@ -7,6 +7,7 @@ last read that a later change may bear the same time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -158,7 +159,8 @@ def remember(root: Path, memory: Memory) -> None:
         draft.write_bytes(msgspec.msgpack.encode(memory))
         draft.replace(path)
     except OSError:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
 
 
 def digest_of(data: bytes) -> bytes:
