@@ -95,7 +95,7 @@ class Ledger:
             tokenizer: whose counts these are from now on.
         """
         last = self.chat
-        if last is not None and last.covers <= end:
+        if last is not None:
             first = last.covers
             grown = total - last.tokens - fixed.minus(last.fixed).tokens()
         else:

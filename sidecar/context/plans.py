@@ -97,10 +97,19 @@ class Plans:
         result, edit = maker.plan(
             self._summarise if summarize else None, f"{self._session.id}/{next(self._numbers)}"
         )
-        self._plans[result.plan_id] = Plan(result, edit, self._session.layout)
+        self._keep(Plan(result, edit, self._session.layout))
+        return result
+
+    def _keep(self, plan: Plan) -> None:
+        """Keep a plan, and forget those that can no longer be applied."""
+        self._plans = {
+            plan_id: known
+            for plan_id, known in self._plans.items()
+            if known is self._applied or known.layout == plan.layout
+        }
+        self._plans[plan.result.plan_id] = plan
         while len(self._plans) > PLANS_KEPT:
             del self._plans[next(iter(self._plans))]
-        return result
 
     def apply(self, plan_id: str) -> FitResult:
         """Apply a plan as it was shown. Applying the last applied one again changes nothing.

@@ -231,10 +231,16 @@ class Session:
         return anchored
 
     def chat_counted(self, total: int, first: int, end: int | None = None) -> None:
-        """Take the endpoint's count of the whole chat: `end` turns, of which `first` on are new."""
+        """Take the endpoint's count of the whole chat: `end` turns, of which `first` on are new.
+
+        One that comes late counts only if no later one came before it; after an edit (`layout`
+        tells) it is of other turns, and must not be given.
+        """
         end = len(self.turns) if end is None else end
         ledger, fixed = self.ledger(), self.fixed()
         before = ledger.chat
+        if before is not None and before.covers > end:
+            return
         ledger.share_chat(total, first, end, fixed, self.counter.priming, self.counter.tokenizer)
         if ledger.counts_same_chat(before, total, end):
             old = ledger.anchor

@@ -244,6 +244,26 @@ class TestChatTotals:
         made.append([user("y" * 10)])
         made.chat_counted(90, 0, 1)
         assert occupancy(made).tokens == 90 + 10 + ENVELOPE
+        made.chat_counted(111, 1, 2)
+        made.chat_counted(91, 0, 1)
+        assert occupancy(made).tokens == 111
+
+    def test_an_append_without_a_total_is_made_up_for_by_the_next(self) -> None:
+        made = session()
+        made.append([user("x" * 20)], chat_total=90)
+        made.append([user("y" * 10)])
+        made.append([user("z" * 10)], chat_total=130)
+        assert [measure.tokens for measure in made.ledger().counts.measures[1:]] == [20, 20]
+
+    def test_after_a_plan_the_next_total_is_the_number_again(self) -> None:
+        made = session()
+        for number in range(5):
+            made.append([user("x" * 90), reply("y")], chat_total=100 * (number + 1))
+        plans = Plans(made)
+        plans.apply(plans.make(260, keep_turns=1).plan_id)
+        assert occupancy(made).tokens == 500 - 297
+        made.append([user("z")], chat_total=222)
+        assert occupancy(made).tokens == 222
 
 
 @given(st.integers(-5, 10**6), st.lists(st.integers(0, 1000), max_size=30))
