@@ -35,9 +35,27 @@ _DISPUTED = re.compile(
 )
 
 
+# How they begin in UTF-8, which is found ten times sooner: most texts have none of these.
+_BEGINNINGS = (
+    b"\xc5\xbf",
+    b"\xe0\xa2\x8f",
+    b"\xe0\xb1\x9c",
+    b"\xe0\xb3\x9c",
+    b"\xe1\xab",
+    b"\xea\x9f",
+)
+_BEGINNINGS_OF_FOUR = tuple(
+    b"\xf0" + bytes([byte]) for byte in b"\x90\x91\x96\x98\x9e\xab\xac\xb2\xb3"
+)
+
+
 def disputed(text: str) -> bool:
     """Whether engines are known to disagree about some character of `text`."""
-    return not text.isascii() and _DISPUTED.search(text) is not None
+    if text.isascii():
+        return False
+    data = text.encode("utf-8", "surrogatepass")
+    beginnings = _BEGINNINGS + _BEGINNINGS_OF_FOUR if b"\xf0" in data else _BEGINNINGS
+    return any(start in data for start in beginnings) and _DISPUTED.search(text) is not None
 
 
 class Fast:
