@@ -33,6 +33,8 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     limit: int | None = None
     percent: int | None = None
     input_cost_usd: float | None = None
+    note: str | None = None
+    """Why it was not counted as asked, such as an endpoint that gave no count."""
 
 
 class Tokenizer(Protocol):

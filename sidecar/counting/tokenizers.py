@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from sidecar.counting import estimators, families, vocabularies
 from sidecar.counting.approximations import TABLE
 from sidecar.counting.estimators import Estimated
+from sidecar.counting.heuristic import UNITS, heuristic_tokens
 from sidecar.counting.names import parse
 
 if TYPE_CHECKING:
@@ -60,6 +61,17 @@ class Approximate:
     def count(self, text: str) -> int:
         """Tokens in `text`, rounded to the nearest."""
         return self.scale(self.basis.count(text))
+
+
+class Heuristic(Approximate):
+    """The default estimator: its weights are the basis, so that estimates of pieces add up too."""
+
+    def __init__(self) -> None:
+        super().__init__(estimators.Heuristic.name, estimators.HeuristicUnits(), 1 / UNITS)
+
+    def scale(self, tokens: int) -> int:
+        """Tokens for so many units; at least 1 for any."""
+        return heuristic_tokens(tokens)
 
 
 class Lazy:
@@ -146,6 +158,10 @@ class Tokenizers:
             self._by_model[model] = found
         return found
 
+    def is_users(self, model: str) -> bool:
+        """Whether a file that the user named counts for `model`."""
+        return any(_matches(entry, model) for entry in self._files)
+
     def by_name(self, name: str) -> Tokenizer:
         """A vocabulary or an estimator by name; the estimator for a name that is neither."""
         generation = name.partition("~")[0]
@@ -209,7 +225,9 @@ class Tokenizers:
 
     def _estimated(self, name: str) -> Tokenizer:
         chosen = estimators.estimator(name) or estimators.estimator(self._estimator)
-        return Estimated(chosen or estimators.default())
+        if chosen is None or isinstance(chosen, estimators.Heuristic):
+            return Heuristic()
+        return Estimated(chosen)
 
 
 def _matches(entry: TokenizerFile, model: str) -> bool:

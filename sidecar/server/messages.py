@@ -12,9 +12,21 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from sidecar.context import params as context
+from sidecar.context.results import (
+    AssembleResult,
+    ContextUsage,
+    ContextWarning,
+    FitResult,
+    PreflightResult,
+    ResponseResult,
+)
+from sidecar.cost.book import CostDetailParams, CostRecorded, CostRecordParams
+from sidecar.cost.rows import CostReport
 from sidecar.counting.catalogue import ModelInfo
 from sidecar.counting.count import Count
 from sidecar.counting.fit import MARKER, Fitted, Mode
+from sidecar.endpoints.outcome import Capability
 from sidecar.text.positions import Range
 from sidecar.workspace.status import StatusUpdate
 
@@ -69,6 +81,17 @@ class ModelsParams(Params, frozen=True, kw_only=True):
     query: str | None = None
 
 
+class CapabilitiesParams(Params, frozen=True, kw_only=True):
+    """What is known of the endpoints; asks nobody."""
+
+
+class ProbeParams(Params, frozen=True, kw_only=True):
+    """Ask again: every endpoint that the user declared, or one of them, for a model."""
+
+    endpoint: str | None = None
+    model: str | None = None
+
+
 class CountResult(Count, frozen=True, rename="camel", kw_only=True):
     """A count, and the version of the document that was counted."""
 
@@ -108,11 +131,65 @@ REQUESTS: dict[str, Request] = {
         list[ModelInfo],
         "The models of the catalogue, with their windows and what counts for them.",
     ),
+    "context/set": Request(
+        context.SetParams,
+        ContextUsage,
+        "What a conversation carries beside its turns: model, system prompt, tools, sections.",
+    ),
+    "context/append": Request(
+        context.AppendParams,
+        ContextUsage,
+        "Turns that were added; usage, where given, anchors the number and is not billed.",
+    ),
+    "context/usage": Request(context.UsageParams, ContextUsage, "How full the context is."),
+    "context/reset": Request(
+        context.ResetParams, ContextUsage, "Forget the conversation, all but its model."
+    ),
+    "context/fit": Request(
+        context.FitParams,
+        FitResult,
+        "A plan that makes the conversation fit, with its numbers; applied when asked.",
+    ),
+    "context/undo": Request(
+        context.UndoParams, ContextUsage, "Take the last applied plan back, once."
+    ),
+    "context/assemble": Request(
+        context.AssembleParams,
+        AssembleResult,
+        "A request's parts under a limit, its prefix byte-identical for identical inputs.",
+    ),
+    "context/response": Request(
+        context.ResponseParams,
+        ResponseResult,
+        "A vendor's reply without cut-off tool calls; its usage is recorded once.",
+    ),
+    "context/preflight": Request(
+        context.PreflightParams,
+        PreflightResult,
+        "A verdict before sending: whether it fits, what it costs, what the caps say.",
+    ),
+    "cost/record": Request(
+        CostRecordParams, CostRecorded, "Record a call with any vendor's usage object."
+    ),
+    "cost/detail": Request(
+        CostDetailParams, CostReport, "What calls have cost, by model, category, session, day …"
+    ),
+    "capabilities/list": Request(
+        CapabilitiesParams, list[Capability], "What is known of the endpoints; sends nothing."
+    ),
+    "capabilities/probe": Request(
+        ProbeParams,
+        list[Capability],
+        "Ask the endpoints again; sends nothing while `use-endpoint` is off.",
+    ),
 }
 
 NOTIFICATIONS: dict[str, Notification] = {
     "status/update": Notification(
         StatusUpdate,
         "What to show for a document: once when it is opened, then whenever it changed.",
+    ),
+    "context/warning": Notification(
+        ContextWarning, "A threshold, a cap or a window was crossed: once per crossing."
     ),
 }

@@ -10,8 +10,11 @@ from pygls.protocol import default_converter
 
 from sidecar import __version__
 from sidecar.server.features import (
+    capabilities,
     code_actions,
     configuration,
+    context,
+    cost,
     counting,
     diagnostics,
     documents,
@@ -35,6 +38,9 @@ FEATURES = (
     inlay_hints,
     diagnostics,
     code_actions,
+    context,
+    cost,
+    capabilities,
 )
 
 

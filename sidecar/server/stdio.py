@@ -119,7 +119,9 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
             return  # the loop has closed: nobody is left to tell
 
     threading.Thread(target=_read, args=(stdin, deliver), name="stdin", daemon=True).start()
-    return await done
+    code = await done
+    await server.services.aclose()
+    return code
 
 
 def run_stdio(server: SidecarServer) -> int:

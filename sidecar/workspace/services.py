@@ -4,34 +4,59 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from sidecar.context.window import Limit, Window, resolve_limit
 from sidecar.counting import catalogue
+from sidecar.counting.calibration import DocumentCalibration
 from sidecar.counting.count import Count, Measure, Tokenizer
+from sidecar.counting.engines import names
 from sidecar.counting.tokenizers import Tokenizers
+from sidecar.endpoints.outcome import EndpointCount, Miss
+from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
 from sidecar.workspace.counting import Counting
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.roots import Roots
+from sidecar.workspace.spending import Spending
+from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import TokenizerFile
+    from collections.abc import Sequence
+
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
     from sidecar.workspace.workspace import Workspace
 
+DOCUMENT_SECONDS = 0.3
+"""How long a count of a document may wait for an endpoint; its number follows by status."""
+TEXT_SECONDS = 2.0
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """A document's count, and the version that it is of."""
+
+    count: Count
+    version: int | None
+
 
 @dataclass(eq=False)
 class Services:
-    """Roots, open documents, tokenizers, and the pool that counts."""
+    """Roots, open documents, tokenizers, endpoints, state, and the pool that counts."""
 
     roots: Roots = field(default_factory=Roots)
     counting: Counting = field(default_factory=Counting)
+    state: State = field(default_factory=State)
     documents: dict[str, TextDocument] = field(default_factory=dict)
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the settings of every root have been read."""
-    _tokenizers: dict[tuple[TokenizerFile, ...], Tokenizers] = field(default_factory=dict)
+    _tokenizers: dict[Any, Tokenizers] = field(default_factory=dict)
+    _endpoints: dict[Any, Endpoints] = field(default_factory=dict)
+    _learned: dict[str, DocumentCalibration] = field(default_factory=dict)
+    _priced: bool = False
 
     def document(self, uri: str) -> TextDocument:
         """An open document.
@@ -43,30 +68,91 @@ class Services:
             raise RequestError("unknownDocument", "the document is not open in this server")
         return self.documents[uri]
 
+    def closed(self, uri: str) -> None:
+        """Forget a document."""
+        self.documents.pop(uri, None)
+        self._learned.pop(uri, None)
+
     def tokenizers(self, workspace: Workspace) -> Tokenizers:
         """The tokenizers of a workspace: shared by all that name the same files."""
         settings = workspace.settings
-        if settings.tokenizers not in self._tokenizers:
-            made = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
-            self._tokenizers[settings.tokenizers] = made
-        return self._tokenizers[settings.tokenizers]
+        key = (settings.tokenizers, settings.tokenize.estimator)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = Tokenizers(*key)
+        return self._tokenizers[key]
+
+    def endpoints(self, workspace: Workspace) -> Endpoints:
+        """The model servers that the user declared: shared by all with the same settings."""
+        settings = workspace.settings
+        key = (settings.endpoints, settings.tokenize.use_endpoint)
+        if key not in self._endpoints:
+            self._endpoints[key] = Endpoints(*key)
+        return self._endpoints[key]
+
+    async def aclose(self) -> None:
+        """Close connections and write what was learned."""
+        for endpoints in self._endpoints.values():
+            await endpoints.aclose()
+        await self.counting.run(self.state.close)
+
+    # -- counting ---------------------------------------------------------------------------
 
     async def count_document(
         self, document: TextDocument, model: str | None, workspace: Workspace
-    ) -> Count:
-        """The count of a document as it is when the counting ends."""
+    ) -> Counted:
+        """The count of a document as it is when the counting ends, waiting for an endpoint for
+        300 ms at most."""
+        name = model or workspace.model
+        tokenizer = self.tokenizers(workspace).for_model(name)
+        if self.asks_endpoint(name, tokenizer, workspace) and document.characters:
+            found = await self.ask_for_document(document, name, workspace, DOCUMENT_SECONDS)
+            if isinstance(found, Counted):
+                return found
+            local = await self.count_here(document, workspace, name)
+            return self._noted(local, found)
+        return await self.count_here(document, workspace, name)
+
+    async def count_here(
+        self, document: TextDocument, workspace: Workspace, model: str | None = None
+    ) -> Counted:
+        """The local count of a document as it is when the counting ends."""
         name = model or workspace.model
         tokenizer = self.tokenizers(workspace).for_model(name)
         tokens = await self.counting.document(document, tokenizer)
-        return self.to_count(_measure(tokens, tokenizer), name, document.characters, workspace)
+        measure = self._corrected(document, _measure(tokens, tokenizer))
+        return Counted(
+            self.to_count(measure, name, document.characters, workspace), document.version
+        )
+
+    async def ask_for_document(
+        self, document: TextDocument, model: str, workspace: Workspace, seconds: float
+    ) -> Counted | Miss:
+        """The endpoint's count of the document as it is now; teaches the buffer's calibration."""
+        version, text = document.version, document.text
+        found = await self.endpoints(workspace).count_text(model, text, seconds, CHUNK_CHARACTERS)
+        if isinstance(found, Miss):
+            return found
+        tokenizer = self.tokenizers(workspace).for_model(model)
+        estimate = await self.counting.text(text, tokenizer)
+        learned = self._learned.setdefault(document.uri, DocumentCalibration())
+        learned.learn(estimate, found.tokens)
+        measure = Measure(found.tokens, "endpoint", f"{found.server}:{found.model}", 0.0)
+        return Counted(self.to_count(measure, model, len(text), workspace), version)
+
+    def asks_endpoint(self, model: str, tokenizer: Tokenizer, workspace: Workspace) -> bool:
+        """Whether an endpoint knows better than what counts here: not where the engine is the
+        model's own, shipped or named by the user."""
+        if not self.endpoints(workspace).serves(model):
+            return False
+        return tokenizer.name not in names() and not self.tokenizers(workspace).is_users(model)
 
     def count_document_now(self, document: TextDocument, workspace: Workspace) -> Count | None:
-        """The same for the workspace's model if it takes under a millisecond, else None."""
+        """The local count for the workspace's model if it takes under a millisecond, else None."""
         tokenizer = self.tokenizers(workspace).for_model(workspace.model)
         tokens = self.counting.document_now(document, tokenizer)
         if tokens is None:
             return None
-        measure = _measure(tokens, tokenizer)
+        measure = self._corrected(document, _measure(tokens, tokenizer))
         return self.to_count(measure, workspace.model, document.characters, workspace)
 
     def guess_document(self, document: TextDocument, workspace: Workspace) -> Count:
@@ -77,18 +163,72 @@ class Services:
         return self.to_count(measure, workspace.model, document.characters, workspace)
 
     async def count_text(self, text: str, model: str | None, workspace: Workspace) -> Count:
-        """The count of a text; an empty one is 0, exact, for every model."""
+        """The count of a text; an empty one is 0, exact, for every model, and asks nobody."""
         name = model or workspace.model
         tokenizer = self.tokenizers(workspace).for_model(name)
+        miss = None
+        if text and self.asks_endpoint(name, tokenizer, workspace):
+            found = await self.endpoints(workspace).count_text(name, text, TEXT_SECONDS)
+            if isinstance(found, EndpointCount):
+                return self._by_endpoint(found, name, len(text), workspace)
+            miss = found
         tokens = await self.counting.text(text, tokenizer)
-        return self.to_count(_measure(tokens, tokenizer), name, len(text), workspace)
+        count = self.to_count(_measure(tokens, tokenizer), name, len(text), workspace)
+        return count if miss is None else msgspec.structs.replace(count, note=miss.reason)
+
+    async def count_messages(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] | None,
+        model: str | None,
+        workspace: Workspace,
+    ) -> Count:
+        """A whole chat with its tools: by the endpoint's own template, else by formula."""
+        from sidecar.counting.messages import count_messages
+
+        name = model or workspace.model
+        characters = sum(_characters(message) for message in messages)
+        endpoints, note = self.endpoints(workspace), None
+        if (messages or tools) and endpoints.serves(name):
+            found = await endpoints.count_chat(name, messages, tools, TEXT_SECONDS)
+            if isinstance(found, EndpointCount):
+                return self._by_endpoint(found, name, characters, workspace)
+            note = found.reason
+        tokenizer = self.tokenizers(workspace).for_model(name)
+        work = partial(count_messages, messages, tools, name, tokenizer)
+        measure = await self.counting.run(work)
+        count = self.to_count(measure, name, characters, workspace)
+        return msgspec.structs.replace(count, note=note)
+
+    def _by_endpoint(
+        self, found: EndpointCount, model: str, characters: int, workspace: Workspace
+    ) -> Count:
+        measure = Measure(found.tokens, "endpoint", f"{found.server}:{found.model}", 0.0)
+        return self.to_count(measure, model, characters, workspace)
+
+    def _noted(self, counted: Counted, miss: Miss) -> Counted:
+        count = msgspec.structs.replace(counted.count, note=miss.reason)
+        return Counted(count, counted.version)
+
+    def _corrected(self, document: TextDocument, measure: Measure) -> Measure:
+        """An estimate by what the endpoint said of this very buffer, where it said anything."""
+        learned = self._learned.get(document.uri)
+        if learned is None or not learned.samples or measure.method in ("exact", "endpoint"):
+            return measure
+        tokens = learned.predict(measure.tokens)
+        return Measure(tokens, "calibrated", measure.tokenizer, learned.error_percent)
+
+    # -- windows ----------------------------------------------------------------------------
 
     def limit_of(self, model: str, workspace: Workspace) -> Limit | None:
         """The model's window; None until the catalogue has been loaded."""
-        if not catalogue.loaded():
+        endpoint = self.endpoints(workspace).known_limit(model)
+        if not catalogue.loaded() and endpoint is None:
             return None
         return resolve_limit(
-            catalogue=catalogue.window_of(model), setting=workspace.settings.context.limit
+            endpoint=endpoint,
+            catalogue=catalogue.known_window(model),
+            setting=workspace.settings.context.limit,
         )
 
     def to_count(
@@ -106,10 +246,40 @@ class Services:
             characters=characters,
             limit=None if limit is None else limit.tokens,
             percent=None if window is None else window.percent(measure.tokens),
+            input_cost_usd=self.input_cost(model, measure.tokens, workspace),
         )
+
+    def load_prices(self) -> None:
+        """Load windows and prices: most of a second, so on a worker thread."""
+        catalogue.warm()
+        for workspace in self.roots:
+            self.state.book(workspace.settings.prices).estimate(workspace.model, 1)
+        self._priced = True
+
+    def spending(self, workspace: Workspace) -> Spending:
+        """What a workspace spends; blocking, for worker threads."""
+        return Spending(self.state.book(workspace.settings.prices), workspace)
+
+    def cost_of_session(self, workspace: Workspace, session: str) -> float | None:
+        """USD recorded for a session, as far as this process knows."""
+        return workspace.costs.sessions.get(session)
+
+    def input_cost(self, model: str, tokens: int, workspace: Workspace) -> float | None:
+        """USD of so many uncached input tokens; None where no price is known, or not yet."""
+        if not self._priced:
+            return None
+        cost = self.state.book(workspace.settings.prices).estimate(model, tokens)
+        return None if cost is None else float(cost)
 
 
 def _measure(tokens: int, tokenizer: Tokenizer) -> Measure:
     if tokens == 0:
         return Measure(0, "exact", tokenizer.name, 0.0)
     return Measure(tokens, tokenizer.method, tokenizer.name, tokenizer.error_percent)
+
+
+def _characters(message: dict[str, Any]) -> int:
+    """Code points of a message's texts."""
+    from sidecar.counting.content import read_message
+
+    return sum(len(text) for text in read_message(message).texts)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from sidecar.counting.count import Count, Method
+
+if TYPE_CHECKING:
+    from sidecar.context.results import ContextUsage
+    from sidecar.workspace.spending import Costs
+    from sidecar.workspace.workspace import Workspace
 
 Severity = Literal["ok", "warning", "error"]
 Show = Literal["tokens", "percent", "both"]
@@ -68,11 +73,11 @@ def tokens_text(tokens: int, method: Method) -> str:
     return f"{mark}{tokens:,} tokens"
 
 
-def document_severity(tokens: int, budget: int | None) -> Severity:
+def document_severity(shown: DocumentStatus) -> Severity:
     """Over its budget a document warns, from twice its budget it is an error."""
-    if budget is None or tokens <= budget:
+    if shown.budget is None or shown.tokens <= shown.budget:
         return "ok"
-    return "error" if tokens >= 2 * budget else "warning"
+    return "error" if shown.tokens >= 2 * shown.budget else "warning"
 
 
 def document_status(count: Count, budget: int | None, show: Show = "both") -> DocumentStatus:
@@ -113,7 +118,7 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> 
         rows.append(("Window", f"{count.limit:,} tokens, {count.percent}% of what is usable"))
     if count.input_cost_usd is not None:
         rows.append(("As input", f"${count.input_cost_usd:.6f}"))
-    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return _table(rows)
 
 
 def _method_text(count: Count) -> str:
@@ -123,3 +128,89 @@ def _method_text(count: Count) -> str:
     if count.error_percent is None:
         return f"{text}, error not measured"
     return f"{text}, ±{count.error_percent:g} %"
+
+
+_RANKS: tuple[Severity, ...] = ("ok", "warning", "error")
+
+
+def status_update(
+    workspace: Workspace,
+    uri: str | None,
+    version: int | None,
+    document: DocumentStatus | None,
+    severity: Severity,
+) -> StatusUpdate:
+    """The whole status of a document: its own part, the conversation's and the cost's."""
+    status = workspace.settings.status
+    context = context_status(workspace.talk.shown, workspace.talk.severity, status.show)
+    cost = cost_status(workspace.costs)
+    parts = [part.text for part in (document, context, cost) if part is not None]
+    others = [part.severity for part in (context, cost) if part is not None]
+    return StatusUpdate(
+        workspace=workspace.uri,
+        uri=uri,
+        version=version,
+        text="" if status.hide else " · ".join(parts),
+        severity=max([severity, *others], key=_RANKS.index),
+        document=document,
+        context=context,
+        cost=cost,
+    )
+
+
+def context_status(
+    usage: ContextUsage | None, severity: Severity, show: Show
+) -> ContextStatus | None:
+    """The conversation's part; None while there is no conversation with anything in it."""
+    if usage is None or usage.tokens is None or usage.method is None:
+        return None
+    tokens, percent = tokens_text(usage.tokens, usage.method), f"{usage.percent}%"
+    text = {"tokens": tokens, "percent": percent, "both": f"{tokens} ({percent})"}[show]
+    return ContextStatus(
+        tokens=usage.tokens,
+        percent=usage.percent,
+        text=f"ctx {text}",
+        tooltip=_context_tooltip(usage, tokens),
+        severity=severity,
+    )
+
+
+def cost_status(costs: Costs) -> CostStatus | None:
+    """The cost's part; None until something was recorded."""
+    if costs.today is None:
+        return None
+    rows = [("Today", f"${costs.today:,.4f}"), ("This workspace", f"${costs.workspace:,.4f}")]
+    return CostStatus(
+        cost_usd=float(costs.workspace),
+        text=f"${costs.today:,.2f}",
+        tooltip=_table(rows),
+        severity=costs.severity,
+    )
+
+
+def _context_tooltip(usage: ContextUsage, tokens: str) -> str:
+    limit, usable = usage.limit or 0, usage.usable or 0
+    rows = [
+        ("Context", f"{tokens}, {usage.percent}% of {usable:,} usable"),
+        ("Window", f"{limit:,} tokens (from: {usage.limit_source})"),
+        ("Model", usage.model or ""),
+        ("Turns", f"{usage.turns}"),
+    ]
+    if usage.breakdown is not None:
+        parts = usage.breakdown
+        rows += [
+            (name, f"{number:,}")
+            for name, number in (
+                ("System prompt", parts.system),
+                ("Tools", parts.tools),
+                ("Sections", parts.sections),
+                ("Messages", parts.turns),
+                ("Overhead", parts.overhead),
+            )
+            if number
+        ]
+    return _table(rows)
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)

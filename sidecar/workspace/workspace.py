@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sidecar.budget.rules import Rules
 from sidecar.config.resolve import Loaded
 from sidecar.config.settings import Settings
+from sidecar.workspace.spending import Costs
+from sidecar.workspace.talk import Talk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +27,10 @@ class Workspace:
     """The budgets of these settings, compiled."""
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The editor's section `tokenSidecar`, as it last answered."""
-    chosen_model: str | None = None
-    """The model that the person picked for this session; it wins over the settings."""
+    talk: Talk = field(default_factory=Talk)
+    """The conversations."""
+    costs: Costs = field(default_factory=Costs)
+    """What was spent, as last read from the ledger."""
 
     def take(self, loaded: Loaded, rules: Rules) -> None:
         """Put newly read settings in force."""
@@ -39,5 +43,5 @@ class Workspace:
 
     @property
     def model(self) -> str:
-        """The default model of this workspace."""
-        return self.chosen_model or self.settings.model
+        """The default model: the active session's, else the setting."""
+        return self.talk.current_model or self.settings.model

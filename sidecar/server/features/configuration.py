@@ -90,7 +90,7 @@ class Configuration:
         if catalogue.loaded():
             return
         await asyncio.sleep(START_SECONDS)
-        await self._services.counting.run(catalogue.warm)
+        await self._services.counting.run(self._services.load_prices)
         self._server.status.all_changed()
 
     async def _load(self, workspace: Workspace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +32,8 @@ def register(server: SidecarServer) -> None:
         await services.configured.wait()
         if params.text_document is not None:
             return await _count_document(services, params, params.text_document.uri)
+        if params.messages is not None:
+            return await _count_messages(services, params, params.messages)
         return await _count_text(services, params, params.text or "")
 
     async def fit(params: FitTextParams) -> Fitted:
@@ -53,6 +55,8 @@ def _check(params: CountParams) -> None:
     sources = (params.text_document, params.text, params.messages)
     if sum(source is not None for source in sources) != 1:
         raise RequestError("badParams", "give exactly one of textDocument, text and messages")
+    if params.tools is not None and params.messages is None:
+        raise RequestError("badParams", "tools go with messages")
     if params.text_document is None and (params.range or params.ranges):
         raise RequestError("badParams", "range and ranges go with textDocument")
 
@@ -75,6 +79,20 @@ async def _count_text(services: Services, params: CountParams, text: str) -> Cou
     return _result(count, None, None, models)
 
 
+async def _count_messages(
+    services: Services, params: CountParams, messages: list[dict[str, Any]]
+) -> CountResult:
+    workspace = services.roots.default
+    count = await services.count_messages(messages, params.tools, params.model, workspace)
+    models = None
+    if params.models is not None:
+        models = [
+            await services.count_messages(messages, params.tools, model, workspace)
+            for model in params.models
+        ]
+    return _result(count, None, None, models)
+
+
 async def _count_document(services: Services, params: CountParams, uri: str) -> CountResult:
     document, workspace = services.document(uri), services.roots.of_document(uri)
     # Ranges are cut out before the first wait: they and the version belong together.
@@ -85,8 +103,8 @@ async def _count_document(services: Services, params: CountParams, uri: str) -> 
         target = _slice(document, params.range)
         count = await services.count_text(target, params.model, workspace)
     else:
-        count = await services.count_document(document, params.model, workspace)
-        version = document.version
+        counted = await services.count_document(document, params.model, workspace)
+        count, version = counted.count, counted.version
     ranges = [await services.count_text(part, params.model, workspace) for part in parts]
     models = await _each_model(services, params, target, workspace)
     return _result(count, version, ranges if params.ranges is not None else None, models)
@@ -99,7 +117,8 @@ async def _each_model(
         return None
     if isinstance(target, str):
         return [await services.count_text(target, model, workspace) for model in params.models]
-    return [await services.count_document(target, model, workspace) for model in params.models]
+    found = [await services.count_document(target, model, workspace) for model in params.models]
+    return [counted.count for counted in found]
 
 
 def _slice(document: TextDocument, span: Range) -> str:

@@ -45,6 +45,6 @@ def register(server: SidecarServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: types.DidCloseTextDocumentParams) -> None:
         uri = params.text_document.uri
-        services.documents.pop(uri, None)
+        services.closed(uri)
         status.closed(uri)
         diagnostics.closed(uri)

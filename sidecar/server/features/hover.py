@@ -23,6 +23,6 @@ def register(server: SidecarServer) -> None:
         if params.position.line != 0:
             return None
         workspace = services.roots.of_document(document.uri)
-        count = await services.count_document(document, None, workspace)
-        text = document_status(count, None).tooltip
+        counted = await services.count_document(document, None, workspace)
+        text = document_status(counted.count, None).tooltip
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))

@@ -15,12 +15,21 @@ import msgspec
 from sidecar.counting.incremental import Stopped
 from sidecar.server.errors import log_defect
 from sidecar.workspace.counting import INLINE_CHARACTERS
-from sidecar.workspace.status import StatusUpdate, document_severity, document_status
+from sidecar.workspace.services import DOCUMENT_SECONDS, TEXT_SECONDS, Counted
+from sidecar.workspace.status import (
+    StatusUpdate,
+    document_severity,
+    document_status,
+    status_update,
+)
 from sidecar.workspace.verdicts import relative_name, tightest
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from sidecar.counting.count import Count
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.workspace import Workspace
 
 DEBOUNCE_SECONDS = 0.075
 
@@ -41,6 +50,7 @@ class StatusBoard:
         self._server = server
         self._services = server.services
         self._entries: dict[str, _Entry] = {}
+        self._bare: StatusUpdate | None = None
 
     def opened(self, uri: str) -> None:
         """A document was opened (again): its status is due at once."""
@@ -75,27 +85,35 @@ class StatusBoard:
             else:
                 self.changed(uri)
 
+    def context_changed(self, workspace: Workspace) -> None:
+        """A conversation or its cost changed: every open document of the workspace shows it."""
+        if not self._entries:
+            self._send_bare(workspace)
+        for uri in self._entries:
+            if self._services.roots.of_document(uri) is workspace:
+                self.changed(uri)
+
     def _refresh(self, uri: str) -> None:
         entry = self._entries[uri]
         entry.timer = None
-        workspace = self._services.roots.of_document(uri)
-        document = self._services.document(uri)
-        count = self._services.count_document_now(document, workspace)
+        services = self._services
+        workspace, document = services.roots.of_document(uri), services.document(uri)
+        tokenizer = services.tokenizers(workspace).for_model(workspace.model)
+        ask = document.characters and services.asks_endpoint(workspace.model, tokenizer, workspace)
+        count = None if ask else services.count_document_now(document, workspace)
         if count is not None:
             self._send(uri, count)
             return
         if entry.sent is None and document.characters > INLINE_CHARACTERS:
-            self._send(uri, self._services.guess_document(document, workspace))
+            self._send(uri, services.guess_document(document, workspace))
         if entry.counting is None:
-            entry.counting = asyncio.ensure_future(self._count(uri, entry))
+            work = self._ask(uri) if ask else self._count(uri)
+            entry.counting = asyncio.ensure_future(self._guarded(uri, entry, work))
 
-    async def _count(self, uri: str, entry: _Entry) -> None:
-        """Count off the loop; what is sent is the count of the version then current."""
-        services = self._services
+    async def _guarded(self, uri: str, entry: _Entry, work: Awaitable[Counted]) -> None:
+        """Send what `work` counts, unless the document was closed; look again if it changed."""
         try:
-            workspace = services.roots.of_document(uri)
-            document = services.document(uri)
-            count = await services.count_document(document, None, workspace)
+            counted = await work
         except Stopped:
             return
         except Exception as exc:  # nobody awaits this task
@@ -103,25 +121,54 @@ class StatusBoard:
             return
         finally:
             entry.counting = None
-        if self._entries.get(uri) is entry:
-            self._send(uri, count)
+        if self._entries.get(uri) is not entry:
+            return
+        if counted.version == self._services.document(uri).version:
+            self._send(uri, counted.count)
+        else:
+            self.changed(uri)
+
+    async def _count(self, uri: str) -> Counted:
+        """Count here, off the loop; the count is of the version that is current when it ends."""
+        services = self._services
+        workspace, document = services.roots.of_document(uri), services.document(uri)
+        return await services.count_here(document, workspace)
+
+    async def _ask(self, uri: str) -> Counted:
+        """The endpoint's count; where it takes its time, the estimate is shown meanwhile."""
+        services = self._services
+        workspace, document = services.roots.of_document(uri), services.document(uri)
+        asking = asyncio.ensure_future(
+            services.ask_for_document(document, workspace.model, workspace, TEXT_SECONDS)
+        )
+        await asyncio.wait({asking}, timeout=DOCUMENT_SECONDS)
+        if not asking.done():
+            local = await services.count_here(document, workspace)
+            if uri in self._entries and local.version == document.version:
+                self._send(uri, local.count)
+        found = await asking
+        return (
+            found if isinstance(found, Counted) else await services.count_here(document, workspace)
+        )
 
     def _send(self, uri: str, count: Count) -> None:
         entry = self._entries[uri]
         workspace = self._services.roots.of_document(uri)
         rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
         shown = document_status(count, tightest(rules), workspace.settings.status.show)
-        update = StatusUpdate(
-            workspace=workspace.uri,
-            uri=uri,
-            version=self._services.document(uri).version,
-            text="" if workspace.settings.status.hide else shown.text,
-            severity=document_severity(count.tokens, shown.budget),
-            document=shown,
-        )
+        version = self._services.document(uri).version
+        update = status_update(workspace, uri, version, shown, document_severity(shown))
         if entry.sent is not None and _same(entry.sent, update):
             return
         entry.sent = update
+        self._server.protocol.push("status/update", update)
+
+    def _send_bare(self, workspace: Workspace) -> None:
+        """While no document is open there is still a context to show."""
+        update = status_update(workspace, None, None, None, "ok")
+        if self._bare is not None and _same(self._bare, update):
+            return
+        self._bare = update
         self._server.protocol.push("status/update", update)
 
 

@@ -1,0 +1,268 @@
+"""`context/*` and `cost/*` over frames and JSON: what a plugin author relies on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.server.server import create_server
+from tests.protocol.client import URI, Client, RpcError, edit
+from tests.truth import truth
+
+USER = {"role": "user", "content": "How many tokens is this question?"}
+REPLY = {"role": "assistant", "content": "Not many."}
+OPENAI = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "model": "gpt-4o-2024-08-06",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Not many."},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 1_000,
+        "completion_tokens": 50,
+        "total_tokens": 1_050,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    },
+}
+
+
+@pytest.fixture
+async def talker(client: Client) -> Client:
+    client.ignore("status/update")
+    return client
+
+
+async def test_nothing_is_known_before_anything_is_said(talker: Client) -> None:
+    usage = await talker.request("context/usage", {})
+    assert usage["tokens"] is None
+    assert usage["session"] is None
+
+
+async def test_a_turn_adds_its_tokens_and_the_breakdown_adds_up(talker: Client) -> None:
+    usage = await talker.request(
+        "context/set", {"model": "gpt-4o", "systemPrompt": "Be brief.", "session": "s"}
+    )
+    assert usage["breakdown"]["system"] > truth("Be brief.")
+    before = usage["tokens"]
+    usage = await talker.request("context/append", {"turns": [USER]})
+    assert usage["tokens"] == before + truth(USER["content"]) + 4
+    assert sum(usage["breakdown"].values()) == usage["tokens"]
+    assert (usage["turns"], usage["session"]["id"], usage["session"]["source"]) == (
+        1,
+        "s",
+        "protocol",
+    )
+    assert (usage["limit"], usage["limitSource"]) == (128_000, "catalogue")
+    assert usage["usable"] == 128_000 - 500
+    assert usage["available"] == usage["usable"] - usage["tokens"]
+
+
+async def test_reported_usage_anchors_the_number_and_is_billed_once(talker: Client) -> None:
+    await talker.request("context/append", {"turns": [USER], "session": "s"})
+    answer = await talker.request(
+        "context/response", {"session": "s", "model": "gpt-4o", "response": OPENAI}
+    )
+    assert (answer["content"], answer["stopReason"], answer["exhausted"]) == (
+        "Not many.",
+        "stop",
+        None,
+    )
+    assert answer["usage"]["promptTokens"] == 1_000
+    usage = await talker.request("context/append", {"turns": [REPLY], "session": "s"})
+    assert usage["tokens"] == 1_050, "the reply itself adds nothing"
+    usage = await talker.request("context/append", {"turns": [USER], "session": "s"})
+    assert usage["tokens"] == 1_050 + truth(USER["content"]) + 4
+    await talker.request("context/response", {"session": "s", "response": OPENAI})
+    report = await talker.request("cost/detail", {})
+    assert (report["totals"]["calls"], report["rows"][0]["promptTokens"]) == (1, 1_000)
+    assert report["rows"][0]["costUsd"] == pytest.approx((1_000 * 2.5 + 50 * 10) / 1e6)
+
+
+async def test_a_threshold_is_told_once(talker: Client) -> None:
+    await talker.request("context/set", {"limit": 400, "reserve": 0, "model": "gpt-4o"})
+    turn = {"role": "user", "content": "word " * 70}
+    usages = [await talker.request("context/append", {"turns": [turn]}) for _ in range(6)]
+    assert [usage["shouldPrune"] for usage in usages] == [False] * 5 + [True]
+    kinds = [await talker.take("context/warning") for _ in range(2)]
+    assert [warning["kind"] for warning in kinds] == ["budget", "budget"]
+    assert "gpt-" in kinds[1]["message"], "over the window it names models that would hold it"
+    assert talker.unread == []
+
+
+async def test_plan_apply_and_undo(talker: Client) -> None:
+    call = {"id": "c1", "name": "ls", "arguments": {}}
+    turns = [
+        {"role": "user", "content": "list the files"},
+        {"role": "assistant", "content": None, "toolCalls": [call]},
+        {"role": "tool", "content": "a very long listing " * 200, "toolCallId": "c1"},
+        {"role": "assistant", "content": "done"},
+        *[USER, REPLY] * 4,
+    ]
+    before = await talker.request("context/append", {"turns": turns})
+    plan = await talker.request("context/fit", {"maxTokens": 300})
+    assert plan["fits"]
+    assert plan["tokensBefore"] == before["tokens"]
+    assert {gone["index"] for gone in plan["removed"]} >= {1, 2}, "a call and its result together"
+    unchanged = await talker.request("context/usage")
+    assert unchanged["tokens"] == before["tokens"]
+    await talker.request("context/fit", {"planId": plan["planId"], "apply": True})
+    assert (await talker.request("context/usage"))["tokens"] == plan["tokensAfter"] <= 300
+    assert (await talker.request("context/undo"))["tokens"] == before["tokens"]
+
+
+async def test_a_cut_off_tool_call_is_dropped_and_told(talker: Client) -> None:
+    cut = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "stop_reason": "max_tokens",
+        "content": [
+            {"type": "text", "text": "I will write it."},
+            {"type": "tool_use", "id": "t1", "name": "write", "input": {"path": "a"}},
+        ],
+        "usage": {"input_tokens": 10, "output_tokens": 100},
+    }
+    tools = [{"name": "write", "input_schema": {"type": "object", "required": ["path", "content"]}}]
+    answer = await talker.request("context/response", {"response": cut, "tools": tools})
+    assert (answer["content"], answer["toolCalls"]) == ("I will write it.", [])
+    assert answer["dropped"][0]["name"] == "write"
+    assert answer["exhausted"] == "output"
+    told = {(await talker.take("context/warning"))["kind"] for _ in range(2)}
+    assert told == {"exhausted", "droppedToolCalls"}
+
+
+async def test_a_section_follows_an_open_document(talker: Client) -> None:
+    talker.open("one two three\n")
+    section = {"name": "notes", "textDocument": {"uri": URI}}
+    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    assert usage["breakdown"]["sections"] == truth("one two three\n")
+    talker.change(edit((0, 0), (0, 0), "zero "))
+    usage = await talker.request("context/usage", {})
+    assert usage["breakdown"]["sections"] == truth("zero one two three\n")
+    with pytest.raises(RpcError) as caught:
+        section["textDocument"] = {"uri": "file:///none"}
+        await talker.request("context/set", {"sections": [section]})
+    assert caught.value.data == {"kind": "unknownDocument", "retryable": False}
+
+
+async def test_assembling_is_cached_and_cleared(talker: Client) -> None:
+    params = {"identity": "You are a test.", "logs": "a\nb", "user": "hello", "context": "x\ny"}
+    first = await talker.request("context/assemble", params)
+    again = await talker.request("context/assemble", params)
+    assert (first["prefixCached"], again["prefixCached"]) == (False, True)
+    assert (first["prefixHash"], again["contextCached"]) == (again["prefixHash"], True)
+    await talker.request("context/reset", {})
+    assert (await talker.request("context/assemble", params))["prefixCached"] is False
+
+
+async def test_preflight_says_what_it_costs_and_obeys_caps(bare: Client, tmp_path: Path) -> None:
+    Path(os.environ["TOKEN_SIDECAR_CONFIG"]).write_text("[cost]\nhard-cap-usd = 0.001\n")
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.ignore("status/update")
+    asked = {"text": "hello " * 2_000, "model": "gpt-4o"}
+    verdict = await bare.request("context/preflight", asked)
+    assert verdict["verdict"] == "refuse"
+    assert [reason["kind"] for reason in verdict["reasons"]] == ["hardCap"]
+    assert verdict["estimatedCostUsd"] == pytest.approx(verdict["promptTokens"] * 2.5e-6)
+    assert (await bare.take("context/warning"))["kind"] == "cap"
+    assert (await bare.request("context/preflight", {"text": "hi"}))["verdict"] == "ok"
+
+
+async def test_recording_twice_counts_once(talker: Client) -> None:
+    usage = {"prompt_tokens": 179, "completion_tokens": 8}
+    record = {
+        "model": "anthropic/claude-haiku-4.5",
+        "usage": usage,
+        "estimatedTokens": 150,
+        "requestId": "r1",
+    }
+    first = await talker.request("cost/record", record)
+    again = await talker.request("cost/record", record)
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    report = await talker.request("cost/detail", {})
+    assert report["rows"][0]["text"] == (
+        "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
+    )
+    with pytest.raises(RpcError) as caught:
+        await talker.request("cost/detail", {"since": "not a day"})
+    assert caught.value.data == {"kind": "badParams", "retryable": False}
+
+
+async def test_context_and_cost_reach_the_status(client: Client) -> None:
+    client.open("hello world")
+    await client.take("status/update")
+    await client.request("context/append", {"turns": [USER]})
+    shown = await client.take("status/update", lambda u: u["context"] is not None)
+    assert "ctx" in shown["text"]
+    assert shown["text"].startswith("2 tokens")
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8}
+    await client.request("cost/record", {"model": "gpt-4o", "usage": usage})
+    shown = await client.take("status/update", lambda u: u["cost"] is not None)
+    assert "$2.50" in shown["text"]
+    client.ignore("status/update")
+
+
+async def test_the_model_of_the_session_is_that_of_its_documents(client: Client) -> None:
+    client.open("hello world")
+    await client.take("status/update")
+    await client.request("context/set", {"model": "gpt-4"})
+    shown = await client.take("status/update", lambda u: "gpt-4 " in u["document"]["tooltip"])
+    assert "cl100k_base" in shown["document"]["tooltip"]
+    assert (await client.count())["model"] == "gpt-4"
+    client.ignore("status/update")
+
+
+async def test_a_kept_session_outlives_the_server_by_its_counts(bare: Client) -> None:
+    await bare.initialize()
+    bare.ignore("status/update")
+    await bare.request("context/set", {"session": "s", "persist": True, "model": "gpt-4o"})
+    before = await bare.request("context/append", {"session": "s", "turns": [USER, REPLY]})
+    other = Client(create_server())
+    other.ignore("status/update")
+    await other.initialize()
+    after = await other.request("context/usage", {"session": "s"})
+    assert (after["tokens"], after["turns"]) == (before["tokens"], 2)
+    with pytest.raises(RpcError) as caught:
+        await other.request("context/fit", {"session": "s", "maxTokens": 10})
+    assert caught.value.data == {"kind": "noText", "retryable": False}
+    other.server.close()
+
+
+async def test_several_roots_need_a_name(bare: Client) -> None:
+    folders = [{"uri": f"file:///{n}", "name": n} for n in ("a", "b")]
+    await bare.initialize(workspaceFolders=folders)
+    bare.ignore("status/update")
+    with pytest.raises(RpcError) as caught:
+        await bare.request("context/usage", {})
+    assert caught.value.data == {"kind": "badParams", "retryable": False}
+    assert (await bare.request("context/usage", {"workspace": "/a/inside"}))["tokens"] is None
+
+
+async def test_requests_that_come_together_are_all_answered(talker: Client) -> None:
+    jobs = [talker.request("context/append", {"turns": [USER]}) for _ in range(20)]
+    usages = await asyncio.gather(*jobs)
+    assert sorted(usage["turns"] for usage in usages) == list(range(1, 21))
+
+
+async def test_endpoints_are_off_by_default(client: Client) -> None:
+    assert await client.request("capabilities/list") == []
+    assert await client.request("capabilities/probe", {}) == []
+
+
+async def test_messages_are_counted_with_their_format(client: Client) -> None:
+    params: dict[str, Any] = {"messages": [USER], "model": "gpt-4o"}
+    count = await client.request("tokens/count", params)
+    assert count["tokens"] == truth(USER["content"]) + 4 + 3
+    assert count["method"] == "calibrated"
+    assert count["characters"] == len(USER["content"])
