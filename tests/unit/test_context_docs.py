@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from sidecar.context import params as wire
-from sidecar.context.model_counter import ModelCounter
 from sidecar.context.occupancy import context_usage
 from sidecar.context.response import handle
 from sidecar.context.setting import apply_set
@@ -18,6 +17,7 @@ from sidecar.context.store import Conversations
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.endpoints.replies import read_reply
+from sidecar.workspace.model_counter import ModelCounter
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"
 BLOCK = re.compile(r"^```json (request (?P<method>\S+)|result)\n(?P<body>.*?)^```", re.M | re.S)

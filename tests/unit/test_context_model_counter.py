@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.context.model_counter import ModelCounter
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.packs import PRESETS, render
 from sidecar.context.plans import Plans
@@ -15,40 +14,17 @@ from sidecar.context.sections import Section, TextSource
 from sidecar.context.session import Session
 from sidecar.context.turns import Turn
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.counting.count import Measure, Method
+from sidecar.counting.count import Measure
 from sidecar.counting.messages import count_messages
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.endpoints.usage import Usage
+from sidecar.workspace.model_counter import ModelCounter
 from tests.unit.context_fakes import calls, output, reply, user, window
 
 TOOLS: list[dict[str, Any]] = [
     {"name": "read", "description": "Read a file", "parameters": {"properties": {"path": {}}}}
 ]
 CODE = "def f(x: int) -> int:\n    return x * 2  # twice\n" * 30
-
-
-class Counted:
-    """A tokenizer that notes how often it ran."""
-
-    def __init__(self, model: str) -> None:
-        self._inner = Tokenizers().for_model(model)
-        self.runs = 0
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def method(self) -> Method:
-        return self._inner.method
-
-    @property
-    def error_percent(self) -> float | None:
-        return self._inner.error_percent
-
-    def count(self, text: str) -> int:
-        self.runs += 1
-        return self._inner.count(text)
 
 
 def counter(model: str) -> ModelCounter:
@@ -73,18 +49,6 @@ def test_a_session_counts_what_the_same_request_counts(model: str) -> None:
     whole = count_messages(messages, TOOLS, model, Tokenizers().for_model(model))
     assert occupancy(session).tokens == whole.tokens
     assert occupancy(session).method == whole.method
-
-
-def test_what_was_counted_on_another_thread_is_there_at_once() -> None:
-    tokenizer = Counted("gpt-5")
-    made = ModelCounter("gpt-5", tokenizer)
-    turn = user(CODE)
-    made.message(turn)
-    runs = tokenizer.runs
-    session = Session("s", made)
-    session.append([turn])
-    occupancy(session)
-    assert tokenizer.runs == runs
 
 
 def test_an_empty_text_is_nothing() -> None:
