@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +122,8 @@ def milliseconds(at: datetime) -> int:
     Raises ValueError for a time before 1970 or after 9999.
     """
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
-    elapsed = (aware - _EPOCH) // timedelta(milliseconds=1)
+    since = aware - _EPOCH
+    elapsed = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
     if not 0 <= elapsed < _LATEST_MS:
         raise ValueError(f"the time {at.isoformat()} is not between 1970 and 9999")
     return elapsed
@@ -130,9 +131,13 @@ def milliseconds(at: datetime) -> int:
 
 def checked_numbers(event: Event) -> tuple[int, ...]:
     """The event's buckets, in their order. Raises ValueError where a number cannot be kept."""
-    numbers: tuple[int, ...] = msgspec.structs.astuple(event.buckets)
+    b = event.buckets
+    numbers = (
+        b.input, b.cache_read, b.cache_write_5m, b.cache_write_1h,
+        b.cache_write, b.output, b.reasoning, b.web_searches,
+    )  # fmt: skip
     estimated = event.estimated_tokens or 0
-    if min(*numbers, estimated) < 0 or max(*numbers, estimated) > _MOST_TOKENS:
+    if min(numbers) < 0 or max(numbers) > _MOST_TOKENS or not 0 <= estimated <= _MOST_TOKENS:
         raise ValueError(f"a number of tokens is not between 0 and {_MOST_TOKENS}")
     return numbers
 

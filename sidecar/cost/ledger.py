@@ -45,6 +45,8 @@ _INSERT = (
 _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
 _KEY_MASK = 2**63 - 1
+_PROMPT_PARTS = BUCKETS.index("output")
+"""The first buckets make up the prompt."""
 
 
 class LedgerError(Exception):
@@ -195,7 +197,7 @@ class Ledger:
             milliseconds(event.at),
             self._session(connection, event),
             self._kind(connection, event),
-            band(event.buckets.prompt) if reported is None else REPORTED,
+            band(sum(numbers[:_PROMPT_PARTS])) if reported is None else REPORTED,
             *numbers,
             event.estimated_tokens,
             reported,

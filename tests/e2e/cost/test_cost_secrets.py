@@ -23,7 +23,7 @@ def book() -> CostBook:
     """A ledger that saw whole replies, with keys and text where vendors put them."""
     key, text, header = SECRETS
     book = CostBook(state_dir())
-    replies = (
+    replies: tuple[dict[str, Any], ...] = (
         {
             "usage": {"prompt_tokens": 10, "completion_tokens": 2, "note": text},
             "choices": [{"message": {"content": text}}],

@@ -1,0 +1,215 @@
+"""From a vendor's usage to disjoint buckets, a service tier and a workspace with one spelling."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.events import Buckets, buckets_of, milliseconds, service_tier
+from sidecar.cost.workspaces import folder_name, workspace_key
+from sidecar.endpoints.usage import normalise_usage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# One call: 100 fresh tokens, 40 read from a cache, 30 out, 10 of them reasoning.
+SAME_CALL: dict[str, dict[str, Any]] = {
+    "openai chat": {
+        "prompt_tokens": 140,
+        "prompt_tokens_details": {"cached_tokens": 40},
+        "completion_tokens": 30,
+        "completion_tokens_details": {"reasoning_tokens": 10},
+    },
+    "openai responses": {
+        "input_tokens": 140,
+        "input_tokens_details": {"cached_tokens": 40},
+        "output_tokens": 30,
+        "output_tokens_details": {"reasoning_tokens": 10},
+    },
+    "gemini": {
+        "promptTokenCount": 130,
+        "toolUsePromptTokenCount": 10,
+        "cachedContentTokenCount": 40,
+        "candidatesTokenCount": 20,
+        "thoughtsTokenCount": 10,
+    },
+    "xai": {
+        "prompt_tokens": 140,
+        "prompt_tokens_details": {"cached_tokens": 40},
+        "completion_tokens": 20,
+        "completion_tokens_details": {"reasoning_tokens": 10},
+        "total_tokens": 170,
+    },
+    "deepseek": {
+        "prompt_tokens": 140,
+        "prompt_cache_hit_tokens": 40,
+        "prompt_cache_miss_tokens": 100,
+        "completion_tokens": 30,
+        "completion_tokens_details": {"reasoning_tokens": 10},
+    },
+    "codex": {
+        "input_tokens": 140,
+        "cached_input_tokens": 40,
+        "output_tokens": 30,
+        "reasoning_output_tokens": 10,
+    },
+    "ours": {
+        "inputTokens": 100,
+        "cacheReadTokens": 40,
+        "cacheWriteTokens": 0,
+        "outputTokens": 30,
+        "reasoningTokens": 10,
+        "promptTokens": 140,
+    },
+}
+
+
+@pytest.mark.parametrize("form", SAME_CALL, ids=str)
+def test_every_vendors_form_fills_the_same_buckets(form: str, tmp_path: Path) -> None:
+    usage = normalise_usage(SAME_CALL[form])
+    assert usage is not None
+    expected = Buckets(input=100, cache_read=40, output=20, reasoning=10)
+    assert buckets_of(usage, SAME_CALL[form]) == expected
+    book = CostBook(tmp_path / "state")
+    recorded = book.record(CostRecordParams(model="gpt-5", usage=SAME_CALL[form]))
+    totals = book.detail(CostDetailParams()).totals
+    by_hand = (100 * 1.25 + 40 * 0.125 + 30 * 10) / 10**6
+    assert recorded.cost_usd == totals.cost_usd == by_hand
+    assert (totals.input_tokens, totals.cache_read_tokens) == (100, 40)
+    assert (totals.output_tokens, totals.reasoning_tokens) == (30, 10)
+    book.close()
+
+
+@pytest.mark.parametrize(
+    ("raw", "writes"),
+    [
+        ({"cache_creation_input_tokens": 60}, (0, 0, 60)),
+        (
+            {
+                "cache_creation_input_tokens": 60,
+                "cache_creation": {
+                    "ephemeral_5m_input_tokens": 20,
+                    "ephemeral_1h_input_tokens": 40,
+                },
+            },
+            (20, 40, 0),
+        ),
+        (
+            {
+                "cache_creation_input_tokens": 60,
+                "cache_creation": {
+                    "ephemeral_5m_input_tokens": 10,
+                    "ephemeral_1h_input_tokens": 40,
+                },
+            },
+            (10, 40, 10),
+        ),
+        (
+            {
+                "inputTokens": 1,
+                "cacheWriteInputTokens": 60,
+                "cacheDetails": [
+                    {"inputTokens": 20, "ttl": "5m"},
+                    {"inputTokens": 40, "ttl": "1h"},
+                ],
+            },
+            (20, 40, 0),
+        ),
+    ],
+)
+def test_cache_writes_by_their_time_to_live(
+    raw: dict[str, Any], writes: tuple[int, int, int]
+) -> None:
+    whole = raw if "inputTokens" in raw else {"input_tokens": 1, "output_tokens": 0} | raw
+    for reply in (whole, {"usage": whole}, {"message": {"usage": whole}}):
+        usage = normalise_usage(reply)
+        assert usage is not None
+        found = buckets_of(usage, reply)
+        assert (found.cache_write_5m, found.cache_write_1h, found.cache_write) == writes
+        assert found.prompt == usage.prompt_tokens == 61
+
+
+def test_web_searches_are_counted_apart() -> None:
+    raw = {
+        "input_tokens": 1,
+        "output_tokens": 1,
+        "server_tool_use": {"web_search_requests": 3},
+    }
+    usage = normalise_usage(raw)
+    assert usage is not None
+    assert buckets_of(usage, raw).web_searches == 3
+
+
+@pytest.mark.parametrize(
+    ("raw", "tier"),
+    [
+        ({}, ""),
+        (None, ""),
+        ({"service_tier": "default"}, ""),
+        ({"service_tier": "standard"}, ""),
+        ({"service_tier": "Flex"}, "flex"),
+        ({"service_tier": None, "usage": {"service_tier": "batch"}}, "batch"),
+        ({"usage": {"service_tier": "standard", "speed": "fast"}}, "fast"),
+        ({"usage": {"speed": "standard"}}, ""),
+        ({"serviceTier": {"type": "priority"}}, "priority"),
+        ({"service_tier": 7}, ""),
+        ({"service_tier": "x" * 600}, ""),
+    ],
+)
+def test_service_tiers(raw: object, tier: str) -> None:
+    assert service_tier(raw) == tier
+
+
+@pytest.mark.parametrize(
+    ("named", "key"),
+    [
+        ("", ""),
+        ("file:///w", "file:///w"),
+        ("file:///w/", "file:///w"),
+        ("file://localhost/w", "file:///w"),
+        ("file:///my%20work", "file:///my%20work"),
+        ("file:///caf%C3%A9", "file:///caf%C3%A9"),
+        ("file:///a%2Bb", "file:///a%2Bb"),
+        ("file:///c%3A/work", "file:///C:/work"),
+        ("file:///C:/work/", "file:///C:/work"),
+        ("vscode-remote://ssh/w", "vscode-remote://ssh/w"),
+        ("untitled", "untitled"),
+    ],
+)
+def test_a_workspace_has_one_spelling(named: str, key: str) -> None:
+    assert workspace_key(named) == key
+    assert workspace_key(key) == key
+
+
+def test_a_path_is_its_uri(tmp_path: Path) -> None:
+    assert workspace_key(str(tmp_path / "my work")) == (tmp_path / "my work").as_uri()
+
+
+def test_a_report_finds_a_workspace_by_any_spelling(tmp_path: Path) -> None:
+    book = CostBook(tmp_path / "state")
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    for spelling in ("file:///my%20work/", "file:///my work", "file://localhost/my%20work"):
+        book.record(CostRecordParams(model="gpt-5", usage=usage, workspace=spelling))
+        (row,) = book.detail(CostDetailParams(workspace=spelling, by=("workspace",))).rows
+    assert (row.calls, row.workspace) == (3, "file:///my%20work")
+    book.close()
+
+
+def test_names_of_workspaces() -> None:
+    assert [folder_name(uri) for uri in ("file:///home/me/my%20work", "file:///w/", "")] == [
+        "my work",
+        "w",
+        "",
+    ]
+
+
+@given(st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 30)), st.integers(-14 * 60, 14 * 60))  # noqa: DTZ001
+def test_milliseconds_are_exact(moment: datetime, offset: int) -> None:
+    zoned = moment.replace(tzinfo=timezone(timedelta(minutes=offset)))
+    expected = (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    assert milliseconds(zoned) == expected
