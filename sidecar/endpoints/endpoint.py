@@ -213,7 +213,7 @@ class DeclaredEndpoint:
 
     async def _text_tokens(self, model: str, server: Server, text: str) -> int:
         if server is lmstudio.SERVER:
-            return await self._sdk.count(model, text)
+            return await self._sdk_tokens(model, server, text)
         if not server.text_by_chat:
             return await self._counted(model, "text", _text_asking(text))
         if model not in self._message_costs:
@@ -222,6 +222,13 @@ class DeclaredEndpoint:
             self._message_costs[model] = around - 1
         whole = await self._counted(model, "chat", _chat_asking(_message(text), ()))
         return max(1, whole - self._message_costs[model])
+
+    async def _sdk_tokens(self, model: str, server: Server, text: str) -> int:
+        try:
+            return await self._sdk.count(model, text)
+        except Fault as fault:
+            self._remember(model, Binding.failed(model, fault, server))
+            raise
 
     async def _counted(self, model: str, what: What, asking: Asking) -> int:
         """Count; once more where the server turned out to be another one by now."""

@@ -144,7 +144,7 @@ def field(name: str) -> ReadTokens:
 
 
 def ids(body: object, name: str = "tokens") -> int:
-    """The number of token ids (or `{id, piece}` objects) in this field."""
+    """The number of token ids (or objects that hold one) in this field."""
     tokens = body.get(name) if isinstance(body, Mapping) else None
     return length(tokens)
 
@@ -158,7 +158,7 @@ def length(tokens: object) -> int:
 
 def _is_token(token: object) -> bool:
     if isinstance(token, Mapping):
-        token = token.get("id")
+        token = token.get("id", token.get("token_id"))
     return isinstance(token, int) and not isinstance(token, bool)
 
 

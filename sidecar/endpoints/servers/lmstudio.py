@@ -17,6 +17,8 @@ from sidecar.endpoints.servers.base import Listed, Server, decode, positive, who
 if TYPE_CHECKING:
     from sidecar.endpoints.http import Connection
 
+SDK_SECONDS = 2.0
+
 
 class _Model(msgspec.Struct):
     id: str = ""
@@ -48,35 +50,64 @@ def sdk_is_installed() -> bool:
 
 
 class SdkCounter:
-    """Counts by LM Studio's SDK, only of models that are loaded. One a connection."""
+    """Counts by LM Studio's SDK, only of models that are loaded.
+
+    The SDK's client must be entered and left by one task: that task holds it until it is stopped.
+    """
 
     def __init__(self, root: str) -> None:
         self._host = urlsplit(root).netloc
-        self._client: Any = None
+        self._holder: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._opened: asyncio.Future[Any] | None = None
 
     async def count(self, model: str, text: str) -> int:
         """Tokens in `text`. Raises Fault."""
         try:
-            handle = await self._loaded(model)
-            return whole(await handle.count_tokens(text))
+            async with asyncio.timeout(SDK_SECONDS):
+                handle = await self._loaded(model)
+                return whole(await handle.count_tokens(text))
         except Fault:
             raise
-        except Exception as error:  # the SDK's errors have no common documented base
+        except Exception as error:  # the SDK's errors have no documented base
             await self.aclose()
-            raise Fault("unreachable", f"LM Studio's SDK failed ({type(error).__name__})") from None
+            raise _failed(error) from None
 
     async def aclose(self) -> None:
         """Close the WebSocket."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.__aexit__(None, None, None)
+        self._stop.set()
+        if self._holder is not None:
+            await asyncio.wait({self._holder}, timeout=SDK_SECONDS)
+            self._holder.cancel()
+            self._holder = None
 
     async def _loaded(self, model: str) -> Any:
-        if self._client is None:
-            lmstudio = await asyncio.to_thread(importlib.import_module, "lmstudio")
-            client = lmstudio.AsyncClient(self._host)
-            self._client = await client.__aenter__()
-        for handle in await self._client.llm.list_loaded():
+        client = await self._client()
+        for handle in await client.llm.list_loaded():
             if same_model(model, str(handle.identifier)):
                 return handle
         raise Fault("unknown", "LM Studio does not have the model loaded")
+
+    async def _client(self) -> Any:
+        if self._opened is None or self._holder is None or self._holder.done():
+            self._stop = asyncio.Event()
+            self._opened = asyncio.get_running_loop().create_future()
+            self._holder = asyncio.create_task(self._hold(self._opened, self._stop))
+        client = await asyncio.shield(self._opened)
+        if isinstance(client, Fault):
+            raise client
+        return client
+
+    async def _hold(self, opened: asyncio.Future[Any], stop: asyncio.Event) -> None:
+        try:
+            lmstudio = await asyncio.to_thread(importlib.import_module, "lmstudio")
+            async with lmstudio.AsyncClient(self._host) as client:
+                opened.set_result(client)
+                await stop.wait()
+        except Exception as error:
+            if not opened.done():
+                opened.set_result(_failed(error))
+
+
+def _failed(error: Exception) -> Fault:
+    return Fault("unreachable", f"LM Studio's SDK failed ({type(error).__name__})")

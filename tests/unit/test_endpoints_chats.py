@@ -1,0 +1,137 @@
+"""Conversations and tools in every vendor's form, told in OpenAI's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sidecar.endpoints.chats import openai_messages, openai_tools, read_tools
+from sidecar.endpoints.outcome import Fault
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+ARGUMENTS = {"city": "Bonn"}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": json.dumps(ARGUMENTS)},
+}
+OPENAI: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "Rain"},
+]
+ANTHROPIC: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "x"},
+            {"type": "tool_use", "id": "c1", "name": "weather", "input": ARGUMENTS},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {
+                "type": "tool_result",
+                "tool_use_id": "c1",
+                "content": [{"type": "text", "text": "Rain"}],
+            }
+        ],
+    },
+]
+BEDROCK: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"text": "Weather?"}]},
+    {
+        "role": "assistant",
+        "content": [{"toolUse": {"toolUseId": "c1", "name": "weather", "input": ARGUMENTS}}],
+    },
+    {
+        "role": "user",
+        "content": [{"toolResult": {"toolUseId": "c1", "content": [{"text": "Rain"}]}}],
+    },
+]
+TURNS: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "toolCalls": [{"id": "c1", "name": "weather", "arguments": ARGUMENTS}],
+    },
+    {"role": "tool", "toolCallId": "c1", "content": "Rain"},
+]
+
+
+def told(messages: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Messages apart from how JSON is written."""
+    rows: list[tuple[Any, ...]] = []
+    for message in openai_messages(messages):
+        content = message["content"]
+        text = content if isinstance(content, str | None) else content[0]["text"]
+        calls = [
+            (c["id"], c["function"]["name"], json.loads(c["function"]["arguments"]))
+            for c in message.get("tool_calls", [])
+        ]
+        rows.append((message["role"], text, calls, message.get("tool_call_id")))
+    return rows
+
+
+@pytest.mark.parametrize("form", [OPENAI, ANTHROPIC, BEDROCK, TURNS])
+def test_every_form_says_the_same(form: list[dict[str, Any]]) -> None:
+    assert told(form) == [
+        ("user", "Weather?", [], None),
+        ("assistant", None, [("c1", "weather", ARGUMENTS)], None),
+        ("tool", "Rain", [], "c1"),
+    ]
+
+
+def test_openais_own_form_goes_through_unchanged() -> None:
+    assert openai_messages(OPENAI) == OPENAI
+
+
+def test_geminis_contents() -> None:
+    contents = [
+        {"role": "user", "parts": [{"text": "Weather?"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "weather", "args": ARGUMENTS}}]},
+        {
+            "role": "user",
+            "parts": [{"functionResponse": {"name": "weather", "response": {"sky": "rain"}}}],
+        },
+    ]
+    assert told(contents) == [
+        ("user", "Weather?", [], None),
+        ("assistant", None, [("", "weather", ARGUMENTS)], None),
+        ("tool", '{"sky":"rain"}', [], "weather"),
+    ]
+
+
+def test_a_developer_speaks_as_the_system() -> None:
+    assert openai_messages([{"role": "developer", "content": "x"}])[0]["role"] == "system"
+
+
+@pytest.mark.parametrize(
+    "block", [{"type": "image_url", "image_url": {}}, {"type": "image"}, {"inlineData": {}}, 7]
+)
+def test_what_is_no_text_is_refused(block: Any) -> None:
+    with pytest.raises(Fault):
+        openai_messages([{"role": "user", "content": [block]}])
+
+
+FUNCTION = {"name": "weather", "description": "Tells", "parameters": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "function", "function": FUNCTION},
+        {"type": "function", **FUNCTION},
+        {"name": "weather", "description": "Tells", "input_schema": SCHEMA},
+        {"name": "weather", "description": "Tells", "inputSchema": SCHEMA},
+        {"functionDeclarations": [FUNCTION]},
+    ],
+)
+def test_tools_of_every_form(tool: dict[str, Any]) -> None:
+    assert openai_tools([tool]) == [{"type": "function", "function": FUNCTION}]
+    assert read_tools([tool])[0].parameters == SCHEMA

@@ -1,0 +1,297 @@
+"""Vendors' own count endpoints: known by host, never probed with a POST, asked in their forms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.endpoints import endpoint as endpoint_module
+from sidecar.endpoints.address import root_of
+from sidecar.endpoints.clouds.table import CLOUDS, find_cloud
+from sidecar.endpoints.outcome import EndpointCount, Miss
+from tests.unit.endpoints_fake_server import Asked, FakeServer, Route, Told, words
+
+if TYPE_CHECKING:
+    from sidecar.endpoints.clouds.base import Cloud
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+USER = {"role": "user", "content": "Weather?"}
+CALL = {
+    "role": "assistant",
+    "content": "Let me see.",
+    "toolCalls": [{"id": "c1", "name": "weather", "arguments": {"city": "Bonn"}}],
+}
+RESULT = {"role": "tool", "toolCallId": "c1", "content": "Rain"}
+CHAT: list[dict[str, Any]] = [SYSTEM, USER, CALL, RESULT]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [{"name": "weather", "description": "Tells", "input_schema": SCHEMA}]
+
+
+def cloud(name: str) -> Cloud:
+    return next(each for each in CLOUDS if each.server.name == name)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes loopback stand for a vendor's host."""
+
+    def as_cloud(name: str) -> None:
+        monkeypatch.setattr(endpoint_module, "find_cloud", lambda _: cloud(name))
+
+    return as_cloud
+
+
+def text_of(field: str, answer: str, wrap: Any = int) -> Route:
+    def route(asked: Asked) -> Told:
+        return Told(body={answer: wrap(words(asked.body[field]))})
+
+    return route
+
+
+def token_ids(count: int) -> list[int]:
+    return list(range(count))
+
+
+def anthropic_count(asked: Asked) -> Told:
+    size = sum(len(str(message["content"])) for message in asked.body["messages"])
+    return Told(body={"input_tokens": size})
+
+
+VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bool]] = {
+    "anthropic": (
+        {
+            ("GET", "/v1/models/m-1"): Told(body={"id": "m-1", "max_input_tokens": 200000}),
+            ("POST", "/v1/messages/count_tokens"): anthropic_count,
+        },
+        "x-api-key",
+        200000,
+        True,
+        True,
+    ),
+    "openai": (
+        {
+            ("GET", "/v1/models/m-1"): Told(body={"id": "m-1"}),
+            ("POST", "/v1/responses/input_tokens"): lambda asked: Told(
+                body={"input_tokens": len(str(asked.body["input"]))}
+            ),
+        },
+        "authorization",
+        None,
+        True,
+        True,
+    ),
+    "google": (
+        {
+            ("GET", "/v1beta/models/m-1"): Told(body={"inputTokenLimit": 1048576}),
+            ("POST", "/v1beta/models/m-1:countTokens"): Told(body={"totalTokens": 9}),
+        },
+        "x-goog-api-key",
+        1048576,
+        True,
+        True,
+    ),
+    "cohere": (
+        {
+            ("GET", "/v1/models/m-1"): Told(body={"name": "m-1", "context_length": 128000.0}),
+            ("POST", "/v1/tokenize"): text_of("text", "tokens", token_ids),
+        },
+        "authorization",
+        128000,
+        True,
+        False,
+    ),
+    "xai": (
+        {
+            ("GET", "/v1/models/m-1"): Told(body={"id": "m-1"}),
+            ("POST", "/v1/tokenize-text"): text_of(
+                "text", "token_ids", lambda n: [{"token_id": i} for i in range(n)]
+            ),
+        },
+        "authorization",
+        None,
+        True,
+        False,
+    ),
+    "mistral": (
+        {("GET", "/v1/models/m-1"): Told(body={"id": "m-1", "max_context_length": 131072})},
+        "authorization",
+        131072,
+        False,
+        False,
+    ),
+    "openrouter": ({}, "authorization", None, False, False),
+    "aws": ({}, "authorization", None, False, False),
+}
+
+
+@pytest.mark.parametrize("name", VENDORS)
+async def test_every_vendor_is_probed_by_one_get_and_counts_in_its_form(
+    name: str, pretend: Any
+) -> None:
+    routes, header, limit, can_text, can_chat = VENDORS[name]
+    pretend(name)
+    async with FakeServer(routes) as server:
+        endpoints = server.endpoints("m-1", key="K", K="s3cret")
+        [row] = await endpoints.probe()
+        assert server.posts() == []
+        assert len(server.asked) <= 1
+        assert all("s3cret" in asked.headers[header] for asked in server.asked)
+        assert (row.text == "supported", row.chat == "supported") == (can_text, can_chat)
+        assert row.limit == limit
+        text = await endpoints.count_text("m-1", "hello hello hello hello hello")
+        assert isinstance(text, EndpointCount) is can_text
+        chat = await endpoints.count_chat("m-1", CHAT, TOOLS)
+        assert isinstance(chat, EndpointCount) is can_chat
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai", "google", "cohere"])
+async def test_without_a_key_or_with_a_wrong_one(name: str, pretend: Any) -> None:
+    pretend(name)
+    async with FakeServer() as server:
+        endpoints = server.endpoints("m-1", key="K")
+        [row] = await endpoints.probe()
+        assert (row.text, row.chat, server.asked) == ("auth", "auth", [])
+        await endpoints.aclose()
+        server.otherwise = Told(401, {"error": {"message": "invalid x-api-key"}})
+        endpoints = server.endpoints("m-1", key="K", K="wrong")
+        [row] = await endpoints.probe()
+        assert (row.text, row.chat, server.posts()) == ("auth", "auth", [])
+        await endpoints.aclose()
+
+
+async def test_a_text_at_anthropic_is_a_message_less_what_a_message_costs(pretend: Any) -> None:
+    pretend("anthropic")
+    routes = dict(VENDORS["anthropic"][0])
+    routes["POST", "/v1/messages/count_tokens"] = lambda asked: Told(
+        body={"input_tokens": 7 + len(asked.body["messages"][0]["content"][0]["text"])}
+    )
+    async with FakeServer(routes) as server:
+        endpoints = server.endpoints("m-1", key="K", K="k")
+        for text in ("hello", "hello world", "a"):
+            count = await endpoints.count_text("m-1", text)
+            assert isinstance(count, EndpointCount)
+            assert count.tokens == len(text)
+        assert len(server.posts()) == 4, "one a text, and one for what a message costs"
+        await endpoints.aclose()
+
+
+async def test_anthropics_form(pretend: Any) -> None:
+    pretend("anthropic")
+    async with FakeServer(VENDORS["anthropic"][0]) as server:
+        endpoints = server.endpoints("m-1", key="K", K="k")
+        await endpoints.count_chat("m-1", CHAT, TOOLS)
+        asked = server.asked[-1]
+        assert asked.headers["anthropic-version"] == "2023-06-01"
+        assert asked.body == {
+            "model": "m-1",
+            "system": "Be brief.",
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "text", "text": "Let me see."},
+                        {
+                            "type": "tool_use",
+                            "id": "c1",
+                            "name": "weather",
+                            "input": {"city": "Bonn"},
+                        },
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "Rain"}],
+                },
+            ],
+            "tools": [{"name": "weather", "description": "Tells", "input_schema": SCHEMA}],
+        }
+        await endpoints.aclose()
+
+
+async def test_openais_form(pretend: Any) -> None:
+    pretend("openai")
+    async with FakeServer(VENDORS["openai"][0]) as server:
+        endpoints = server.endpoints("m-1", key="K", K="k")
+        await endpoints.count_chat("m-1", CHAT, TOOLS)
+        assert server.asked[-1].body["input"] == [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Weather?"},
+            {"role": "assistant", "content": "Let me see."},
+            {
+                "type": "function_call",
+                "call_id": "c1",
+                "name": "weather",
+                "arguments": '{"city":"Bonn"}',
+            },
+            {"type": "function_call_output", "call_id": "c1", "output": "Rain"},
+        ]
+        assert server.asked[-1].body["tools"][0]["parameters"] == SCHEMA
+        await endpoints.aclose()
+
+
+async def test_geminis_form(pretend: Any) -> None:
+    pretend("google")
+    async with FakeServer(VENDORS["google"][0]) as server:
+        endpoints = server.endpoints("m-1", key="K", K="k")
+        await endpoints.count_chat("m-1", CHAT, TOOLS)
+        request = server.asked[-1].body["generateContentRequest"]
+        assert request["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
+        assert [content["role"] for content in request["contents"]] == ["user", "model", "user"]
+        assert request["contents"][1]["parts"][1] == {
+            "functionCall": {"name": "weather", "args": {"city": "Bonn"}}
+        }
+        assert request["tools"][0]["functionDeclarations"][0]["name"] == "weather"
+        await endpoints.aclose()
+
+
+async def test_an_image_is_not_counted_as_nothing(pretend: Any) -> None:
+    pretend("anthropic")
+    async with FakeServer(VENDORS["anthropic"][0]) as server:
+        endpoints = server.endpoints("m-1", key="K", K="k")
+        image = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
+        miss = await endpoints.count_chat("m-1", [{"role": "user", "content": [image]}])
+        assert isinstance(miss, Miss)
+        assert server.posts() == []
+        await endpoints.aclose()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("api.anthropic.com", "anthropic"),
+        ("API.OpenAI.com", "openai"),
+        ("generativelanguage.googleapis.com", "google"),
+        ("bedrock-runtime.eu-central-1.amazonaws.com", "aws"),
+        ("my-resource.openai.azure.com", "azure"),
+        ("openrouter.ai", "openrouter"),
+        ("api.x.ai", "xai"),
+        ("localhost", None),
+        ("127.0.0.1", None),
+        ("notapi.anthropic.com.evil.example", None),
+        ("evilopenrouter.ai", None),
+    ],
+)
+def test_hosts_are_known_by_their_whole_name(host: str, name: str | None) -> None:
+    found = find_cloud(host)
+    assert (found.server.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("url", "suffixes", "root"),
+    [
+        ("http://127.0.0.1:8080", ("/v1",), "http://127.0.0.1:8080"),
+        ("http://127.0.0.1:8080/v1/", ("/v1",), "http://127.0.0.1:8080"),
+        ("http://host/llm/v1", ("/v1",), "http://host/llm"),
+        ("http://host/llm?x=1#y", ("/v1",), "http://host/llm"),
+        (
+            "https://generativelanguage.googleapis.com/v1beta/openai/",
+            ("/v1beta/openai", "/v1beta", "/v1"),
+            "https://generativelanguage.googleapis.com",
+        ),
+    ],
+)
+def test_the_root_of_an_address(url: str, suffixes: tuple[str, ...], root: str) -> None:
+    assert root_of(url, suffixes) == root

@@ -1,0 +1,150 @@
+"""LM Studio's count by its own SDK: only of loaded models, and a miss when anything fails.
+
+There is no LM Studio to test against: a module of the same shape stands for its SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sidecar.endpoints.outcome import EndpointCount, Miss
+from sidecar.endpoints.servers import lmstudio
+from tests.unit.endpoints_fake_server import FakeServer, Told, words
+from tests.unit.endpoints_server_forms import SERVERS
+
+HELLO = "hello world, how many tokens are you?"
+
+
+@dataclass
+class FakeSdk:
+    """What was asked of the SDK, and how it behaves."""
+
+    loaded: list[str] = field(default_factory=lambda: ["tiny"])
+    failure: Exception | None = None
+    hangs: bool = False
+    counted: list[str] = field(default_factory=list)
+    entered: list[asyncio.Task[Any] | None] = field(default_factory=list)
+    left: list[asyncio.Task[Any] | None] = field(default_factory=list)
+
+    async def count(self, text: str) -> int:
+        self.counted.append(text)
+        if self.hangs:
+            await asyncio.sleep(60)
+        if self.failure:
+            raise self.failure
+        return words(text)
+
+
+class Handle:
+    def __init__(self, sdk: FakeSdk, identifier: str) -> None:
+        self.sdk, self.identifier = sdk, identifier
+
+    async def count_tokens(self, text: str) -> int:
+        return await self.sdk.count(text)
+
+
+class Llm:
+    def __init__(self, sdk: FakeSdk) -> None:
+        self.sdk = sdk
+
+    async def list_loaded(self) -> list[Handle]:
+        return [Handle(self.sdk, name) for name in self.sdk.loaded]
+
+
+@pytest.fixture
+def sdk(monkeypatch: pytest.MonkeyPatch) -> FakeSdk:
+    fake = FakeSdk()
+
+    class AsyncClient:
+        def __init__(self, host: str) -> None:
+            assert host.startswith("127.0.0.1:")
+            self.llm = Llm(fake)
+
+        async def __aenter__(self) -> AsyncClient:
+            fake.entered.append(asyncio.current_task())
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            fake.left.append(asyncio.current_task())
+
+    module = ModuleType("lmstudio")
+    module.__spec__ = ModuleSpec("lmstudio", None)
+    module.AsyncClient = AsyncClient  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lmstudio", module)
+    return fake
+
+
+def lm_studio() -> FakeServer:
+    server = FakeServer(dict(SERVERS["lm studio without its SDK"][0]))
+    server.otherwise = Told(body={"error": "Unexpected endpoint or method."})
+    return server
+
+
+async def test_a_loaded_model_is_counted_by_the_sdk_and_nothing_is_posted(sdk: FakeSdk) -> None:
+    async with lm_studio() as server:
+        endpoints = server.endpoints()
+        count = await endpoints.count_text("tiny", HELLO)
+        assert isinstance(count, EndpointCount)
+        assert (count.tokens, count.server) == (words(HELLO), "lmstudio")
+        assert sdk.counted[-1] == HELLO
+        assert server.posts() == []
+        assert len(sdk.entered) == 1, "one WebSocket for the session"
+        assert await endpoints.limit("tiny") == 6000
+        await endpoints.aclose()
+    assert sdk.left == sdk.entered, "left by the task that entered it"
+
+
+async def test_a_model_that_is_not_loaded_stays_so(sdk: FakeSdk) -> None:
+    sdk.loaded = ["other"]
+    async with lm_studio() as server:
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("tiny", HELLO)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "unknown"
+        assert sdk.counted == []
+        await endpoints.aclose()
+
+
+async def test_a_failing_sdk_is_a_miss_and_backs_off(sdk: FakeSdk) -> None:
+    async with lm_studio() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        sdk.failure = RuntimeError("websocket closed")
+        for _ in range(2):
+            miss = await endpoints.count_text("tiny", HELLO)
+            assert isinstance(miss, Miss)
+            assert miss.kind == "unreachable"
+        assert len(sdk.counted) == 2 + 1 + 1, "two in the probe, one good, one bad"
+        await endpoints.aclose()
+
+
+async def test_a_hanging_sdk_is_a_miss(sdk: FakeSdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lmstudio.SDK_SECONDS == 2.0
+    monkeypatch.setattr(lmstudio, "SDK_SECONDS", 0.2)
+    sdk.hangs = True
+    async with lm_studio() as server:
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("tiny", HELLO, 10)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "unreachable"
+        await endpoints.aclose()
+
+
+async def test_without_the_sdk_the_reason_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lmstudio, "sdk_is_installed", lambda: False)
+    async with lm_studio() as server:
+        endpoints = server.endpoints()
+        miss = await endpoints.count_text("tiny", HELLO)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "unsupported"
+        assert "token-sidecar[lmstudio]" in miss.reason
+        await endpoints.aclose()
