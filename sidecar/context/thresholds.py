@@ -14,8 +14,8 @@ Severity = Literal["ok", "warning", "error"]
 
 
 def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
-    """How many of the thresholds `tokens` have reached; the end of the window is one more."""
-    return sum(tokens >= usable * share for share in warn_at) + (tokens > usable)
+    """How many of the thresholds `tokens` have reached."""
+    return sum(tokens >= usable * share for share in warn_at)
 
 
 def severity(tokens: int | None, usable: int, warn_at: Sequence[float]) -> Severity:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sidecar.server.server import create_server
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 USER = {"role": "user", "content": "How many tokens is this question?"}
 REPLY = {"role": "assistant", "content": "Not many."}
@@ -150,8 +151,8 @@ async def test_a_section_follows_an_open_document(talker: Client) -> None:
     talker.change(edit((0, 0), (0, 0), "zero "))
     usage = await talker.request("context/usage", {})
     assert usage["breakdown"]["sections"] == truth("zero one two three\n")
+    section["textDocument"] = {"uri": "file:///none"}
     with pytest.raises(RpcError) as caught:
-        section["textDocument"] = {"uri": "file:///none"}
         await talker.request("context/set", {"sections": [section]})
     assert caught.value.data == {"kind": "unknownDocument", "retryable": False}
 
@@ -167,7 +168,8 @@ async def test_assembling_is_cached_and_cleared(talker: Client) -> None:
 
 
 async def test_preflight_says_what_it_costs_and_obeys_caps(bare: Client, tmp_path: Path) -> None:
-    Path(os.environ["TOKEN_SIDECAR_CONFIG"]).write_text("[cost]\nhard-cap-usd = 0.001\n")
+    config = tmp_path / "user-config.toml"  # the one that conftest names
+    config.write_text("[cost]\nhard-cap-usd = 0.001\n")
     await bare.initialize(root=tmp_path.as_uri())
     bare.ignore("status/update")
     asked = {"text": "hello " * 2_000, "model": "gpt-4o"}
