@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sidecar.cli.checking.folders import Folders
     from sidecar.cli.checking.report import Report, Target
-    from sidecar.cli.files import Skipped
+    from sidecar.workspace.files import Skipped
     from sidecar.config.options import Problem
 
 STDIN = "-"
@@ -107,7 +107,7 @@ def _root_report(
     from sidecar.cli.checking.folders import Folders
     from sidecar.cli.checking.report import Report, Target
     from sidecar.cli.checking.run import Checker
-    from sidecar.cli.files import Skipped
+    from sidecar.workspace.files import Skipped
     from sidecar.config.load import load
 
     loaded = load(root)
@@ -190,7 +190,7 @@ def _targets(root: Path, paths: Sequence[str], folders: Folders) -> Iterator[Tar
 
 def _files(path: str, folders: Folders) -> Iterator[str | Skipped]:
     """A folder's files, or the file that is named itself."""
-    from sidecar.cli.files import File, find
+    from sidecar.workspace.files import File, find
 
     if os.path.isdir(path):
         yield from folders.below(path)

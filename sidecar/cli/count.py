@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.cli.files import STDIN, File, Skipped, find, read
+from sidecar.workspace.files import STDIN, File, Skipped, find, read
 from sidecar.counting.incremental import count_text
 
 if TYPE_CHECKING:

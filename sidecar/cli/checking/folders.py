@@ -1,4 +1,4 @@
-"""The files below a folder, as `sidecar.cli.files` has them, with unchanged folders remembered.
+"""The files below a folder, as `sidecar.workspace.files` has them, with unchanged folders remembered.
 
 A folder's own time changes when a name in it comes or goes. So where neither that nor a .gitignore
 which holds for it has changed, the names are those that it had.
@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sidecar.cli.checking.cache import RACY_NS, Listing, digest_of, stamp_of, unchanged
-from sidecar.cli.files import Skipped, _ignored, _Rules, _rules_above, _rules_in
+from sidecar.workspace.files import Skipped, _ignored, _Rules, _rules_above, _rules_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

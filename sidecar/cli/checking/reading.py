@@ -14,7 +14,7 @@ from sidecar.budget.evaluate import evaluate
 from sidecar.cli.checking.cache import Entry, Noted, digest_of, stamp_of
 from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
 from sidecar.cli.checking.ways import Ways
-from sidecar.cli.files import Skipped, decode
+from sidecar.workspace.files import Skipped, decode
 from sidecar.text.outline_marks import WORD, ignores_file
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.budget.finding import Code, Severity
-from sidecar.cli.files import Skipped
+from sidecar.workspace.files import Skipped
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from sidecar.cli.checking.cache import (
     unpacked,
 )
 from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
-from sidecar.cli.files import Skipped
+from sidecar.workspace.files import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -205,12 +205,12 @@ class Editor:
         errmsg = self.lua("return vim.v.errmsg")
         pid = self.lua("return vim.fn.getpid()")
         self._nvim.close()  # an embedded Neovim ends with its channel
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the end of Neovim")
         with warnings.catch_warnings():
             # pynvim leaves its pipes and its process to the garbage collector.
             warnings.simplefilter("ignore", ResourceWarning)
             del self._nvim
             gc.collect()
-        wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the end of Neovim")
         stderr = self._stderr.read_text(encoding="utf-8")
         if not self.errors_expected:
             assert not errmsg + stderr, errmsg + stderr

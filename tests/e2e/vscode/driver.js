@@ -13,7 +13,7 @@ async function main() {
     ],
   });
   const page = await browser.newPage({ viewport: { width: 1100, height: 650 } });
-  page.setDefaultTimeout(90000);
+  page.setDefaultTimeout(30000);
   console.log(JSON.stringify({ result: "ready" }));
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const { code, args } = JSON.parse(line);
