@@ -151,16 +151,29 @@ for _each in (Heuristic(), Whitespace(), Chars4()):
 register(Heuristic(), "default")
 
 
+class HeuristicUnits:
+    """The heuristic's weights, which add up over the pieces of a text."""
+
+    name = "heuristic units"
+    method: Method = "estimate"
+    error_percent: float | None = None
+    cuts: Cuts = "lines"
+
+    def count(self, text: str) -> int:
+        """The weights of `text`, added up."""
+        return heuristic_units(text)
+
+
 class Estimated:
-    """An estimator as a tokenizer."""
+    """An estimator as a tokenizer. A text is estimated as a whole: guesses need not add up."""
 
     method: Method = "estimate"
+    error_percent: float | None = None
+    cuts: Cuts = "none"
 
-    def __init__(self, estimator: Estimator, error_percent: float | None = None) -> None:
+    def __init__(self, estimator: Estimator) -> None:
         self.name = estimator.name
-        self.error_percent = error_percent
         self.estimator = estimator
-        self.cuts: Cuts = "lines" if isinstance(estimator, Heuristic) else "none"
 
     def count(self, text: str) -> int:
         """Tokens in `text`, at a guess; never raises, whatever a plug-in does."""

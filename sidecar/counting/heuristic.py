@@ -27,7 +27,7 @@ _CLASSES = {
     **dict.fromkeys(b"0123456789", "0"),
     0x20: " ",
     0x09: "t",
-    0x0A: "n",
+    **dict.fromkeys(b"\r\n", "n"),
     0xC2: "p",  # Latin-1 signs
     0xC3: "l",  # Latin-1 letters
     **dict.fromkeys(range(0xC4, 0xCC), "m"),  # other Latin letters
@@ -46,8 +46,8 @@ _CLASSES = {
     **dict.fromkeys(range(0xF0, 0xF5), "x"),  # emoji, rare Han
 }
 _TABLE = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
-_DROPPED = bytes([*range(0x80, 0xC0), 0x0D])
-"""Following bytes of UTF-8 sequences, and the CR that LF makes free."""
+_DROPPED = bytes(range(0x80, 0xC0))
+"""Following bytes of UTF-8 sequences."""
 
 _MASKS = {
     name: bytes(ord("1") if byte == ord(name) else ord("0") for byte in range(256))
@@ -66,8 +66,8 @@ _SCRIPTS = {
     "p": (500, 1500),
     "q": (400, 1500),
     "j": (640, 0),
-    "c": (770, 0),
-    "o": (400, 700),
+    "c": (750, 0),
+    "o": (450, 700),
     "f": (900, 0),
     "x": (1260, 0),
 }
@@ -102,10 +102,8 @@ def _slice_units(text: str) -> int:
     if not text:
         return 0
     classes = text.encode("utf-8", "surrogatepass").translate(_TABLE, _DROPPED)
-    units = _ascii(classes)
-    if not text.isascii():
-        units += _scripts(classes)
-    return max(units, 1)
+    units = len(classes) + _ascii(classes)  # a thousandth each: no text is free
+    return units if text.isascii() else units + _scripts(classes)
 
 
 def _mask(classes: bytes, name: str) -> int:

@@ -1,0 +1,92 @@
+"""The catalogue: windows from the offline price list, nothing waited for, nothing raised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from sidecar.counting.catalogue import find, known_window, search, warm, window_of
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("gpt-5", 400_000),
+        ("gpt-4", 8_192),
+        ("gpt-4o-2024-08-06", 128_000),
+        ("ft:gpt-4o-2024-08-06:acme::id", 128_000),
+        ("claude-sonnet-4-5-20250929", 200_000),
+        ("claude-sonnet-4-5@20250929", 200_000),
+        ("us.anthropic.claude-opus-4-5-v1:0", 200_000),
+        ("anthropic/claude-haiku-4.5", 200_000),
+        ("gemini-2.5-pro", 1_048_576),
+        ("deepseek-v3.2", 128_000),
+        # A local server's window is what it was started with, and nobody here knows that.
+        ("Qwen2.5-7B-Instruct-Q4_K_M.gguf", None),
+        ("llama3.1:8b", None),
+        ("some-model-of-mine", None),
+        ("", None),
+    ],
+)
+def test_windows(model: str, window: int | None) -> None:
+    assert window_of(model) == window
+    assert find(model).context_window == window
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("gpt-5", 128_000),
+        ("openai/gpt-4o", 16_384),
+        ("claude-sonnet-4-5", 64_000),
+        ("some-model-of-mine", None),
+    ],
+)
+def test_output_limits(model: str, tokens: int | None) -> None:
+    assert find(model).max_output == tokens
+
+
+def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
+    code = (
+        "import sys\n"
+        "from sidecar.counting.catalogue import find, known_window\n"
+        "from sidecar.counting.tokenizers import Tokenizers\n"
+        "assert Tokenizers().for_model('gpt-5').count('hello world') == 2\n"
+        "assert find('gpt-5').tokenizer == 'o200k_base'\n"
+        "assert known_window('gpt-5') is None\n"
+        "heavy = {'genai_prices', 'httpx', 'tokenizers', 'tiktoken', 'pydantic'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_windows_are_known_once_the_list_is_loaded() -> None:
+    warm()
+
+    assert known_window("gpt-5") == 400_000
+
+
+def test_search_finds_by_every_word_of_provider_and_name() -> None:
+    found = search("anthropic SONNET 4-5")
+
+    assert (found[0].provider, found[0].id) == ("anthropic", "claude-sonnet-4-5")
+    assert all("sonnet" in info.id for info in found)
+    assert found[0].tokenizer == "claude~o200k_base"
+    assert found[0].method == "calibrated"
+
+
+def test_search_lists_everything_without_a_query() -> None:
+    everything = search()
+
+    assert len(everything) > 2000
+    assert len({(info.provider, info.id) for info in everything}) == len(everything)
+    assert search("no such model anywhere") == []
+
+
+def test_the_wire_form_is_camel_case() -> None:
+    wire = msgspec.to_builtins(find("gpt-4"))
+
+    assert set(wire) == {"id", "provider", "tokenizer", "contextWindow", "maxOutput", "method"}

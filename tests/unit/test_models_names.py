@@ -1,0 +1,107 @@
+"""Model names as people write them: who serves the model, which it is, what counts it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.counting.catalogue import find, provider_of
+from sidecar.counting.families import UNKNOWN, tokenizer_for
+from sidecar.counting.names import parse
+
+CASES = [
+    # (as written, provider, bare, generation)
+    ("gpt-5", "openai", "gpt-5", "o200k_base"),
+    ("gpt-4o-2024-08-06", "openai", "gpt-4o-2024-08-06", "o200k_base"),
+    ("chatgpt-4o-latest", "openai", "chatgpt-4o-latest", "o200k_base"),
+    ("gpt-4.1-mini", "openai", "gpt-4.1-mini", "o200k_base"),
+    ("o3", "openai", "o3", "o200k_base"),
+    ("o4-mini", "openai", "o4-mini", "o200k_base"),
+    ("gpt-4", "openai", "gpt-4", "cl100k_base"),
+    ("gpt-4-turbo-2024-04-09", "openai", "gpt-4-turbo-2024-04-09", "cl100k_base"),
+    ("gpt-3.5-turbo-0125", "openai", "gpt-3.5-turbo-0125", "cl100k_base"),
+    ("gpt-35-turbo", "openai", "gpt-35-turbo", "cl100k_base"),
+    ("text-embedding-3-small", "openai", "text-embedding-3-small", "cl100k_base"),
+    ("text-davinci-003", "openai", "text-davinci-003", "p50k_base"),
+    ("davinci", "openai", "davinci", "r50k_base"),
+    ("gpt-6-astra", "openai", "gpt-6-astra", "openai-newer"),
+    ("ft:gpt-4o-2024-08-06:acme::id", "openai", "gpt-4o-2024-08-06", "o200k_base"),
+    ("azure/gpt-4o", "azure", "gpt-4o", "o200k_base"),
+    ("openai/gpt-5.2", "openrouter", "gpt-5.2", "o200k_base"),
+    ("openai/gpt-oss-20b:free", "openrouter", "gpt-oss-20b", "o200k_harmony"),
+    ("gpt-oss:20b", "ollama", "gpt-oss-20b", "o200k_harmony"),
+    ("claude-sonnet-4-5-20250929", "anthropic", "claude-sonnet-4-5-20250929", "claude"),
+    ("claude-sonnet-4-5@20250929", "google", "claude-sonnet-4-5", "claude"),
+    ("claude-opus-4-20250514", "anthropic", "claude-opus-4-20250514", "claude"),
+    ("claude-3-5-sonnet-latest", "anthropic", "claude-3-5-sonnet-latest", "claude"),
+    ("claude-2.1", "anthropic", "claude-2.1", "claude"),
+    ("claude-opus-4-7", "anthropic", "claude-opus-4-7", "claude-4.7"),
+    ("claude-opus-4.8-fast", "anthropic", "claude-opus-4.8-fast", "claude-4.7"),
+    ("claude-fable-5-1", "anthropic", "claude-fable-5-1", "claude-4.7"),
+    ("sonnet", "anthropic", "sonnet", "claude-4.7"),
+    ("anthropic/claude-haiku-4.5", "openrouter", "claude-haiku-4.5", "claude"),
+    ("openrouter/anthropic/claude-sonnet-4.5", "openrouter", "claude-sonnet-4.5", "claude"),
+    ("us.anthropic.claude-opus-4-7-v1:0", "aws", "claude-opus-4-7", "claude-4.7"),
+    ("anthropic.claude-3-haiku-20240307-v1:0", "aws", "claude-3-haiku-20240307", "claude"),
+    (
+        "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-sonnet-4-5-v1:0",
+        *("aws", "claude-sonnet-4-5", "claude"),
+    ),
+    ("Qwen2.5-7B-Instruct-Q4_K_M.gguf", "llamacpp", "qwen2.5-7b-instruct", "qwen2"),
+    ("/models/Qwen3-30B-A3B-UD-Q4_K_XL.gguf", "llamacpp", "qwen3-30b-a3b", "qwen2"),
+    ("C:\\m\\Meta-Llama-3.1-8B.f16.gguf", "llamacpp", "meta-llama-3.1-8b", "llama3"),
+    ("Qwen3.5-27B-Q8_0-00001-of-00002.gguf", "llamacpp", "qwen3.5-27b", "qwen3.5"),
+    ("ollama/qwen3:8b", "ollama", "qwen3-8b", "qwen2"),
+    ("llama3.1:8b", "ollama", "llama3.1-8b", "llama3"),
+    ("llama3.1:8b-instruct-q4_K_M", "ollama", "llama3.1-8b-instruct-q4_k_m", "llama3"),
+    ("mistral:latest", "ollama", "mistral", "tekken"),
+    ("deepseek-r1:14b", "ollama", "deepseek-r1-14b", "qwen2"),
+    ("deepseek-chat", "deepseek", "deepseek-chat", "deepseek"),
+    ("deepseek-r1-distill-llama-70b", None, "deepseek-r1-distill-llama-70b", "llama3"),
+    ("meta-llama/Llama-3.3-70B-Instruct", "openrouter", "llama-3.3-70b-instruct", "llama3"),
+    ("@cf/meta/llama-3-8b", "cloudflare", "llama-3-8b", "llama3"),
+    (
+        "accounts/fireworks/models/llama-v3p1-70b-instruct",
+        *("fireworks", "llama-v3.1-70b-instruct", "llama3"),
+    ),
+    ("hermes-3-llama-3.1-8b", None, "hermes-3-llama-3.1-8b", "llama3"),
+    ("models/gemini-1.5-pro", "google", "gemini-1.5-pro", "gemma"),
+    ("gemini-2.5-pro", "google", "gemini-2.5-pro", "gemma"),
+    ("mistral-large-2411", "mistral", "mistral-large-2411", "mistral-v3"),
+    ("mistral-small-latest", "mistral", "mistral-small-latest", "tekken"),
+    ("mixtral-8x7b", "mistral", "mixtral-8x7b", "mistral-v3"),
+    ("grok-4", "x-ai", "grok-4", "grok"),
+    ("GLM-4.7", "zhipuai", "glm-4.7", "glm"),
+    ("phi-4", None, "phi-4", "cl100k_base"),
+    ("phi-4-mini-instruct", None, "phi-4-mini-instruct", "o200k_base"),
+    ("some-model-of-mine", None, "some-model-of-mine", UNKNOWN),
+    ("", None, "", UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "bare", "generation"), CASES, ids=[case[0] for case in CASES]
+)
+def test_a_name_is_taken_apart(
+    model: str, provider: str | None, bare: str, generation: str
+) -> None:
+    assert parse(model).bare == bare
+    assert provider_of(model) == provider
+    assert tokenizer_for(model) == generation
+
+
+@given(st.text(max_size=60) | st.from_regex(r"[a-z0-9:/@.\-_]{0,40}", fullmatch=True))
+def test_any_name_is_something(model: str) -> None:
+    info = find(model)
+
+    assert info.id == model
+    assert info.tokenizer
+    assert info.method in ("exact", "calibrated", "estimate")
+
+
+def test_an_unknown_model_is_estimated_and_says_so() -> None:
+    info = find("some-model-of-mine")
+
+    assert (info.tokenizer, info.method) == ("heuristic", "estimate")
+    assert (info.provider, info.context_window, info.max_output) == (None, None, None)
