@@ -124,9 +124,9 @@ def test_wrong_use() -> None:
 
 
 def test_a_wrong_configuration_is_said_and_the_count_made(folder: Path) -> None:
-    (folder / ".token-sidecar.toml").write_text("modle = 3\n")
+    (folder / ".token-sidecar.toml").write_text("model = 3\n")
     result = run("a.md")
-    assert result.stdout == "2 a.md\n"
+    assert (result.exit_code, result.stdout) == (2, "2 a.md\n")
     assert ".token-sidecar.toml:1" in result.stderr
 
 

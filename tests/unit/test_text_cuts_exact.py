@@ -1,0 +1,69 @@
+"""Every cut that is called safe, at every place: the tokens of both sides are those of the whole."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+import tiktoken
+
+from sidecar.counting import patterns
+from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines.vocabularies import VOCABULARIES, load_ranks
+from sidecar.counting.patterns import Pattern
+from sidecar.text.cuts import is_cut, is_word_cut
+from tests.fuzz import edits
+
+PATTERNS = {
+    pattern.name: pattern
+    for pattern in vars(patterns).values()
+    if isinstance(pattern, Pattern) and pattern.cuts != "none"
+}
+# Few enough characters that every neighbourhood of two or three comes up often.
+ALPHABET = "aB1 \t\n\r/'.s字ー。é😀\u0301\u3000\x1c<"
+
+
+@cache
+def ranks() -> dict[bytes, int]:
+    """Any ranks will do: only where the expression splits is asked."""
+    return load_ranks(VOCABULARIES["cl100k_base"])
+
+
+@cache
+def encoding(name: str) -> tiktoken.Encoding:
+    if name in ("o200k", "cl100k"):
+        return Reference(f"{name}_base")._encoding()
+    expression = PATTERNS[name].expression
+    return tiktoken.Encoding(name, pat_str=expression, mergeable_ranks=ranks(), special_tokens={})
+
+
+def texts(seed: int) -> list[str]:
+    rng = random.Random(seed)
+    short = ["".join(rng.choices(ALPHABET, k=rng.randrange(2, 14))) for _ in range(5_000)]
+    mixed = [edits.document_text(rng, 150) for _ in range(25)]
+    return short + [text.encode("utf-8", "replace").decode() for text in mixed]
+
+
+def test_the_patterns_with_cuts_are_found() -> None:
+    assert {"gpt2", "cl100k", "o200k", "llama3", "qwen2"} <= PATTERNS.keys()
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_safe_cut_is_exact(name: str) -> None:
+    encode = encoding(name).encode_ordinary
+    rule = is_cut if PATTERNS[name].cuts == "lines" else is_word_cut
+    checked = 0
+    for text in texts(len(name)):
+        whole = encode(text)
+        for at in range(1, len(text)):
+            if rule(text[:at], text[at:]):
+                checked += 1
+                assert encode(text[:at]) + encode(text[at:]) == whole, (text, at)
+    assert checked > 2_000
+
+
+def test_line_cuts_are_not_for_gpt2() -> None:
+    encode = encoding("gpt2").encode_ordinary
+    assert is_cut(";\n", "    x")
+    assert encode(";\n") + encode("    x") != encode(";\n    x")
