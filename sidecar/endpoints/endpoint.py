@@ -16,6 +16,7 @@ from sidecar.endpoints import address, plausible
 from sidecar.endpoints.clouds.base import bearer
 from sidecar.endpoints.clouds.table import find_cloud
 from sidecar.endpoints.http import Connection
+from sidecar.endpoints.names import matches
 from sidecar.endpoints.outcome import Capability, EndpointCount, Fault, Status
 from sidecar.endpoints.probe import Ability, Binding, list_models, probe, probe_cloud
 from sidecar.endpoints.servers import lmstudio
@@ -33,6 +34,7 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 LIFETIMES: Mapping[Status, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
 """How long an outcome stands, in seconds; what is not here stands for the session."""
 
+_INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(
     r"<\|[^|\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
 )
@@ -78,10 +80,18 @@ class DeclaredEndpoint:
         """Whether this is the endpoint with that address, as declared or as shown."""
         return url.rstrip("/") in (self._url.rstrip("/"), self.root)
 
-    def plain_models(self) -> list[str]:
-        """The models to ask about where none is named: those asked before, and plain globs."""
+    async def models_to_ask(self) -> list[str]:
+        """The models to probe where none is named: those asked before and globs that name one,
+        else the first that the server lists and a glob fits."""
         plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
-        return list(dict.fromkeys([*self._asked, *plain]))
+        if self._asked or plain or self._cloud or self._no_key:
+            return list(dict.fromkeys([*self._asked, *plain])) or [self.models[0]]
+        try:
+            listed = list_models(await self._connection.get("/v1/models"))
+        except Fault:
+            return [self.models[0]]
+        fitting = [entry.id for entry in listed if matches(entry.id, self.models)]
+        return fitting[:1] or [self.models[0]]
 
     def known(self, model: str) -> Binding | None:
         """What is known and still stands."""
@@ -114,7 +124,7 @@ class DeclaredEndpoint:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
         binding = await self._bound(model, "text")
         server = _server(binding)
-        if server.parses_specials and _SPECIAL.search(text):
+        if server.parses_specials and await _has_specials(text):
             # These kinds of server cannot be told to take them for plain characters.
             raise Fault("unsupported", f"{server.name} would count special tokens in the text")
         tokens = await self._text_tokens(model, server, text)
@@ -250,7 +260,7 @@ class DeclaredEndpoint:
             tokens = read(answer.body) - (binding.around if "messages" not in request.body else 0)
         except Fault as fault:
             if not _is_of_this_request(fault):
-                self._remember(model, Binding.failed(model, fault, binding.server))
+                self._remember(model, _after(binding, model, fault))
             raise
         self._failures = 0
         return tokens
@@ -274,6 +284,12 @@ class DeclaredEndpoint:
         )
 
 
+async def _has_specials(text: str) -> bool:
+    if len(text) > _INLINE_CHARACTERS:
+        return bool(await asyncio.to_thread(_SPECIAL.search, text))
+    return bool(_SPECIAL.search(text))
+
+
 def _expires(_: str, binding: Binding, now: float) -> float:
     return now + binding.lifetime
 
@@ -282,6 +298,13 @@ def _server(binding: Binding) -> Server:
     if binding.server is None:
         raise Fault("unsupported", "the server is of no known kind")
     return binding.server
+
+
+def _after(binding: Binding, model: str, fault: Fault) -> Binding:
+    """What is known once a count has failed: the window stays, where the server is only away."""
+    failed = Binding.failed(model, fault, binding.server)
+    away = fault.kind in ("unreachable", "loading")
+    return replace(failed, limit=binding.limit) if away else failed
 
 
 def _is_of_this_request(fault: Fault) -> bool:

@@ -101,17 +101,14 @@ class Endpoints:
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
     ) -> list[Capability]:
-        """Ask again, whatever is cached: every declared endpoint, or the one named, for `model`.
+        """Ask again, whatever is known: every declared endpoint, or the one named, for `model`.
 
-        Without a model, those asked about before, and the globs that name one model.
-        Sends nothing while endpoints are off; then all is `unknown`.
+        Without a model, for those asked about before, those that the globs name, else the first
+        that the server lists. Sends nothing while endpoints are off; then all is `unknown`.
         """
         chosen = [each for each in self._endpoints if endpoint is None or each.is_named(endpoint)]
-        asked = []
-        for each in chosen if self._use and not self._closed else ():
-            named = [model] if model and matches(model, each.models) else each.plain_models()
-            asked += [each.probe_again(name) for name in named]
-        await asyncio.gather(*asked)
+        if self._use and not self._closed:
+            await asyncio.gather(*(_probe_one(each, model) for each in chosen))
         return [row for each in chosen for row in each.capabilities()]
 
     def capabilities(self) -> list[Capability]:
@@ -172,3 +169,12 @@ class Endpoints:
         if task.cancelled():
             return Miss("the endpoints were closed", "closed")
         return task.result()
+
+
+async def _probe_one(endpoint: DeclaredEndpoint, model: str | None) -> None:
+    if model is None:
+        names = await endpoint.models_to_ask()
+    else:
+        names = [model] if matches(model, endpoint.models) else []
+    for name in names:
+        await endpoint.probe_again(name)

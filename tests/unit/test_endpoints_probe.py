@@ -209,6 +209,30 @@ async def test_the_second_endpoint_counts_where_the_first_does_not() -> None:
         await endpoints.aclose()
 
 
+async def test_a_probe_without_a_model_takes_one_that_the_server_has() -> None:
+    async with llamacpp("llama-3", "qwen-coder") as server:
+        endpoints = server.endpoints("qwen-*")
+        [row] = await endpoints.probe()
+        assert (row.model, row.text, row.chat, row.limit) == (
+            "qwen-coder",
+            "supported",
+            "supported",
+            2048,
+        )
+        await endpoints.aclose()
+    [row] = await server.endpoints("qwen-*").probe()
+    assert (row.model, row.text) == ("qwen-*", "unreachable")
+
+
+async def test_the_window_stays_known_while_the_server_is_away() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert await endpoints.limit("tiny") == 2048
+    assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
+    assert endpoints.known_limit("tiny") == 2048
+    await endpoints.aclose()
+
+
 async def test_the_key_comes_from_the_named_variable_and_goes_into_the_header_only() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints(key="LLAMA_KEY", LLAMA_KEY="s3cret")
