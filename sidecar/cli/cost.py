@@ -138,6 +138,8 @@ def _book() -> Iterator[CostBook]:
             yield book
         finally:
             book.close()
+        if book.prices.problem is not None:
+            click.echo(f"warning: {book.prices.problem}", err=True)
 
 
 @contextmanager

@@ -5,6 +5,8 @@ Plain and synchronous: a worker thread runs it. Nothing is opened or imported be
 
 from __future__ import annotations
 
+import logging
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +25,17 @@ from sidecar.cost.workspaces import workspace_key
 from sidecar.endpoints.usage import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import sqlite3
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import tzinfo
     from decimal import Decimal
     from pathlib import Path
 
     from sidecar.config.settings import Caps, Price
+    from sidecar.cost.otel import OtelExporter
     from sidecar.cost.reports import Cancelled, Progress
+
+_log = logging.getLogger(__name__)
 
 
 class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -83,16 +89,18 @@ class CostBook:
         entries: Sequence[Price] = (),
         *,
         zone: tzinfo | None = None,
-        after_record: Callable[[Event], None] | None = None,
+        otel_endpoint: str | None = None,
     ) -> None:
         """`state`: the user's state folder. `zone`: whose days count; None is this machine's.
 
-        `after_record` is told of each event that was new (an exporter).
+        `otel_endpoint`: the collector that the user named, told of each event that was new.
         """
         self.ledger = Ledger(state / FILE_NAME)
         self.prices = Prices(entries, state / STORED_LIST)
         self._zone = zone
-        self._after_record = after_record
+        self._otel_endpoint = otel_endpoint
+        self._exporter: OtelExporter | None = None
+        self._exporter_lock = threading.Lock()
 
     def record(self, params: CostRecordParams) -> CostRecorded:
         """Keep a call and price it. Raises ValueError for a usage in no known form, LedgerError."""
@@ -119,8 +127,8 @@ class CostBook:
     def record_event(self, event: Event, usage: Usage) -> CostRecorded:
         """Keep an event that was read already."""
         recorded = self.ledger.record(event)
-        if self._after_record is not None and not recorded.duplicate:
-            self._after_record(event)
+        if not recorded.duplicate:
+            self._export([event])
         cost = self.prices.cost(event)
         return CostRecorded(
             id=recorded.id,
@@ -128,6 +136,18 @@ class CostBook:
             cost_usd=None if cost is None else float(cost),
             duplicate=recorded.duplicate,
         )
+
+    def record_many(
+        self,
+        events: Iterable[Event],
+        *,
+        amend: bool = False,
+        also: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> list[Event]:
+        """Keep what a transcript holds (see `Ledger.record_many`); returns the new events."""
+        new = self.ledger.record_many(events, amend=amend, also=also)
+        self._export(new)
+        return new
 
     def detail(
         self,
@@ -197,8 +217,26 @@ class CostBook:
         return judge(caps, self.spend(workspace, session), estimate, model)
 
     def close(self) -> None:
-        """Close the ledger."""
+        """Close the ledger, and send what still waits to be exported (seconds at most)."""
         self.ledger.close()
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = None
+
+    def _export(self, events: list[Event]) -> None:
+        if self._otel_endpoint is None or not events:
+            return
+        from sidecar.cost.otel import OtelExporter, OtelMissingError
+
+        with self._exporter_lock:
+            try:
+                self._exporter = self._exporter or OtelExporter(self._otel_endpoint, self.prices)
+            except OtelMissingError as error:
+                _log.warning("%s", error)
+                self._otel_endpoint = None
+                return
+        for event in events:
+            self._exporter.export(event)
 
 
 def provider_of(model: str) -> str:

@@ -36,6 +36,8 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
+    unknown: frozenset[Span] = frozenset()
+    """Where there were calls, but none with a known price: there the sum says nothing."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
@@ -57,20 +59,23 @@ def spend_so_far(
 ) -> Spend:
     """What was spent in each of the spans that a cap may limit; the day is local and everyone's."""
     start, end = day_range(local(now or datetime.now(UTC), zone).date(), zone)
-    scopes = {
+    scopes: dict[Span, Scope] = {
         "day": Scope(start_ms=start, end_ms=end),
         "session": Scope(workspace=workspace, session=session),
         "workspace": Scope(workspace=workspace),
     }
+    totals = {span: _total(connection, prices, scope) for span, scope in scopes.items()}
     return Spend(
-        **{span: _total(connection, prices, scope) for span, scope in scopes.items()},
+        **{span: total or Decimal(0) for span, total in totals.items()},
+        unknown=frozenset(span for span, total in totals.items() if total is None),
     )
 
 
 def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> CostVerdict:
     """Compare spend so far plus the estimate with every cap: over a soft one warns, a hard refuses.
 
-    Without a known price only what was spent can be compared, and the verdict says so.
+    An estimate of None is a call without a known price: only what was spent can be compared, and
+    the verdict says so. To judge what was spent alone, give an estimate of 0.
     """
     reasons = [
         reason
@@ -88,9 +93,11 @@ def has_caps(caps: Caps) -> bool:
     return any(cap is not None for _span, *both in _limits(caps) for cap in both)
 
 
-def _total(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal:
-    priced = priced_sums(connection, prices, scope)
-    return sum((one.cost for one in priced if one.cost is not None), Decimal(0))
+def _total(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
+    """USD of the calls with a price; None where there are calls, but none with one."""
+    costs = [priced.cost for priced in priced_sums(connection, prices, scope)]
+    known = [cost for cost in costs if cost is not None]
+    return None if costs and not known else sum(known, Decimal(0))
 
 
 def _limits(caps: Caps) -> tuple[tuple[Span, Decimal | None, Decimal | None], ...]:

@@ -113,13 +113,13 @@ class Ledger:
         *,
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> int:
-        """Keep many events in one transaction, and return how many were new.
+    ) -> list[Event]:
+        """Keep many events in one transaction, and return those that were new.
 
         `also` runs in it too: a reader's offset is stored with the events that it read.
         """
         with self.transaction() as connection:
-            new = sum(not self.record(event, amend=amend).duplicate for event in events)
+            new = [event for event in events if not self.record(event, amend=amend).duplicate]
             if also is not None:
                 also(connection)
         return new

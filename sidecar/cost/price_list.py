@@ -28,21 +28,25 @@ _HOUR_TO_INPUT = 2
 """A cache write for an hour costs twice the input (Anthropic), where the list does not say."""
 
 
-def load_list(stored: Path | None) -> DataSnapshot:
-    """The price list: the one that `update-prices` stored, else the one of the package.
-
-    Importing it takes 0.7 s: call it where nobody waits. A stored list that this version cannot
-    read raises ValueError with what to do.
-    """
+def bundled_list() -> DataSnapshot:
+    """The price list of the package. Importing it takes 0.7 s: call it where nobody waits."""
     from genai_prices.data_snapshot import get_snapshot
 
-    if stored is None or not stored.exists():
-        return get_snapshot()
+    return get_snapshot()
+
+
+def stored_list(file: Path) -> DataSnapshot | None:
+    """The list that `update-prices` stored, if any.
+
+    Raises ValueError, with what to do, for one that this version cannot read.
+    """
     try:
-        return parse_list(stored.read_bytes())
+        return parse_list(file.read_bytes())
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"the price list {stored} cannot be read: delete it, "
+            f"the price list {file} cannot be read: delete it, "
             "or fetch it again with `token-sidecar cost update-prices`"
         ) from error
 

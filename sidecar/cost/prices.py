@@ -31,12 +31,15 @@ class Prices:
         self._snapshot: DataSnapshot | None = None
         self._found: dict[tuple[str, str], Tariff | None] = {}
         self._lock = threading.Lock()
+        self.problem: str | None = None
+        """Why the list that the user fetched is not used; None as long as it is."""
 
     def tariff(self, model: str, provider: str) -> Tariff | None:
         """What the model costs at the provider; None where nobody says.
 
         A `[[price]]` wins over the list: it is what the user says. Loads the price list at first
-        (0.7 s); raises ValueError where an updated list cannot be read.
+        (0.7 s). Where the user's newer list cannot be read, the package's is used and `problem` is
+        set.
         """
         key = (model, provider)
         with self._lock:
@@ -76,10 +79,19 @@ class Prices:
     def _listed(self, model: str, provider: str) -> Tariff | None:
         if provider in LOCAL_PROVIDERS:
             return None
-        from sidecar.cost.price_list import find_tariff, load_list
+        from sidecar.cost.price_list import find_tariff
 
         if self._snapshot is None:
-            self._snapshot = load_list(self._stored_list)
+            self._snapshot = self._load()
         return find_tariff(self._snapshot, model, provider) or find_tariff(
             self._snapshot, parse(model).host_id, provider
         )
+
+    def _load(self) -> DataSnapshot:
+        from sidecar.cost.price_list import bundled_list, stored_list
+
+        try:
+            stored = None if self._stored_list is None else stored_list(self._stored_list)
+        except ValueError as error:
+            self.problem, stored = str(error), None
+        return stored or bundled_list()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from sidecar.config.settings import Caps
@@ -50,7 +51,7 @@ def test_over_the_soft_cap_warns_and_over_the_hard_one_refuses(
     spent: str, estimate: str, verdict: str, kinds: list[str], span: str
 ) -> None:
     caps = Caps(**{f"{span}soft_cap_usd": Decimal(2), f"{span}hard_cap_usd": Decimal(5)})
-    so_far = Spend(**{span.rstrip("_") or "day": Decimal(spent)})
+    so_far = msgspec.structs.replace(Spend(), **{span.rstrip("_") or "day": Decimal(spent)})
     found = judge(caps, so_far, Decimal(estimate), "gpt-5")
     assert found.verdict == verdict
     assert [reason.kind for reason in found.reasons] == kinds
@@ -88,6 +89,17 @@ def test_spend_by_day_session_and_workspace(book: CostBook) -> None:
     assert book.spend("file:///a", "s") == Spend(
         day=Decimal("1.75"), session=Decimal(9), workspace=Decimal("9.5")
     )
+
+
+def test_where_no_price_is_known_nothing_is_said_to_be_spent(book: CostBook) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    call = CostRecordParams(model="house-1", usage=usage, workspace="file:///a", session="s")
+    book.record(call)
+    spend(book, 0.5, "file:///a", "t")
+    found = book.spend("file:///a", "s")
+    assert (found.session, found.workspace) == (Decimal(0), Decimal("0.5"))
+    assert found.unknown == {"session"}
+    assert book.spend("file:///b", "new").unknown == set(), "no calls cost nothing"
 
 
 def test_an_estimate_is_input_and_output_up_to_the_limit(book: CostBook) -> None:

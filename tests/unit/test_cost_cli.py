@@ -255,8 +255,10 @@ def test_a_stored_list_that_cannot_be_read_says_what_to_do(book: CostBook) -> No
     assert book.ledger.path.exists()
     (state_dir() / "prices.json").write_text("{}")
     result = run()
-    assert result.exit_code == 2
-    assert "update-prices" in result.output
+    assert result.exit_code == 0
+    assert "$0.000438" in result.output, "the package's prices are used instead"
+    assert "warning: the price list" in result.stderr
+    assert "update-prices" in result.stderr
 
 
 def test_reported_costs_are_marked(book: CostBook) -> None:

@@ -167,8 +167,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 def test_no_text_and_no_path_leaves(collector: Collector, tmp_path: Path) -> None:
-    exporter = OtelExporter(collector.url, Prices())
-    book = CostBook(tmp_path / "state", after_record=exporter.export)
+    book = CostBook(tmp_path / "state", otel_endpoint=collector.url)
     usage = {"input_tokens": 5, "output_tokens": 1, "note": "PLANTED-SECRET"}
     params = CostRecordParams(
         model="claude-haiku-4-5",
@@ -178,9 +177,9 @@ def test_no_text_and_no_path_leaves(collector: Collector, tmp_path: Path) -> Non
     )
     for _ in range(2):
         book.record(params)
-    exporter.close()
+    book.record_many([EVENT, EVENT])
     book.close()
-    assert len(collector.spans()) == 1, "a duplicate is not exported again"
+    assert len(collector.spans()) == 2, "a duplicate is not exported again"
     sent = b"".join(body for _path, body in collector.bodies)
     assert b"PLANTED-SECRET" not in sent
     assert b"secret-project" not in sent

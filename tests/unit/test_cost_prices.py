@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sidecar.config.settings import Price
 from sidecar.cost.bands import THRESHOLDS
 from sidecar.cost.events import Buckets, Event
-from sidecar.cost.price_list import ListedTariff, load_list, parse_list
+from sidecar.cost.price_list import ListedTariff, bundled_list, parse_list
 from sidecar.cost.prices import Prices
 from sidecar.counting.names import LOCAL_PROVIDERS
 
@@ -546,7 +546,7 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
     """Rollups can only be priced where no threshold cuts a band in two."""
-    for provider in load_list(None).providers:
+    for provider in bundled_list().providers:
         for model in provider.models:
             if model.prices:
                 assert ListedTariff(provider, model).thresholds <= set(THRESHOLDS), model.id
@@ -616,6 +616,7 @@ def test_an_updated_list_is_used_instead(tmp_path: Path) -> None:
     assert Prices((), stored).price(call, "house-1", "house") == Decimal("0.00707")
     assert Prices((), stored).price(call, "gpt-5", "openai") is None
     assert Prices().price(call, "house-1", "house") is None
+    assert Prices((), tmp_path / "none.json").price(Buckets(input=4), "gpt-5", "openai")
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"[1]", b"<html>"])
@@ -624,8 +625,11 @@ def test_what_is_no_price_list(data: bytes, tmp_path: Path) -> None:
         parse_list(data)
     stored = tmp_path / "prices.json"
     stored.write_bytes(data)
-    with pytest.raises(ValueError, match="update-prices"):
-        Prices((), stored).price(Buckets(input=1), "gpt-5", "openai")
+    prices = Prices((), stored)
+    listed = prices.price(Buckets(input=1_000_000), "gpt-5", "openai")
+    assert listed == Decimal("1.25"), "the package's list is used instead"
+    assert prices.problem is not None
+    assert "update-prices" in prices.problem
 
 
 def test_a_price_holds_from_its_day_on() -> None:

@@ -356,10 +356,10 @@ def test_sums_cost_what_their_calls_cost(
 
 def _prices_with_house(folder: Path) -> Prices:
     """The package's list, and one model with a threshold of its own."""
-    from sidecar.cost.price_list import load_list, parse_list
+    from sidecar.cost.price_list import bundled_list, parse_list
 
     prices = Prices()
-    bundled = load_list(None)
+    bundled = bundled_list()
     house = parse_list(json.dumps(HOUSE).encode())
     prices._snapshot = type(bundled)([*bundled.providers, *house.providers], False)
     return prices
