@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,16 @@ from sidecar.workspace.errors import RequestError
 from sidecar.workspace.roots import Roots
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
+from sidecar.workspace.sums import SumCounts
+from sidecar.workspace.verdicts import findings, relative_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sidecar.budget.finding import Finding
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
+    from sidecar.workspace.verdicts import Snapshot
     from sidecar.workspace.workspace import Workspace
 
 DOCUMENT_SECONDS = 0.3
@@ -56,6 +61,8 @@ class Services:
     _tokenizers: dict[Any, Tokenizers] = field(default_factory=dict)
     _endpoints: dict[Any, Endpoints] = field(default_factory=dict)
     _learned: dict[str, DocumentCalibration] = field(default_factory=dict)
+    _sums: SumCounts = field(default_factory=SumCounts)
+    _sums_lock: threading.Lock = field(default_factory=threading.Lock)
     _priced: bool = False
 
     def document(self, uri: str) -> TextDocument:
@@ -217,6 +224,36 @@ class Services:
             return measure
         tokens = learned.predict(measure.tokens)
         return Measure(tokens, "calibrated", measure.tokenizer, learned.error_percent)
+
+    # -- budgets ----------------------------------------------------------------------------
+
+    def buffers(self, workspace: Workspace, taken: Snapshot) -> dict[str, str]:
+        """The other open documents of a workspace by name, where a budget is for several files."""
+        if not any(rule.budget.sum for rule in taken.rules):
+            return {}
+        return {
+            relative_name(workspace, uri): document.text
+            for uri, document in self.documents.items()
+            if self.roots.of_document(uri) is workspace
+        }
+
+    def verdicts(
+        self, taken: Snapshot, workspace: Workspace, buffers: dict[str, str]
+    ) -> list[Finding]:
+        """What budgets say of a snapshot. Blocking: for a worker thread."""
+        tokenizers, together = self.tokenizers(workspace), {}
+        if workspace.path is not None and any(rule.budget.sum for rule in taken.rules):
+            with self._sums_lock:
+                together = self._sums.together(
+                    workspace.rules,
+                    taken.rules,
+                    taken.name,
+                    workspace.path,
+                    buffers,
+                    tokenizers,
+                    taken.model,
+                )
+        return findings(taken, tokenizers, together)
 
     # -- windows ----------------------------------------------------------------------------
 

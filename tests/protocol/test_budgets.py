@@ -211,3 +211,30 @@ async def test_a_client_that_pulls_is_not_pushed_to(bare: Client, tmp_path: Path
     report = await bare.request("textDocument/diagnostic", {"textDocument": {"uri": uri}})
     assert [d["code"] for d in report["items"]] == ["budget-exceeded"]
     assert bare.unread == []
+
+
+async def test_a_budget_for_several_files_together(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(
+        '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 20\n'
+    )
+    (tmp_path / "other.md").write_text("ten words are in this file and it counts\n")
+    (tmp_path / "quiet.md").write_text("<!-- token-budget: ignore -->\n" + "word " * 100)
+    await bare.initialize(
+        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
+    )
+    bare.ignore("status/update")
+    text = "and these are some more words in the open one\n"
+    uri = (tmp_path / "AGENTS.md").as_uri()
+    bare.open(text, uri)
+    told = await bare.take("textDocument/publishDiagnostics")
+    both = truth(text) + truth("ten words are in this file and it counts\n")
+    assert told["diagnostics"][0]["message"] == (
+        f"AGENTS.md and 1 other file together are {both} tokens, "
+        f"{both - 20} over their budget of 20 (gpt-5, exact)"
+    )
+    # The buffer of an open file stands for what is on disk.
+    bare.open("short\n", (tmp_path / "other.md").as_uri())
+    bare.change({"text": text + "\n"}, uri=uri)
+    told = await bare.take("textDocument/publishDiagnostics", lambda p: p["uri"] == uri)
+    assert told["diagnostics"] == []
+    bare.ignore("textDocument/publishDiagnostics")

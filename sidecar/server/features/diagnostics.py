@@ -16,7 +16,7 @@ from sidecar.budget.finding import DOCUMENTATION, Finding
 from sidecar.counting.incremental import Stopped
 from sidecar.server.convert import from_position
 from sidecar.server.errors import log_defect
-from sidecar.workspace.verdicts import Snapshot, findings, snapshot
+from sidecar.workspace.verdicts import Snapshot, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,7 +91,7 @@ class Diagnostics:
         taken = snapshot(document, workspace)
         if taken is None:
             return None, []
-        work = partial(findings, taken, services.tokenizers(workspace))
+        work = partial(services.verdicts, taken, workspace, services.buffers(workspace, taken))
         return taken, await services.counting.run(work)
 
     def _due(self, uri: str) -> None:
