@@ -1,0 +1,115 @@
+"""`check` on a big tree, cold and warm, against repomix's token count of the same tree.
+
+`python -m benchmarks.check [FILES]`: 20,000 files of 10 KB by default, real code cut to size, with
+a .gitignore, budgets, sections and a sum. repomix comes from npm; what it does besides counting
+(its security check, its output file) is switched off or thrown away as far as it lets itself.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.corpus import source_text
+
+REPOMIX = "repomix@1.14.0"
+FILES = 20_000
+MEAN_BYTES = 10_000
+RUNS = 3
+
+CONFIGURATION = """\
+[[budget]]
+files = "*"
+max-tokens = 5600
+warn-at = 1.0
+[[budget]]
+files = "*.md"
+max-tokens = 1000000000
+sum = true
+sections = { "Section 3" = 900 }
+"""
+IGNORED = "*.log\n*.pyc\n__pycache__/\nnode_modules/\n/dist/\nbuild/\n.venv/\n!keep.log\n"
+
+
+def run(files: int = FILES) -> None:
+    """Print the times of one cold run, of warm ones, and of repomix on the same tree."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        size = make_tree(tree, files)
+        peer = _repomix(Path(folder))
+        time.sleep(2.5)  # a file that was only just written is not trusted: let it settle
+        cold, said = _check(Path(folder), tree)
+        warm = min(_check(Path(folder), tree)[0] for _ in range(RUNS))
+        theirs = _seconds([*peer, str(tree)], Path(folder))
+    print(f"\ncheck on {files:,} files, {size / 1e6:.0f} MB, whole process ({said})")
+    print(f"  cold {cold:.2f} s, repomix {theirs:.2f} s: {cold / theirs:.3f} of it")
+    print(f"  warm {warm:.3f} s (best of {RUNS}): 1/{cold / warm:.0f} of cold")
+
+
+def make_tree(tree: Path, files: int) -> int:
+    """Files in 20 x 20 folders; the same tree every time. Gives its size in bytes."""
+    chance = random.Random(1)
+    lines = source_text(8_000_000).split("\n")
+    size = 0
+    for number in range(files):
+        path = tree / f"d{number % 20}" / f"e{number // 20 % 20}" / f"f{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        markdown = number % 4 == 0
+        data = _text(chance, lines, markdown).encode()
+        path.with_suffix(".md" if markdown else ".py").write_bytes(data)
+        size += len(data)
+    (tree / ".gitignore").write_text(IGNORED)
+    (tree / ".token-sidecar.toml").write_text(CONFIGURATION)
+    return size
+
+
+def _text(chance: random.Random, lines: list[str], markdown: bool) -> str:
+    """Consecutive lines, half to one and a half times the mean size."""
+    at = chance.randrange(len(lines) - 5_000)
+    wanted = chance.randrange(MEAN_BYTES // 2, MEAN_BYTES * 3 // 2)
+    made: list[str] = []
+    size = 0
+    while size < wanted:
+        if markdown and len(made) % 60 == 0:
+            made.append(f"## Section {len(made) // 60}")
+        made.append(lines[at])
+        size += len(lines[at]) + 1
+        at = (at + 1) % len(lines)
+    return "\n".join(made)
+
+
+def _check(folder: Path, tree: Path) -> tuple[float, str]:
+    """Seconds of a whole run, and the last line that it prints."""
+    command = [sys.executable, "-P", "-m", "sidecar", "check", str(tree)]
+    env = {**os.environ, "TOKEN_SIDECAR_STATE": str(folder / "state")}
+    start = time.perf_counter()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    took = time.perf_counter() - start
+    assert done.returncode in (0, 1), done.stderr
+    return took, done.stdout.splitlines()[-1]
+
+
+def _repomix(folder: Path) -> list[str]:
+    """repomix, installed, with what it does besides reading and counting switched off."""
+    npm = shutil.which("npm")
+    assert npm, "the peer needs npm"
+    subprocess.run([npm, "init", "-y"], cwd=folder, check=True, capture_output=True)
+    subprocess.run([npm, "install", "--silent", REPOMIX], cwd=folder, check=True)
+    binary = folder / "node_modules" / ".bin" / "repomix"
+    return [str(binary), "--quiet", "--no-security-check", "-o", os.devnull]
+
+
+def _seconds(command: list[str], folder: Path) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    run(*(int(argument) for argument in sys.argv[1:]))
