@@ -37,6 +37,9 @@ _DECIDED = re.compile(
 _FAILED = re.compile(
     r"error|exception|traceback|\bfail|fatal|denied|not found|cannot", re.IGNORECASE
 )
+_FINE = re.compile(
+    r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|exceptions?|fail\w*)", re.IGNORECASE
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -99,7 +102,7 @@ def _outcome(text: str, failed: bool) -> str:
     lines = [line for line in lines if line]
     if not lines:
         return "failed" if failed else "no output"
-    telling = next((line for line in lines if _FAILED.search(line)), None)
+    telling = next((line for line in lines if _FAILED.search(_FINE.sub("", line))), None)
     if failed or telling:
         return f"failed: {_short(telling or lines[-1])}"
     return f"ok: {_short(lines[-1])}"

@@ -359,6 +359,20 @@ class TestSummary:
     def test_nothing_to_prune_nothing_to_tell(self) -> None:
         assert self.long().make(10**6, summarize=True).summary is None
 
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ("12 passed, 0 failed", "ok: 12 passed, 0 failed"),
+            ("no errors found", "ok: no errors found"),
+            ("0 errors\n1 test failed\n", "failed: 1 test failed"),
+            (" \n", "no output"),
+            ("Permission denied", "failed: Permission denied"),
+        ],
+    )
+    def test_how_a_tool_ended(self, text: str, told: str) -> None:
+        turns = [calls("a", name="t"), output("a", text)]
+        assert summarise(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t: {told}"
+
     def test_what_tools_gave(self) -> None:
         turns = [
             calls("a", name="build"),
