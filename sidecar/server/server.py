@@ -12,6 +12,8 @@ from sidecar import __version__
 from sidecar.server.features import (
     capabilities,
     code_actions,
+    code_lens,
+    commands,
     configuration,
     context,
     cost,
@@ -20,6 +22,7 @@ from sidecar.server.features import (
     documents,
     hover,
     inlay_hints,
+    symbols,
     workspaces,
 )
 from sidecar.server.features.configuration import Configuration
@@ -41,6 +44,9 @@ FEATURES = (
     context,
     cost,
     capabilities,
+    code_lens,
+    symbols,
+    commands,
 )
 
 

@@ -132,10 +132,12 @@ class ConversationRoom:
     def _budget_message(self, session: Session, usage: ContextUsage) -> str:
         if not usage.over or usage.tokens is None:
             return budget_message(usage)
-        others = fitting(
-            self.alternatives(session), usage.tokens, session.model, usage.reserve or 0
-        )
-        return budget_message(usage, others, heaviest_tools(session))
+        return budget_message(usage, self.offers(session, usage), heaviest_tools(session))
+
+    def offers(self, session: Session, usage: ContextUsage) -> list[Alternative]:
+        """The models whose window would hold the conversation, the smallest first."""
+        models = self.alternatives(session)
+        return fitting(models, usage.tokens or 0, session.model, usage.reserve or 0)
 
     def alternatives(self, session: Session) -> list[Alternative]:
         """Models that could be switched to: of the same provider, or on the user's endpoints."""

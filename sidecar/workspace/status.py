@@ -9,6 +9,8 @@ import msgspec
 from sidecar.counting.count import Count, Method
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sidecar.context.results import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
@@ -119,6 +121,19 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> 
     if count.input_cost_usd is not None:
         rows.append(("As input", f"${count.input_cost_usd:.6f}"))
     return _table(rows)
+
+
+def comparison(title: str, counts: Sequence[Count]) -> str:
+    """One text counted for several models: tokens, percent of the window, price as input."""
+    head = f"**{title}**\n\n| model | tokens | of window | as input | |\n|---|---:|---:|---:|---|"
+    rows = [
+        f"| {count.model} | {tokens_text(count.tokens, count.method).removesuffix(' tokens')} "
+        f"| {'' if count.percent is None else f'{count.percent}%'} "
+        f"| {'' if count.input_cost_usd is None else f'${count.input_cost_usd:.6f}'} "
+        f"| {count.method} |"
+        for count in counts
+    ]
+    return "\n".join([head, *rows])
 
 
 def _method_text(count: Count) -> str:

@@ -29,6 +29,8 @@ class Talk:
     shown: ContextUsage | None = None
     severity: Severity = "ok"
     restored: bool = False
+    remembered: str | None = None
+    """What the person wants done about a full context without being asked again."""
 
     @property
     def current_model(self) -> str | None:

@@ -58,3 +58,57 @@ async def test_hover_on_the_first_line_only(client: Client) -> None:
     assert "gpt-5 (o200k_base)" in shown["contents"]["value"]
     where["position"]["line"] = 3
     assert await client.request("textDocument/hover", where) is None
+
+
+async def test_hover_on_a_heading_compares_models(client: Client) -> None:
+    client.ignore("status/update")
+    client.open(PLAN)
+    where = {"textDocument": {"uri": URI}, "position": {"line": 4, "character": 0}}
+    shown = await client.request("textDocument/hover", where)
+    steps = PLAN[PLAN.index("## Steps") : PLAN.index("## Later")]
+    assert f"| gpt-5 | {truth(steps)} |" in shown["contents"]["value"]
+    assert f"| gpt-4 | {truth(steps, 'cl100k_base')} |" in shown["contents"]["value"]
+    assert "| claude-sonnet-4-5 | ~" in shown["contents"]["value"]
+
+
+async def test_symbols_are_a_tree_of_sections_with_tokens(client: Client) -> None:
+    client.ignore("status/update")
+    client.open(PLAN)
+    (plan,) = await client.request("textDocument/documentSymbol", {"textDocument": {"uri": URI}})
+    assert (plan["name"], plan["detail"]) == ("Plan", f"{truth(PLAN)} tokens")
+    assert [child["name"] for child in plan["children"]] == ["Steps", "Later"]
+
+
+async def test_lenses_only_where_they_are_switched_on(bare: Client) -> None:
+    await bare.initialize(initializationOptions={"tokenSidecar": {"codeLens": True}})
+    bare.ignore("status/update")
+    bare.open(PLAN)
+    lenses = await bare.request("textDocument/codeLens", {"textDocument": {"uri": URI}})
+    assert [lens["range"]["start"]["line"] for lens in lenses] == [0, 4, 8]
+    assert lenses[0]["command"]["title"] == f"{truth(PLAN)} tokens"
+
+
+async def test_the_heaviest_sections_on_command(client: Client) -> None:
+    client.ignore("status/update")
+    client.open(PLAN)
+    found = await client.request(
+        "workspace/executeCommand",
+        {"command": "tokenSidecar.server.heaviestSections", "arguments": [URI]},
+    )
+    assert found[0]["title"] == "Plan"
+    told = await client.take("window/showMessage")
+    assert "Steps (line 5)" in told["message"]
+
+
+async def test_a_full_context_is_resolved_as_the_person_chooses(client: Client) -> None:
+    client.ignore("status/update", "context/warning")
+    turns = [{"role": "user", "content": "word " * 100}] * 10
+    before = await client.request("context/set", {"limit": 1_000, "model": "gpt-4o"})
+    before = await client.request("context/append", {"turns": turns})
+    client.answer("window/showMessageRequest", lambda _: {"title": "Prune"})
+    chosen = await client.request(
+        "workspace/executeCommand", {"command": "tokenSidecar.server.resolveFullContext"}
+    )
+    after = await client.request("context/usage")
+    assert chosen == "Prune"
+    assert after["tokens"] <= after["usable"] < before["tokens"]

@@ -55,6 +55,14 @@ class Diagnostics:
         loop = asyncio.get_running_loop()
         self._timers[uri] = loop.call_later(DEBOUNCE_SECONDS, self._due, uri)
 
+    def edited(self, uri: str) -> None:
+        """A document was edited: it is due, and so are those that share a budget with it."""
+        self.changed(uri)
+        workspace = self._services.roots.of_document(uri)
+        if workspace.rules and workspace.rules.sums:
+            for other in self._services.documents:
+                self.changed(other)
+
     def all_changed(self) -> None:
         """Settings changed: every document is due, and so are the mistakes in them."""
         for uri in self._services.documents:

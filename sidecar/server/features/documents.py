@@ -25,7 +25,7 @@ def register(server: SidecarServer) -> None:
             item.uri, item.text, item.version, services.encoding, str(item.language_id)
         )
         status.opened(item.uri)
-        diagnostics.changed(item.uri)
+        diagnostics.edited(item.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(params: types.DidChangeTextDocumentParams) -> None:
@@ -40,7 +40,7 @@ def register(server: SidecarServer) -> None:
         finally:
             document.version = params.text_document.version
             status.changed(uri)
-            diagnostics.changed(uri)
+            diagnostics.edited(uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: types.DidCloseTextDocumentParams) -> None:

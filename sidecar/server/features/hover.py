@@ -1,4 +1,4 @@
-"""Hover: the document's count on its first line."""
+"""Hover: the document's count on its first line, a section's on its heading, several models'."""
 
 from __future__ import annotations
 
@@ -6,23 +6,48 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.workspace.status import document_status
+from sidecar.server.features.parts import parts_of
+from sidecar.workspace.status import comparison, document_status
 
 if TYPE_CHECKING:
+    from sidecar.counting.count import Count
     from sidecar.server.server import SidecarServer
+
+COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
+"""What a part is compared for, beside the workspace's own model: one for each maker's family."""
 
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
-    services = server.services
 
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     async def hover(params: types.HoverParams) -> types.Hover | None:
-        await services.configured.wait()
-        document = services.document(params.text_document.uri)
-        if params.position.line != 0:
+        uri, line = params.text_document.uri, params.position.line
+        text = await _section(server, uri, line)
+        if line == 0:
+            text = "\n\n".join(part for part in (await _document(server, uri), text) if part)
+        if not text:
             return None
-        workspace = services.roots.of_document(document.uri)
-        counted = await services.count_document(document, None, workspace)
-        text = document_status(counted.count, None).tooltip
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text))
+
+
+async def _document(server: SidecarServer, uri: str) -> str:
+    services = server.services
+    await services.configured.wait()
+    document, workspace = services.document(uri), services.roots.of_document(uri)
+    counted = await services.count_document(document, None, workspace)
+    return document_status(counted.count, None).tooltip
+
+
+async def _section(server: SidecarServer, uri: str, line: int) -> str:
+    """The part whose first line this is, for several models; "" on any other line."""
+    services = server.services
+    parts = await parts_of(server, uri)
+    here = next((one.part for one in parts if one.part.start_line == line), None)
+    if here is None:
+        return ""
+    document, workspace = services.document(uri), services.roots.of_document(uri)
+    text = document.text[here.start : here.end]
+    models = dict.fromkeys((workspace.model, *COMPARED))
+    counts: list[Count] = [await services.count_text(text, model, workspace) for model in models]
+    return comparison(here.title, counts)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
 from sidecar.server.convert import from_position
+from sidecar.server.features.parts import parts_of
 from sidecar.text.positions import Position
-from sidecar.workspace.parts import CountedPart, counted_parts
 from sidecar.workspace.status import tokens_text
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
+    from sidecar.workspace.parts import CountedPart
 
 _LINE_END = 2**31 - 1  # LSP: a character past the end of a line stands for its end
 
@@ -34,11 +34,7 @@ def register(server: SidecarServer) -> None:
         if not workspace.settings.inlay_hints:
             return []
         tokenizer = services.tokenizers(workspace).for_model(workspace.model)
-        version = document.version
-        work = partial(counted_parts, document.text, document.uri, document.language_id, tokenizer)
-        parts = await services.counting.run(work)
-        if document.version != version:
-            return []  # edited meanwhile: the client asks again
+        parts = await parts_of(server, document.uri)
         first, last = params.range.start.line, params.range.end.line
         shown = [part for part in parts if first <= _last_line(document, part) <= last]
         return list(_hints(document, shown, tokenizer.method))

@@ -1,0 +1,39 @@
+"""Code lenses: a count above each section, fence or top-level block. Off by default."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from sidecar.server.features.parts import parts_of
+from sidecar.workspace.status import tokens_text
+
+if TYPE_CHECKING:
+    from sidecar.server.server import SidecarServer
+
+
+def register(server: SidecarServer) -> None:
+    """Register the handlers."""
+    services = server.services
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_LENS, types.CodeLensOptions(resolve_provider=False))
+    async def code_lens(params: types.CodeLensParams) -> list[types.CodeLens]:
+        await services.configured.wait()
+        uri = params.text_document.uri
+        workspace = services.roots.of_document(uri)
+        if not workspace.settings.code_lens:
+            return []
+        tokenizer = services.tokenizers(workspace).for_model(workspace.model)
+        return [
+            types.CodeLens(
+                range=_line(counted.part.start_line),
+                # A lens shows a command's title; without a command it does nothing when clicked.
+                command=types.Command(tokens_text(counted.tokens, tokenizer.method), ""),
+            )
+            for counted in await parts_of(server, uri)
+        ]
+
+
+def _line(line: int) -> types.Range:
+    return types.Range(types.Position(line, 0), types.Position(line, 0))

@@ -1,0 +1,72 @@
+"""Document symbols: the sections with their tokens, as a tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from sidecar.server.convert import from_position
+from sidecar.server.features.parts import parts_of
+from sidecar.text.positions import Position
+from sidecar.workspace.status import tokens_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.counting.count import Method
+    from sidecar.server.server import SidecarServer
+    from sidecar.text.document import TextDocument
+    from sidecar.workspace.parts import CountedPart
+
+
+def register(server: SidecarServer) -> None:
+    """Register the handlers."""
+    services = server.services
+
+    # The label tells these from a language server's own symbols.
+    options = types.DocumentSymbolOptions(label="Tokens")
+
+    @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, options)
+    async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+        uri = params.text_document.uri
+        parts = await parts_of(server, uri)
+        document, workspace = services.document(uri), services.roots.of_document(uri)
+        method = services.tokenizers(workspace).for_model(workspace.model).method
+        return tree(document, parts, method)
+
+
+def tree(
+    document: TextDocument, parts: Sequence[CountedPart], method: Method
+) -> list[types.DocumentSymbol]:
+    """Nested by lines: a part inside another is its child."""
+    roots: list[types.DocumentSymbol] = []
+    above: list[tuple[int, types.DocumentSymbol]] = []
+    for counted in parts:
+        part = counted.part
+        while above and part.start_line >= above[-1][0]:
+            above.pop()
+        symbol = _symbol(document, counted, method)
+        siblings = roots
+        if above:
+            parent = above[-1][1]
+            siblings = list(parent.children or [])
+            parent.children = siblings
+        siblings.append(symbol)
+        above.append((part.end_line, symbol))
+    return roots
+
+
+def _symbol(document: TextDocument, counted: CountedPart, method: Method) -> types.DocumentSymbol:
+    part = counted.part
+    start = types.Position(part.start_line, 0)
+    end = from_position(document.position_at(part.end))
+    heading = document.position_at(document.offset_at(Position(part.start_line, 2**31 - 1)))
+    return types.DocumentSymbol(
+        name=part.title or f"line {part.start_line + 1}",
+        kind=types.SymbolKind.String,
+        range=types.Range(start, end),
+        selection_range=types.Range(start, from_position(heading)),
+        detail=tokens_text(counted.tokens, method),
+        children=[],
+    )
