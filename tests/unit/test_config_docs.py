@@ -1,0 +1,78 @@
+"""The reference of the configuration names every key with its default, and its examples hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from sidecar.budget.presets import PRESETS
+from sidecar.config.load import load
+from sidecar.config.settings import TRUSTED, Settings, Table
+
+ROOT = Path(__file__).parent.parent.parent
+REFERENCE = (ROOT / "docs/reference/configuration.md").read_text()
+PAGES = [ROOT / "docs/reference/configuration.md", ROOT / "docs/how-to/budgets.md"]
+EXAMPLES = [
+    (page.name, example)
+    for page in PAGES
+    for example in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+]
+
+
+def keys(kind: type[Table], prefix: str = "") -> list[tuple[str, str, object]]:
+    """Heading, key and default of everything that can be written."""
+    found: list[tuple[str, str, object]] = []
+    for field in msgspec.structs.fields(kind):
+        name = f"{prefix}{field.encode_name}"
+        entry = (get_args(field.type) or [None])[0]
+        if isinstance(field.type, type) and issubclass(field.type, Table):
+            found += keys(field.type, f"{name}.")
+        elif isinstance(entry, type) and issubclass(entry, Table):
+            found.append(("", name, None))
+            found += [(f"`[[{name}]]`", key, default) for _, key, default in keys(entry)]
+        else:
+            found.append(("", name, None if field.required else field.default))
+    return found
+
+
+def written(default: object) -> str:
+    """A default as the table has it: nothing where it is not set."""
+    if default in (None, msgspec.NODEFAULT) or default == () or default == {}:
+        return ""
+    value: Any = list(default) if isinstance(default, tuple) else default
+    return f"`{json.dumps(value)}`"
+
+
+@pytest.mark.parametrize(("heading", "key", "default"), keys(Settings))
+def test_every_key_is_there_with_its_default(heading: str, key: str, default: object) -> None:
+    part = REFERENCE.split(f"### {heading}\n" if heading else "## Keys\n")[1].split("\n##")[0]
+    first_cell = re.compile(rf"\|[^|]*`{re.escape(key)}`[^|]*\|")
+    (row,) = [line for line in part.splitlines() if first_cell.match(line)]
+    cell = row.split("|")[2].strip()
+    assert cell.replace("required", "") == written(default)
+
+
+def test_every_trusted_key_is_named() -> None:
+    paragraph = REFERENCE.split("**Trusted keys.**")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", paragraph)) == TRUSTED
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_examples_have_no_mistakes(page: str, example: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(example)
+    loaded = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "config.toml")})
+    assert loaded.problems == ()
+    assert loaded.settings != Settings()
+
+
+def test_presets_are_as_documented() -> None:
+    table = REFERENCE.split("## Presets")[1]
+    for preset in PRESETS:
+        name = preset.files[0].removeprefix("**/").replace("rules/**", "rules/*")
+        (row,) = [line for line in table.splitlines() if f"`{name}`" in line]
+        assert f"| {preset.max_tokens:,} |" in row
