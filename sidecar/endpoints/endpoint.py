@@ -17,7 +17,7 @@ from sidecar.endpoints.clouds.base import bearer
 from sidecar.endpoints.clouds.table import find_cloud
 from sidecar.endpoints.http import Connection
 from sidecar.endpoints.names import matches
-from sidecar.endpoints.outcome import Capability, EndpointCount, Fault, Status
+from sidecar.endpoints.outcome import Capability, EndpointCount, Fault, Status, TooSlow
 from sidecar.endpoints.probe import Ability, Binding, list_models, probe, probe_cloud
 from sidecar.endpoints.servers import lmstudio
 from sidecar.endpoints.servers.base import ReadTokens, Request, Server, refuse_unless_ok
@@ -34,6 +34,8 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
 LIFETIMES: Mapping[Status, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
 """How long an outcome stands, in seconds; what is not here stands for the session."""
 
+BIG_BYTES = 128 * 1024
+"""A request larger than this that runs out of time tells nothing of the server."""
 _INLINE_CHARACTERS = 16_384
 _SPECIAL = re.compile(
     r"<\|[^|\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
@@ -308,7 +310,9 @@ def _after(binding: Binding, model: str, fault: Fault) -> Binding:
 
 
 def _is_of_this_request(fault: Fault) -> bool:
-    """Whether the next request may fare better: what was sent was wrong, not the server."""
+    """Whether the next request may fare better: what was sent was wrong or big, not the server."""
+    if isinstance(fault, TooSlow):
+        return fault.sent > BIG_BYTES
     return fault.kind == "unsupported" and "HTTP 4" in fault.reason
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar.endpoints.address import shown
-from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.outcome import Fault, TooSlow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +80,7 @@ class Connection:
                     return await self._send(client, method, path, content)
             except TimeoutError:
                 reason = f"{shown(self.root)} did not answer within {REQUEST_SECONDS:g} s"
-                raise Fault("unreachable", reason) from None
+                raise TooSlow(reason, len(content or b"")) from None
 
     async def _send(
         self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None

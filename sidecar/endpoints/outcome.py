@@ -59,3 +59,12 @@ class Fault(Exception):  # noqa: N818 - it never leaves this room: there it is a
         super().__init__(reason)
         self.kind: Status = kind
         self.reason = reason
+
+
+class TooSlow(Fault):
+    """A request ran out of its time."""
+
+    def __init__(self, reason: str, sent: int) -> None:
+        super().__init__("unreachable", reason)
+        self.sent = sent
+        """Bytes of the request's body: what is big may be slow at a server that is well."""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_CHARACTERS = 65_536
 """A text up to this size is one request that takes tens of milliseconds: fit for typing."""
-LARGEST_CHARACTERS = 1_000_000
+LARGEST_CHARACTERS = 500_000
 """A text above this size is never sent."""
 DEFAULT_SECONDS = 2.0
 

@@ -158,6 +158,22 @@ async def test_a_caller_in_a_hurry_gets_a_miss_and_the_fault_is_found_out_all_th
         await endpoints.aclose()
 
 
+async def test_a_big_text_that_is_slow_does_not_spoil_the_endpoint(
+    short_times: Callable[[str], None],
+) -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        tokenize, server.routes["POST", "/tokenize"] = server.routes["POST", "/tokenize"], hang
+        short_times("hangs")
+        miss = await endpoints.count_text("tiny", "hello " * 40_000, 4.0)
+        assert isinstance(miss, Miss)
+        assert miss.kind == "unreachable"
+        server.routes["POST", "/tokenize"] = tokenize
+        assert isinstance(await endpoints.count_text("tiny", "hello world", 4.0), EndpointCount)
+        await endpoints.aclose()
+
+
 async def test_a_redirect_is_never_followed() -> None:
     async with llamacpp() as other, llamacpp() as server:
         for route in list(server.routes):
