@@ -10,10 +10,14 @@ from sidecar import __version__
 
 # Help for the overview stands here, so that `--help` imports no verb.
 VERBS: dict[str, str] = {
+    "check": "Hold files to their token budgets, for people and for CI.",
+    "cost": "What calls have cost, by model, day, session, workspace or agent.",
     "count": "Count the tokens of files, folders or standard input.",
     "doctor": "Show engines, configuration and what is missing.",
+    "fit": "Shorten a text to a number of tokens.",
     "schema": "Print the JSON Schema of the custom messages.",
     "serve": "Run the language server on standard input and output.",
+    "usage": "How full the context of a workspace's kept session is.",
 }
 
 

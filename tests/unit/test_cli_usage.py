@@ -1,0 +1,39 @@
+"""`token-sidecar usage`: the kept session of a workspace, by its counts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from click.testing import CliRunner
+
+from sidecar.cli import main
+from sidecar.context.persist import save
+from sidecar.context.session import Session
+from sidecar.context.turns import Turn
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.workspace.model_counter import ModelCounter
+from sidecar.workspace.state import State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
+    counter = ModelCounter("gpt-4o", Tokenizers().for_model("gpt-4o"))
+    session = Session("chat", counter)
+    session.append([Turn(role="user", content="SECRET words")])
+    state = State()
+    state.save_sessions(tmp_path.as_uri(), [save(session)])
+    done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--json"])
+    usage = json.loads(done.output)
+    assert usage["tokens"] == session.total().tokens()
+    assert (usage["session"]["id"], usage["limit"]) == ("chat", 128_000)
+    kept = b"".join(path.read_bytes() for path in state.folder.rglob("*.jsonl"))
+    assert b"SECRET" not in kept
+
+
+def test_says_so_when_nothing_was_kept(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "No session was kept here" in done.output
