@@ -15,7 +15,7 @@ from cachetools import TLRUCache
 from sidecar.endpoints import address, plausible
 from sidecar.endpoints.clouds.base import bearer
 from sidecar.endpoints.clouds.table import find_cloud
-from sidecar.endpoints.http import Connection
+from sidecar.endpoints.http import Connection, hurry
 from sidecar.endpoints.names import matches
 from sidecar.endpoints.outcome import Capability, EndpointCount, Fault, Status, TooSlow
 from sidecar.endpoints.probe import Ability, Binding, list_models, probe, probe_cloud
@@ -160,11 +160,8 @@ class DeclaredEndpoint:
             return self._remember(model, Binding.failed(model, self._no_key))
         try:
             await self._connection.open()
-            async with asyncio.timeout(PROBE_SECONDS):
-                binding = await self._probed(model)
-        except TimeoutError:
-            reason = f"{self.root} did not answer within {PROBE_SECONDS:g} s"
-            binding = Binding.failed(model, Fault("unreachable", reason))
+            hurry(PROBE_SECONDS)
+            binding = await self._probed(model)
         except Fault as fault:
             binding = Binding.failed(model, fault)
         except Exception as error:

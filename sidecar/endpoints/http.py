@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import math
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,23 @@ REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
 _IDLE_SECONDS = 4.0  # below the 5 s after which llama.cpp and uvicorn close an idle connection
 _INLINE_BYTES = 64 * 1024  # JSON up to this size is read and written on the event loop
+
+
+_until: ContextVar[float] = ContextVar("until", default=math.inf)
+
+
+def hurry(seconds: float) -> None:
+    """All requests of the running task together have so many seconds from now on.
+
+    Each request looks at the time that is left, and nothing else ends one: a request that two
+    time-outs cancel at once would leave its socket open.
+    """
+    _until.set(asyncio.get_running_loop().time() + seconds)
+
+
+def time_left() -> float:
+    """The seconds that `hurry` has left; without end where it was not called."""
+    return _until.get() - asyncio.get_running_loop().time()
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,7 @@ class Connection:
         async with self._turn:
             client = await self.open()
             try:
-                async with asyncio.timeout(REQUEST_SECONDS):
+                async with asyncio.timeout(min(REQUEST_SECONDS, time_left())):
                     return await self._send(client, method, path, content)
             except TimeoutError:
                 reason = f"{shown(self.root)} did not answer within {REQUEST_SECONDS:g} s"

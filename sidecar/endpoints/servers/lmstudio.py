@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from sidecar.endpoints.http import time_left
 from sidecar.endpoints.names import same_model
 from sidecar.endpoints.outcome import Fault
 from sidecar.endpoints.servers.base import Listed, Server, decode, positive, whole
@@ -64,7 +65,7 @@ class SdkCounter:
     async def count(self, model: str, text: str) -> int:
         """Tokens in `text`. Raises Fault."""
         try:
-            async with asyncio.timeout(SDK_SECONDS):
+            async with asyncio.timeout(min(SDK_SECONDS, time_left())):
                 handle = await self._loaded(model)
                 return whole(await handle.count_tokens(text))
         except Fault:
