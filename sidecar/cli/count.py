@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.workspace.files import STDIN, File, Skipped, find, read
 from sidecar.counting.incremental import count_text
+from sidecar.workspace.files import STDIN, File, Skipped, find, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +21,8 @@ BULK_BYTES = 16_000_000
 """From here on an engine pays that takes 0.4 s to load and then counts several times faster."""
 LONG_WORK = 8_000_000
 """Bytes from which on a terminal is shown how far the work has come."""
+
+BATCH, BATCH_BYTES = 64, 1_000_000
 
 
 class Counted(NamedTuple):
@@ -96,7 +98,19 @@ def _count_all(files: Sequence[File], tokenizer: Tokenizer) -> Iterator[Counted 
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor() as pool:  # reading goes on while others count
-        yield from pool.map(one, files)
+        for batch in pool.map(lambda batch: list(map(one, batch)), _batches(files)):
+            yield from batch
+
+
+def _batches(files: Sequence[File]) -> Iterator[list[File]]:
+    """Files in handfuls: handing over one at a time costs more than counting a small one."""
+    batch: list[File] = []
+    for file in files:
+        batch.append(file)
+        if len(batch) == BATCH or sum(one.size for one in batch) > BATCH_BYTES:
+            yield batch
+            batch = []
+    yield batch
 
 
 def _with_progress(
