@@ -130,6 +130,7 @@ class _Evaluation:
             scope_end=scope.end,
             allowance=allowance,
             files=other.files,
+            truncation=(rule and rule.budget.truncation) or "start",
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from sidecar.config.settings import Truncation
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     allowance: int
     files: int = 1
     """How many files the budget is for together."""
+    truncation: Truncation = "start"
+    """What the rule wants kept where the text is cut to fit."""
 
 
 def severity_of(tokens: int, budget: int, warn_at: float) -> Severity | None:

@@ -58,17 +58,18 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     new_file: str | None = None
 
 
-def fit_fixes(
-    text: str, finding: Finding, tokenizer: Tokenizer, preferred: Mode = "start"
-) -> Iterator[Fix]:
-    """`Fit to budget: keep the start` and its variants; none while the budget is only near."""
+def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
+    """`Fit to budget: keep the start` and its variants; none while the budget is only near.
+
+    The preferred one is what the rule's `truncation` says.
+    """
     if finding.over == 0:
         return
     for mode, words in MODES.items():
         edit = fit_edit(text, finding, tokenizer, mode)
         if edit is not None:
             title = f"Fit to budget: {words}"
-            yield Fix(kind="fit", title=title, edits=(edit,), preferred=mode == preferred)
+            yield Fix(kind="fit", title=title, edits=(edit,), preferred=mode == finding.truncation)
 
 
 def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from sidecar.cli.checking.folders import Folders
     from sidecar.cli.checking.report import Report, Target
-    from sidecar.workspace.files import Skipped
     from sidecar.config.options import Problem
+    from sidecar.workspace.files import Skipped
 
 STDIN = "-"
 EXCEEDED = 1
@@ -107,8 +107,8 @@ def _root_report(
     from sidecar.cli.checking.folders import Folders
     from sidecar.cli.checking.report import Report, Target
     from sidecar.cli.checking.run import Checker
-    from sidecar.workspace.files import Skipped
     from sidecar.config.load import load
+    from sidecar.workspace.files import Skipped
 
     loaded = load(root)
     memory = recall(root) if remembering else Memory()

@@ -61,7 +61,7 @@ def applied(text: str, fix: Fix) -> str:
 
 BUDGETS = {
     "file": (SECTIONS, Budget(files=("*.md",), max_tokens=300)),
-    "section": (SECTIONS, Budget(files=("*.md",), sections={"Long": 120})),
+    "section": (SECTIONS, Budget(files=("*.md",), sections={"Long": 120}, truncation="end")),
     "setext section": (SECTIONS, Budget(files=("*.md",), sections={"Setext heading": 60})),
     "region": (REGION, None),
 }
@@ -73,13 +73,14 @@ def test_fitting_brings_it_under_and_leaves_the_rest(name: str, newline: str) ->
     text, budget = BUDGETS[name]
     text = text.replace("\n", newline)
     (finding,) = find(text, budget)
-    fixes = list(fit_fixes(text, finding, TOKENIZER, "middle"))
+    fixes = list(fit_fixes(text, finding, TOKENIZER))
     assert [fix.title for fix in fixes] == [
         "Fit to budget: keep the start",
         "Fit to budget: keep both ends",
         "Fit to budget: keep the end",
     ]
-    assert [fix.preferred for fix in fixes] == [False, True, False]
+    wanted = "end" if name == "section" else "start"
+    assert [fix.preferred for fix in fixes] == [wanted == "start", False, wanted == "end"]
     for fix in fixes:
         after = applied(text, fix)
         assert [left.over for left in find(after, budget)] in ([], [0])

@@ -14,8 +14,8 @@ from sidecar.budget.evaluate import evaluate
 from sidecar.cli.checking.cache import Entry, Noted, digest_of, stamp_of
 from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
 from sidecar.cli.checking.ways import Ways
-from sidecar.workspace.files import Skipped, decode
 from sidecar.text.outline_marks import WORD, ignores_file
+from sidecar.workspace.files import Skipped, decode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

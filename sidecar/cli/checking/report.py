@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.budget.finding import Code, Severity
-from sidecar.workspace.files import Skipped
 from sidecar.counting.count import Method
+from sidecar.workspace.files import Skipped
 
 if TYPE_CHECKING:
     from sidecar.cli.checking.cache import Entry
