@@ -1,4 +1,4 @@
-"""The files below a folder, as `sidecar.workspace.files` has them, with unchanged folders remembered.
+"""The files below a folder, as `workspace.files` has them, with unchanged folders remembered.
 
 A folder's own time changes when a name in it comes or goes. So where neither that nor a .gitignore
 which holds for it has changed, the names are those that it had.
