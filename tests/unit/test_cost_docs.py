@@ -1,0 +1,89 @@
+"""The examples of the cost pages, run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli.cost import cost
+from sidecar.config.load import load
+from sidecar.config.paths import config_file, state_dir
+from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "reference" / "cost.md").read_text(encoding="utf-8")
+HOW_TO = (DOCS / "how-to" / "cost-reports.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```json (request (?P<method>\S+)|result)\n(?P<body>.*?)^```", re.M | re.S)
+TOML = re.compile(r"^```toml\n(.*?)^```", re.M | re.S)
+CONSOLE = re.compile(r"^\$ token-sidecar cost ?(.*)$", re.M)
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The examples are read in this time zone."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_examples_give_what_the_page_says(tmp_path: Path) -> None:
+    book, answer, compared = CostBook(tmp_path / "state"), None, 0
+    for block in BLOCK.finditer(REFERENCE):
+        body: Any = json.loads(block["body"])
+        if block["method"] == "cost/record":
+            answer = msgspec.to_builtins(book.record(msgspec.convert(body, CostRecordParams)))
+        elif block["method"] == "cost/detail":
+            answer = msgspec.to_builtins(book.detail(msgspec.convert(body, CostDetailParams)))
+        else:
+            assert answer is not None
+            assert {key: answer[key] for key in body} == body
+            compared += 1
+    book.close()
+    assert compared == 3
+
+
+def test_the_report_is_printed_as_the_page_shows_it() -> None:
+    book = CostBook(state_dir())
+    sonnet = {"input_tokens": 2350, "cache_read_input_tokens": 48_000, "output_tokens": 758}
+    for _ in range(12):
+        book.record(
+            CostRecordParams(model="claude-sonnet-4-5", usage=sonnet, estimated_tokens=43_000)
+        )
+    local = {"tokens_evaluated": 4130, "tokens_predicted": 300}
+    for _ in range(3):
+        book.record(CostRecordParams(model="qwen3-8b", provider="llamacpp", usage=local))
+    book.close()
+    assert f"$ token-sidecar cost\n{CliRunner().invoke(cost).output}```" in HOW_TO
+
+
+@pytest.mark.parametrize("toml", TOML.findall(REFERENCE + HOW_TO))
+def test_the_configurations_are_valid(toml: str) -> None:
+    config_file().write_text(toml)
+    assert tomllib.loads(toml)
+    assert load(None).problems == ()
+
+
+@pytest.mark.parametrize("line", CONSOLE.findall(HOW_TO))
+def test_the_commands_are_understood(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "update-prices" in line:
+        line += " --url http://127.0.0.1:9/"  # no test asks the internet
+    arguments = line.partition("|")[0].partition(">")[0].split()
+    result = CliRunner().invoke(cost, arguments)
+    assert result.exit_code == (2 if "update-prices" in line else 0), result.output
+    assert "Usage:" not in result.output
