@@ -27,6 +27,7 @@ from sidecar.server.features import (
 )
 from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.diagnostics import Diagnostics
+from sidecar.server.features.following import Following
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.protocol import SidecarProtocol
@@ -67,6 +68,7 @@ class SidecarServer(LanguageServer):
         )
         self.status = StatusBoard(self)
         self.diagnostics = Diagnostics(self)
+        self.following = Following(self)
         self.configuration = Configuration(self)
 
     def report_server_error(self, error: Exception, source: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from sidecar.endpoints.reply import Reply
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -93,9 +96,20 @@ class ConversationRoom:
 
     def learn(self, session: Session, anchored: Anchored) -> None:
         """Teach the calibration what a reported number told."""
-        if anchored.sample is not None:
-            self.calibration(session).learn(anchored.sample.estimated, anchored.sample.reported)
-            self.services.state.calibrations_changed()
+        sample = anchored.sample
+        if sample is None:
+            return
+        calibration = self.calibration(session)
+        calibration.learn(sample.estimated, sample.reported)
+        self.services.state.calibrations_changed()
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug(
+                "conversation: %d characters, estimated %d, real %d, factor %.3f",
+                sum(len(str(message.get("content") or "")) for message in chat_of(session)),
+                sample.estimated,
+                sample.reported,
+                calibration.factor,
+            )
 
     def limit(self, session: Session, model: str | None = None) -> Limit:
         """The window in force; loads the catalogue, so only on a worker thread."""

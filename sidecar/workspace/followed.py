@@ -57,6 +57,12 @@ class FollowedDocument:
         """The text of the last snapshot."""
         return "".join(piece.text for piece in self._pieces)
 
+    @property
+    def known_tokens(self) -> int:
+        """Tokens as they were last counted; 0 before the first count."""
+        latest = next(reversed(self._measures.values()), None)
+        return 0 if latest is None else latest[1].tokens
+
     def measure(self, counter: Counter) -> Measure:
         """Tokens of the last snapshot."""
         known = self._measures.get(counter.key)
@@ -66,5 +72,6 @@ class FollowedDocument:
             measure = counter.pieces(self._pieces)
         else:
             measure = counter.text(self.text())
+        self._measures.pop(counter.key, None)  # the latest count is the last entry
         self._measures[counter.key] = (self._version, measure)
         return measure

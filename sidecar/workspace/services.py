@@ -290,12 +290,12 @@ class Services:
         """Load windows and prices: most of a second, so on a worker thread."""
         catalogue.warm()
         for workspace in self.roots:
-            self.state.book(workspace.settings.prices).estimate(workspace.model, 1)
+            self.state.book(workspace.settings).estimate(workspace.model, 1)
         self._priced = True
 
     def spending(self, workspace: Workspace) -> Spending:
         """What a workspace spends; blocking, for worker threads."""
-        return Spending(self.state.book(workspace.settings.prices), workspace)
+        return Spending(self.state.book(workspace.settings), workspace)
 
     def cost_of_session(self, workspace: Workspace, session: str) -> float | None:
         """USD recorded for a session, as far as this process knows."""
@@ -305,7 +305,7 @@ class Services:
         """USD of so many uncached input tokens; None where no price is known, or not yet."""
         if not self._priced:
             return None
-        cost = self.state.book(workspace.settings.prices).estimate(model, tokens)
+        cost = self.state.book(workspace.settings).estimate(model, tokens)
         return None if cost is None else float(cost)
 
 

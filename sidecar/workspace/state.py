@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from sidecar.config.settings import Price
+    from sidecar.config.settings import Price, Settings
     from sidecar.cost.book import CostBook
     from sidecar.counting.calibration import Calibrations
 
@@ -29,7 +29,7 @@ class State:
         self.folder = folder or state_dir()
         self._lock = threading.Lock()
         self._calibrations: Calibrations | None = None
-        self._books: dict[tuple[Price, ...], CostBook] = {}
+        self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
         self._dirty = False
 
     def calibrations(self) -> Calibrations:
@@ -49,15 +49,16 @@ class State:
             self._dirty = False
             calibration_file.save(self.folder, self._calibrations)
 
-    def book(self, prices: Sequence[Price]) -> CostBook:
-        """The ledger, with the user's own prices."""
+    def book(self, settings: Settings) -> CostBook:
+        """The ledger, with the user's own prices and collector."""
         from sidecar.cost.book import CostBook
 
-        key = tuple(prices)
+        prices, collector = settings.prices, settings.ledger.otel_endpoint
         with self._lock:
-            if key not in self._books:
-                self._books[key] = CostBook(self.folder, key)
-            return self._books[key]
+            if (prices, collector) not in self._books:
+                book = CostBook(self.folder, prices, otel_endpoint=collector)
+                self._books[prices, collector] = book
+            return self._books[prices, collector]
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """The sessions of a workspace that asked to be kept, by their counts. Never raises."""

@@ -9,6 +9,7 @@ import msgspec
 from sidecar.budget.counter import TextCounter
 from sidecar.budget.evaluate import Together, evaluate
 from sidecar.budget.rules import Rule
+from sidecar.config.settings import Budget
 from sidecar.text.outline_marks import WORD
 from sidecar.text.pieces import Piece
 from sidecar.workspace.roots import path_of
@@ -48,9 +49,24 @@ def snapshot(document: TextDocument, workspace: Workspace) -> Snapshot | None:
     """What to evaluate of a document now; None where no rule and no mark concerns it."""
     name = relative_name(workspace, document.uri)
     rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
+    rules += _window_rule(document, workspace, name)
     if not rules and not _marked(document):
         return None
     return Snapshot(name, document.version, document.text, document.pieces, rules, workspace.model)
+
+
+def _window_rule(document: TextDocument, workspace: Workspace, name: str) -> tuple[Rule, ...]:
+    """For a buffer that is part of the context: what the rest leaves it of the usable window."""
+    usage = workspace.talk.shown
+    if not workspace.settings.diagnostics.prompt_buffers or usage is None or usage.tokens is None:
+        return ()
+    mine = [one for one in workspace.talk.followed() if one.uri == document.uri]
+    if not mine or usage.usable is None:
+        return ()
+    others = usage.tokens - sum(one.known_tokens for one in mine)
+    room = max(1, usage.usable - max(0, others))
+    warn_at = max(workspace.settings.context.warn_at, default=1.0)
+    return (Rule("window", Budget(files=(name,), max_tokens=room, warn_at=warn_at)),)
 
 
 def _marked(document: TextDocument) -> bool:

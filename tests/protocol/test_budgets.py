@@ -238,3 +238,22 @@ async def test_a_budget_for_several_files_together(bare: Client, tmp_path: Path)
     told = await bare.take("textDocument/publishDiagnostics", lambda p: p["uri"] == uri)
     assert told["diagnostics"] == []
     bare.ignore("textDocument/publishDiagnostics")
+
+
+async def test_a_prompt_buffer_is_held_to_the_window_where_that_is_switched_on(
+    bare: Client, tmp_path: Path
+) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text("[diagnostics]\nprompt-buffers = true\n")
+    await bare.initialize(
+        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
+    )
+    bare.ignore("status/update", "context/warning")
+    uri = (tmp_path / "prompt.md").as_uri()
+    bare.open("word " * 100, uri)
+    section = {"name": "prompt", "textDocument": {"uri": uri}}
+    await bare.request("context/set", {"sections": [section], "limit": 120, "reserve": 0})
+    bare.change(edit((0, 0), (0, 0), "word " * 50), uri=uri)
+    told = await bare.take("textDocument/publishDiagnostics", lambda p: p["diagnostics"])
+    assert told["diagnostics"][0]["code"] == "budget-exceeded"
+    assert told["diagnostics"][0]["data"]["rule"] == "window"
+    bare.ignore("textDocument/publishDiagnostics")

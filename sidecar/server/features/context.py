@@ -69,9 +69,7 @@ async def _serve(
         await _restore(room)
         result = await handler(room, params)
         await room.run(room.show)
-    for warning in room.warnings:
-        server.protocol.push("context/warning", warning)
-    server.status.context_changed(workspace)
+    server.following.told(workspace, room)
     await _keep(room)
     return result
 

@@ -41,6 +41,7 @@ def register(server: SidecarServer) -> None:
             document.version = params.text_document.version
             status.changed(uri)
             diagnostics.edited(uri)
+            server.following.edited(uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: types.DidCloseTextDocumentParams) -> None:

@@ -1,0 +1,61 @@
+"""Contexts that follow open buffers: an edit of such a buffer changes how full the context is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from sidecar.counting.incremental import Stopped
+from sidecar.server.errors import log_defect
+from sidecar.workspace.conversations import ConversationRoom
+
+if TYPE_CHECKING:
+    from sidecar.server.server import SidecarServer
+    from sidecar.workspace.workspace import Workspace
+
+DEBOUNCE_SECONDS = 0.075
+
+
+class Following:
+    """Looks at a workspace's context again a little after a buffer in it was edited."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._server = server
+        self._due: dict[int, asyncio.TimerHandle] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def edited(self, uri: str) -> None:
+        """A document was edited."""
+        workspace = self._server.services.roots.of_document(uri)
+        if id(workspace) in self._due:
+            return
+        if any(source.uri == uri for source in workspace.talk.followed()):
+            loop = asyncio.get_running_loop()
+            self._due[id(workspace)] = loop.call_later(DEBOUNCE_SECONDS, self._start, workspace)
+
+    def told(self, workspace: Workspace, room: ConversationRoom) -> None:
+        """Send what a look at the context has found."""
+        for warning in room.warnings:
+            self._server.protocol.push("context/warning", warning)
+        self._server.status.context_changed(workspace)
+        if workspace.settings.diagnostics.prompt_buffers:
+            for source in workspace.talk.followed():
+                self._server.diagnostics.changed(source.uri)
+
+    def _start(self, workspace: Workspace) -> None:
+        del self._due[id(workspace)]
+        task = asyncio.ensure_future(self._look(workspace))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _look(self, workspace: Workspace) -> None:
+        room = ConversationRoom(self._server.services, workspace)
+        try:
+            async with workspace.talk.lock:
+                await room.run(room.show)
+        except Stopped:
+            return
+        except Exception as exc:  # nobody awaits this task
+            log_defect(exc)
+            return
+        self.told(workspace, room)
