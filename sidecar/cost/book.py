@@ -8,21 +8,18 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import since_ms, until_ms
-from sidecar.cost.events import PROTOCOL, Buckets, Event, buckets_of, normal_tier, service_tier
+from sidecar.cost.events import Buckets, Event, buckets_of, normal_tier, service_tier
 from sidecar.cost.ledger import FILE_NAME, Ledger
+from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.price_list import STORED_LIST
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
-from sidecar.cost.rows import DEFAULT_KEYS, CostReport, Key
 from sidecar.cost.sums import END_MS, Scope
 from sidecar.cost.workspaces import workspace_key
-from sidecar.endpoints.usage import Usage
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,50 +31,10 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Caps, Price
     from sidecar.cost.otel import OtelExporter
     from sidecar.cost.reports import Cancelled, Progress
+    from sidecar.cost.rows import CostReport
+    from sidecar.endpoints.usage import Usage
 
 _log = logging.getLogger(__name__)
-
-
-class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`cost/record`: a call that was made, with the vendor's usage object as it came."""
-
-    workspace: str | None = None
-    session: str | None = None
-    model: str
-    category: str = "main"
-    """`main`, `summary`, `sub-agent` or a word of the client's own."""
-    provider: str | None = None
-    usage: dict[str, Any]
-    """In any vendor's form, or in the form of this protocol's `Usage`."""
-    estimated_tokens: int | None = None
-    """What the prompt was thought to hold before it was sent."""
-    request_id: str | None = None
-    """The vendor's id of the call: a second record of it counts nothing."""
-    at: datetime | None = None
-    """When the call was made (RFC 3339); now, by default."""
-
-
-class CostRecorded(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The result of `cost/record`."""
-
-    id: str
-    usage: Usage
-    cost_usd: float | None
-    """null where no price is known."""
-    duplicate: bool
-    """True where the same request id of the same provider was recorded before."""
-
-
-class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`cost/detail`: which calls, and what the rows are told apart by."""
-
-    workspace: str | None = None
-    session: str | None = None
-    since: str | None = None
-    """Inclusive: a local day (`2026-11-21`), a time (RFC 3339), `today` or `yesterday`."""
-    until: str | None = None
-    """Inclusive, as `since`; a day is the whole day."""
-    by: tuple[Key, ...] = DEFAULT_KEYS
 
 
 class CostBook:
@@ -246,11 +203,4 @@ def provider_of(model: str) -> str:
     return known(model) or ""
 
 
-__all__ = [
-    "PROTOCOL",
-    "CostBook",
-    "CostDetailParams",
-    "CostRecordParams",
-    "CostRecorded",
-    "provider_of",
-]
+__all__ = ["CostBook", "CostDetailParams", "CostRecordParams", "CostRecorded", "provider_of"]
