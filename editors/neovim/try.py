@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 def call(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command; `options` as of subprocess.run."""
-    return subprocess.run(argv, check=False, text=True, **options)  # noqa: S603
+    return subprocess.run(argv, check=False, text=True, **options)
 
 
 def run(argv: list[str | Path], problem: str) -> str:

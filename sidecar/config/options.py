@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
-from sidecar.config.toml_spans import line_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from sidecar.config.toml_spans import Path as KeyPath
-    from sidecar.config.toml_spans import Span
+from sidecar.config.toml_spans import Path as KeyPath
+from sidecar.config.toml_spans import Span, line_of
 
 Source = Literal["default", "user", "project", "environment", "editor"]
 Severity = Literal["error", "warning"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -12,7 +13,7 @@ from sidecar.config.options import Layer, Origin, Problem, key_text
 from sidecar.config.settings import TRUSTED, Budget, Context, Positive, Settings, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from sidecar.config.options import Severity
     from sidecar.config.toml_spans import Path as KeyPath

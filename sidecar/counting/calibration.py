@@ -200,6 +200,19 @@ class ConversationCalibration:
         elif self._is_likely(estimated, reported):
             self._shared.learn(self._key, estimated, reported, WHOLE)
 
+    def replied(self, estimated: int, output: int) -> None:
+        """Note a reply that goes back with the next prompt, beside its reported tokens.
+
+        Both of the reply's texts alone, without what a template puts around them, and without
+        reasoning that is not sent back.
+        """
+        if self._last is None or estimated < 0 or output < 0:
+            return
+        before, reported = self._last
+        self._last = (before + estimated, reported + output)
+        if estimated >= SMALLEST:
+            self._shared.learn(self._key, estimated, output, 1.0)
+
     def _is_likely(self, estimated: int, reported: int) -> bool:
         expected = self.factor * estimated
         likely = expected / OUTLIER <= reported <= expected * OUTLIER

@@ -69,6 +69,7 @@ def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _openai_message(message: Message) -> list[dict[str, Any]]:
+    message = {key: value for key, value in message.items() if value or key == "content"}
     if _is_openai(message):
         return [{key: message[key] for key in _OPENAI_KEYS if key in message}]
     turn = read_turn(message)
@@ -76,6 +77,8 @@ def _openai_message(message: Message) -> list[dict[str, Any]]:
     if turn.results and not turn.text:
         return tools
     out: dict[str, Any] = {"role": turn.role, "content": turn.text}
+    if message.get("name"):
+        out["name"] = message["name"]
     if turn.calls:
         out["content"] = turn.text or None
         out["tool_calls"] = [

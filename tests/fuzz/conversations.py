@@ -5,13 +5,15 @@ The checks read messages with a walker of their own: nothing of `sidecar.context
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
-from sidecar.context.results import FitResult
 from sidecar.context.turns import Turn
+
+if TYPE_CHECKING:
+    from sidecar.context.results import FitResult
 
 SHAPES = ("contract", "openai", "anthropic", "bedrock", "gemini")
 MOVES = (
@@ -200,7 +202,7 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
             return not in_result
         return False
     if isinstance(value, list):
-        return any([_walk(one, seen, in_result) for one in value])
+        return any(_walk(one, seen, in_result) for one in value)
     if not isinstance(value, dict):
         return False
     answers = value.get("tool_use_id") or value.get("toolCallId") or value.get("tool_call_id")
@@ -212,7 +214,7 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
         one = value.get("id") or value.get("toolUseId")
         if one:
             seen.calls.append(one)
-    return any([_walk(one, seen, in_result or bool(answers)) for one in value.values()])
+    return any(_walk(one, seen, in_result or bool(answers)) for one in value.values())
 
 
 def check(case: Case, plan: FitResult) -> None:

@@ -91,6 +91,17 @@ def test_openais_own_form_goes_through_unchanged() -> None:
     assert openai_messages(OPENAI) == OPENAI
 
 
+def test_empty_fields_and_names() -> None:
+    turn = {"role": "user", "content": "x", "name": "ann", "toolCalls": [], "toolCallId": None}
+    assert openai_messages([turn]) == [{"role": "user", "content": "x", "name": "ann"}]
+    blocks = [{"type": "input_text", "text": "x"}]
+    assert openai_messages([{**turn, "content": blocks}])[0] == {
+        "role": "user",
+        "content": "x",
+        "name": "ann",
+    }
+
+
 def test_geminis_contents() -> None:
     contents = [
         {"role": "user", "parts": [{"text": "Weather?"}]},

@@ -136,6 +136,16 @@ def test_a_model_has_its_own_factor_and_a_new_one_its_generations() -> None:
     assert conversation.factor == 1
 
 
+def test_a_reply_is_learned_from_and_known_from_then_on() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    calibration.learn(1000, 1000)
+    calibration.replied(400, 600)
+
+    assert calibration.predict(1400) == 1600
+    assert calibration.samples == 2
+    assert 1 < calibration.factor < 1.5
+
+
 def test_models_that_nobody_knows_learn_nothing_from_each_other() -> None:
     shared = Calibrations()
     learn_growth(ConversationCalibration(shared, "my-model", "heuristic"), 2.0)

@@ -37,6 +37,15 @@ if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
   end)
 end
 
+for group, link in pairs({
+  TokenSidecarOk = 'StatusLine',
+  TokenSidecarWarning = 'DiagnosticWarn',
+  TokenSidecarError = 'DiagnosticError',
+  TokenSidecarSelection = 'Comment',
+}) do
+  vim.api.nvim_set_hl(0, group, { link = link, default = true })
+end
+
 vim.api.nvim_create_user_command('TokenSidecar', function(opts)
   require('token_sidecar.commands').run(opts)
 end, {
@@ -47,3 +56,40 @@ end, {
     return require('token_sidecar.commands').complete(lead, line)
   end,
 })
+
+for _, name in ipairs({ 'count', 'compare', 'context', 'cost', 'fit', 'model', 'reset', 'restart' }) do
+  local plug = ('<Plug>(token-sidecar-%s)'):format(name)
+  vim.keymap.set('n', plug, ('<Cmd>TokenSidecar %s<CR>'):format(name), { silent = true })
+end
+vim.keymap.set('x', '<Plug>(token-sidecar-count)', ':TokenSidecar count<CR>', { silent = true })
+vim.keymap.set({ 'n', 'x' }, '<Plug>(token-sidecar-selection)', function()
+  require('token_sidecar.visual').toggle()
+end)
+
+vim.api.nvim_create_autocmd('ModeChanged', {
+  group = 'token_sidecar',
+  pattern = '*:[vV\22]*',
+  desc = 'token-sidecar: the selection\'s count beside it',
+  callback = function()
+    if vim.g.token_sidecar_selection then
+      require('token_sidecar.visual').start()
+    end
+  end,
+})
+
+-- Chat plugins, each only when it is there: their own events load what listens to them.
+local function integrate(event, pattern, module, method)
+  vim.api.nvim_create_autocmd(event, {
+    group = 'token_sidecar',
+    pattern = pattern,
+    desc = 'token-sidecar: ' .. module,
+    callback = function(args)
+      if vim.g.token_sidecar_integrations ~= false then
+        require('token_sidecar.integrations.' .. module)[method](args)
+      end
+    end,
+  })
+end
+integrate('User', { 'CodeCompanionChat*', 'CodeCompanionRequestFinished' }, 'codecompanion', 'on_event')
+integrate('User', { 'AvanteInputSubmitted', 'AvanteViewBufferUpdated' }, 'avante', 'on_event')
+integrate('FileType', 'copilot-chat', 'copilotchat', 'attach')

@@ -13,7 +13,7 @@ import {
 import { showCostReport } from "./costReport";
 import { how, number, reason, tokens, usd } from "./format";
 import { installServer } from "./managed";
-import type { Capability, ContextUsage, Count, CountResult, Fitted, ModelInfo } from "./protocol";
+import type { Capability, ContextUsage, Count, CountResult, Fitted, ModelInfo } from "./generated";
 import type { Server } from "./server";
 import { countSelections } from "./status";
 import { workspaceParam } from "./workspaceParam";
@@ -74,7 +74,7 @@ async function models(server: Server): Promise<(QuickPickItem & { id: string })[
   const known = await server.request<ModelInfo[]>("models/list", {});
   return known.map((model) => ({
     id: model.id,
-    label: model.provider && !model.id.includes("/") ? `${model.provider}/${model.id}` : model.id,
+    label: model.provider ? `${model.provider}/${model.id}` : model.id,
     description: model.contextWindow === null ? "" : `${number(model.contextWindow)} tokens`,
     detail: `${model.tokenizer}, ${model.method}`,
   }));

@@ -1,6 +1,6 @@
 import { EventEmitter, type TreeDataProvider, TreeItem, TreeItemCollapsibleState, type TreeView, window } from "vscode";
 import { number, tokens, usd } from "./format";
-import type { ContextUsage } from "./protocol";
+import type { ContextUsage } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
@@ -72,20 +72,25 @@ export function rows(usage: ContextUsage): Row[] {
     value === null || value === undefined ? [] : [{ label, value: typeof value === "number" ? number(value) : value }];
   return [
     { label: "Context", value: `${count} tokens${usage.percent === null ? "" : ` (${usage.percent} %)`}` },
-    ...parts("Breakdown", Object.entries(usage.breakdown ?? {})),
+    ...row("Model", usage.model),
+    ...parts("Breakdown", Object.entries<number>({ ...usage.breakdown })),
     ...parts("Largest", usage.largest.map((each) => [each.label, each.tokens])),
     ...row("Available", usage.available),
     ...row("Usable", usage.usable),
     ...row("Window", usage.limit === null ? null : `${number(usage.limit)} (${usage.limitSource ?? "unknown"})`),
-    ...row("Model", usage.model),
     ...row("Turns", usage.turns),
     ...row("Session", usage.session && `${usage.session.id} (${usage.session.source})`),
+    ...row("Calibrated by", usage.calibration && `${number(usage.calibration.samples)} replies`),
     ...row("Cost", usage.costUsd === null ? null : usd(usage.costUsd)),
   ];
 }
 
 function parts(label: string, entries: [string, number][]): Row[] {
   if (entries.length === 0) return [];
-  const children = entries.map(([name, value]) => ({ label: name, value: number(value) }));
+  const children = entries.map(([name, value]) => ({ label: capital(name), value: number(value) }));
   return [{ label, value: "", children }];
+}
+
+function capital(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }

@@ -1,15 +1,15 @@
 import { randomBytes } from "node:crypto";
 import { ViewColumn, type WebviewPanel, window } from "vscode";
 import { number, usd } from "./format";
-import type { CostDetail } from "./protocol";
+import type { CostReport } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
 let panel: WebviewPanel | undefined;
 
 /** Show what the workspace has cost, in one panel that a second call fills again. */
-export async function showCostReport(server: Server): Promise<CostDetail> {
-  const detail = await server.request<CostDetail>("cost/detail", workspaceParam());
+export async function showCostReport(server: Server): Promise<CostReport> {
+  const detail = await server.request<CostReport>("cost/detail", workspaceParam());
   if (!panel) {
     panel = window.createWebviewPanel("tokenSidecar.cost", "Token Sidecar: Cost", ViewColumn.Beside, {});
     panel.onDidDispose(() => (panel = undefined));
@@ -19,7 +19,7 @@ export async function showCostReport(server: Server): Promise<CostDetail> {
   return detail;
 }
 
-function page({ rows, totals }: CostDetail): string {
+function page({ rows, totals }: CostReport): string {
   const nonce = randomBytes(16).toString("base64");
   const figures = [
     ["Cost", usd(totals.costUsd)],

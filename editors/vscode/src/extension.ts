@@ -7,8 +7,14 @@ import { StatusBar, languageStatus } from "./status";
 
 let server: Server | undefined;
 
+/** What this extension gives to others: an AI extension reports its conversation by it. */
+export interface Api {
+  /** Send a request of the protocol (docs/reference/protocol.md), such as `context/append`. */
+  request(method: string, params: object): Promise<unknown>;
+}
+
 /** Starts the server and shows what it says. Every number is worked out there. */
-export function activate(context: ExtensionContext): void {
+export function activate(context: ExtensionContext): Api {
   const log = window.createOutputChannel("Token Sidecar", { log: true });
   const running = (server = new Server(context, log));
   context.subscriptions.push(log, new StatusBar(running), new ContextView(running), languageStatus(running));
@@ -21,6 +27,7 @@ export function activate(context: ExtensionContext): void {
   );
   // Not awaited: opening the window never waits for a process.
   void running.restart();
+  return { request: (method, params) => running.request(method, params) };
 }
 
 export async function deactivate(): Promise<void> {

@@ -1,4 +1,4 @@
-import type { Count } from "./protocol";
+import type { Count } from "./generated";
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 

@@ -13,7 +13,7 @@ import { CloseAction, ErrorAction, LanguageClient, RevealOutputChannelOn } from 
 import type { CloseHandlerResult, LanguageClientOptions } from "vscode-languageclient/node";
 import { reason } from "./format";
 import { type ServerCommand, findServer } from "./locate";
-import type { ContextWarning, StatusUpdate } from "./protocol";
+import type { ContextWarning, StatusUpdate } from "./generated";
 import { SECTION, serverKeys, writtenSettings } from "./settings";
 
 const MOST_RESTARTS = 3;

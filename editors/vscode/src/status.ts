@@ -12,7 +12,7 @@ import {
   workspace,
 } from "vscode";
 import { tokens } from "./format";
-import type { CountResult, StatusUpdate } from "./protocol";
+import type { CountResult, StatusUpdate } from "./generated";
 import { DOCUMENTS, type Server } from "./server";
 
 const SELECTION_DELAY_MS = 75;
@@ -46,6 +46,8 @@ export class StatusBar implements Disposable {
         this.render();
       }),
       window.onDidChangeActiveTextEditor(() => {
+        this.selection = "";
+        this.render();
         this.selectionChanged();
       }),
       window.onDidChangeTextEditorSelection(({ textEditor }) => {
@@ -83,12 +85,17 @@ export class StatusBar implements Disposable {
     clearTimeout(this.timer);
     this.running?.cancel();
     const editor = window.activeTextEditor;
-    if (!editor || editor.selections.every((each) => each.isEmpty)) {
-      this.selection = "";
-      this.render();
-      return;
+    if (editor?.selections.some((each) => !each.isEmpty)) {
+      this.timer = setTimeout(() => void this.countSelection(editor), SELECTION_DELAY_MS);
+    } else {
+      this.showSelection("");
     }
-    this.timer = setTimeout(() => void this.countSelection(editor), SELECTION_DELAY_MS);
+  }
+
+  /** Every key moves the cursor: only what changes is drawn. */
+  private showSelection(text: string): void {
+    if (text === this.selection) return;
+    this.selection = text;
     this.render();
   }
 
@@ -96,8 +103,7 @@ export class StatusBar implements Disposable {
     const source = (this.running = new CancellationTokenSource());
     const result = await countSelections(this.server, editor, source).catch(() => undefined);
     if (source.token.isCancellationRequested) return;
-    this.selection = result ? `, ${tokens(result)} selected` : "";
-    this.render();
+    this.showSelection(result ? `, ${tokens(result)} selected` : "");
   }
 }
 

@@ -67,6 +67,9 @@ def test_a_new_buffer_counts_once_it_has_a_name(editor: Editor) -> None:
 def test_scratch_buffers_are_left_alone(editor: Editor) -> None:
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
+    editor.command("new | set filetype=markdown")
+    editor.lua("vim.wait(200)")
+    assert editor.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
     editor.command("help")
     assert editor.lua("return #vim.lsp.get_clients({ bufnr = 0 })") == 0
     assert editor.variable("token_sidecar_status") is None

@@ -86,6 +86,7 @@ class CodeServer:
         line = f'export PATH="{Path(sys.executable).parent}:$PATH"\n'
         for name in (".profile", ".bash_profile"):
             (self.home / name).write_text(line)
+        (self.folder / "config.toml").touch()
         self.configure({})
         arguments = ["--bind-addr", f"127.0.0.1:{self.port}", "--auth", "none"]
         quiet = ["--disable-telemetry", "--disable-update-check"]
@@ -254,6 +255,14 @@ class Window:
         path = editors_setup.FOLDER / "screenshots" / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         self.page("await page.screenshot({path: args[0]})", str(path))
+
+    def ask(self, method: str, **params: Any) -> Any:
+        """A request of the protocol, as another extension sends it."""
+        code = """
+            const ours = vscode.extensions.getExtension("token-sidecar.token-sidecar");
+            return await ours.exports.request(args[0], args[1]);
+        """
+        return self.host(code, method, params)
 
     def messages(self) -> list[str]:
         """The notifications that the page shows now."""

@@ -11,11 +11,12 @@ local function eol(buf)
   return EOL[vim.bo[buf].fileformat] or '\n'
 end
 
+--- Whole lines with their line ends; the last without one where the buffer has none.
 ---@param buf integer
 ---@param first integer 1-based
 ---@param last integer 1-based, included
 ---@return string
-local function lines(buf, first, last)
+function M.lines(buf, first, last)
   local text = table.concat(vim.api.nvim_buf_get_lines(buf, first - 1, last, true), eol(buf))
   local ends = last < vim.api.nvim_buf_line_count(buf) or vim.bo[buf].eol
   return ends and text .. eol(buf) or text
@@ -76,7 +77,7 @@ end
 function M.visual()
   local mode, from, to = vim.fn.mode(), vim.fn.getpos('v'), vim.fn.getpos('.')
   if mode == 'V' then
-    return lines(0, math.min(from[2], to[2]), math.max(from[2], to[2]))
+    return M.lines(0, math.min(from[2], to[2]), math.max(from[2], to[2]))
   end
   if to[2] < from[2] or to[2] == from[2] and to[3] < from[3] then
     from, to = to, from
@@ -96,14 +97,14 @@ function M.of_command(opts)
   if is_visual and (mode == 'v' or mode == BLOCK) then
     return selected(from, to, mode)
   end
-  return lines(0, opts.line1, opts.line2)
+  return M.lines(0, opts.line1, opts.line2)
 end
 
 --- A whole buffer as Neovim sends it to a server.
 ---@param buf integer
 ---@return string
 function M.document(buf)
-  return lines(buf, 1, vim.api.nvim_buf_line_count(buf))
+  return M.lines(buf, 1, vim.api.nvim_buf_line_count(buf))
 end
 
 return M

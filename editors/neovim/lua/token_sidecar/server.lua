@@ -62,12 +62,13 @@ local function when_installed(found)
   end)
 end
 
---- The `root_dir` of the configuration: calls `on_dir` only if there is a server to start.
+--- The `root_dir` of the configuration: calls `on_dir` only if there is a server to start. A buffer
+--- without a name is no file: it has no URI of its own.
 ---@param buf integer
 ---@param on_dir fun(root?: string)
 function M.root_dir(buf, on_dir)
   when_installed(function()
-    if vim.api.nvim_buf_is_valid(buf) then
+    if vim.api.nvim_buf_is_valid(buf) and vim.api.nvim_buf_get_name(buf) ~= '' then
       on_dir(vim.fs.root(buf, vim.lsp.config[NAME].root_markers or {}))
     end
   end)
@@ -133,6 +134,11 @@ function M.start(buf, attach)
       config.root_dir = root
       vim.lsp.start(config, { bufnr = buf, reuse_client = config.reuse_client, attach = attach })
     end
+  end
+  if not attach then -- for a command in a buffer that is no file
+    return when_installed(function()
+      start(vim.fs.root(vim.fn.getcwd(), config.root_markers or {}))
+    end)
   end
   if type(config.root_dir) == 'function' then
     return config.root_dir(buf, start)

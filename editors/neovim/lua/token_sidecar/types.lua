@@ -1,6 +1,90 @@
 ---@meta
 -- Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
+--- A model whose window would hold it.
+---@class token_sidecar.Alternative
+---@field model string
+---@field contextWindow integer
+
+--- Turns that were added, in their order; `usage` as the vendor reported it for the reply.
+---@class token_sidecar.AppendParams
+---@field workspace? string
+---@field session? string
+---@field turns token_sidecar.Turn[]
+---@field usage? table
+
+--- The parts of a request to put together, and the keys that its context depends on.
+---@class token_sidecar.AssembleParams
+---@field workspace? string
+---@field session? string
+---@field preset? "mind"
+---@field sensor? string
+---@field assistant? string
+---@field identity? string
+---@field feedback? string
+---@field tools? string|(string|table)[]
+---@field context? string
+---@field logs? string
+---@field user? string
+---@field mandates? string|string[]
+---@field maxTokens? integer
+---@field focus? string
+---@field scope? string
+---@field memoryVersion? string|integer|number
+
+--- An assembled request: the sections' texts, one after the other.
+---@class token_sidecar.AssembleResult
+---@field sections token_sidecar.AssembledSection[]
+---@field tokens integer
+---@field prefixHash string
+---@field prefixCached boolean
+---@field contextCached boolean
+---@field skipped boolean
+---@field trimLevel integer
+---@field fits boolean
+
+--- One part of an assembled request.
+---@class token_sidecar.AssembledSection
+---@field name string
+---@field text string
+---@field tokens integer
+---@field trimmed boolean
+
+--- What takes the tokens; the parts add up to the whole.
+---
+---     `overhead` is what the format adds, and what a reported number holds beyond the parts counted.
+---@class token_sidecar.Breakdown
+---@field system integer
+---@field tools integer
+---@field sections integer
+---@field turns integer
+---@field overhead integer
+
+--- What reported usage has taught: real = estimated * factor.
+---@class token_sidecar.CalibrationInfo
+---@field factor number
+---@field samples integer
+---@field errorPercent? number
+
+--- What is known of the endpoints; asks nobody.
+---@class token_sidecar.CapabilitiesParams
+
+--- What one endpoint can do for one model (contract: `capabilities/list`).
+---@class token_sidecar.Capability
+---@field endpoint string
+---@field model string
+---@field server? string
+---@field text "auth"|"loading"|"lying"|"supported"|"unknown"|"unreachable"|"unsupported"
+---@field chat "auth"|"loading"|"lying"|"supported"|"unknown"|"unreachable"|"unsupported"
+---@field limit? integer
+---@field checkedAt? string
+
+--- A tool call that can be run.
+---@class token_sidecar.CleanCall
+---@field id string
+---@field name string
+---@field arguments table
+
 --- The conversation's part; `percent` is of the usable window.
 ---@class token_sidecar.ContextStatus
 ---@field tokens? integer
@@ -9,12 +93,107 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
+--- How full a conversation's context is: what the next request would carry.
+---@class token_sidecar.ContextUsage
+---@field tokens? integer
+---@field limit? integer
+---@field limitSource? "catalogue"|"default"|"endpoint"|"request"|"settings"|"transcript"
+---@field reserve? integer
+---@field usable? integer
+---@field available? integer
+---@field percent? integer
+---@field over? boolean
+---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
+---@field errorPercent? number
+---@field model? string
+---@field session? token_sidecar.SessionInfo
+---@field breakdown? token_sidecar.Breakdown
+---@field largest token_sidecar.Part[]
+---@field turns? integer
+---@field shouldPrune? boolean
+---@field compacted? boolean
+---@field calibration? token_sidecar.CalibrationInfo
+---@field costUsd? number
+
+--- Params of `context/warning`: sent once per crossing.
+---@class token_sidecar.ContextWarning
+---@field workspace? string
+---@field session? string
+---@field kind "budget"|"cap"|"compacted"|"droppedToolCalls"|"exhausted"
+---@field message string
+---@field usage? token_sidecar.ContextUsage
+
+--- `cost/detail`: which calls, and what the rows are told apart by.
+---@class token_sidecar.CostDetailParams
+---@field workspace? string
+---@field session? string
+---@field since? string
+---@field until? string
+---@field by? ("agent"|"category"|"day"|"model"|"session"|"workspace")[]
+
+--- `cost/record`: a call that was made, with the vendor's usage object as it came.
+---@class token_sidecar.CostRecordParams
+---@field workspace? string
+---@field session? string
+---@field model string
+---@field category? string
+---@field provider? string
+---@field usage table
+---@field estimatedTokens? integer
+---@field requestId? string
+---@field at? string
+
+--- The result of `cost/record`.
+---@class token_sidecar.CostRecorded
+---@field id string
+---@field usage token_sidecar.Usage
+---@field costUsd? number
+---@field duplicate boolean
+
+--- The result of `cost/detail`. `text`: the rows' texts, and a total below several.
+---@class token_sidecar.CostReport
+---@field rows token_sidecar.CostRow[]
+---@field totals token_sidecar.CostTotals
+---@field text string
+
+--- The calls that have the keys asked for in common. Keys not asked for are null or absent.
+---@class token_sidecar.CostRow
+---@field model? string
+---@field category? string
+---@field session? string
+---@field day? string
+---@field agent? string
+---@field workspace? string
+---@field calls integer
+---@field promptTokens integer
+---@field estimatedTokens? integer
+---@field estimatedPromptTokens? integer
+---@field completionTokens integer
+---@field cacheReadTokens integer
+---@field cacheWriteTokens integer
+---@field costUsd? number
+---@field reportedCostUsd number
+---@field unpriced boolean
+---@field note string
+---@field text string
+
 --- What the workspace has cost, in USD.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
+
+--- Totals of a report. `cost_usd` is of the calls with a price; the others' tokens are apart.
+---@class token_sidecar.CostTotals
+---@field calls integer
+---@field inputTokens integer
+---@field outputTokens integer
+---@field cacheReadTokens integer
+---@field cacheWriteTokens integer
+---@field reasoningTokens integer
+---@field costUsd number
+---@field unpricedTokens integer
 
 --- The public answer to "how many tokens is this" (contract: `Count`).
 ---@class token_sidecar.Count
@@ -27,6 +206,7 @@
 ---@field limit? integer
 ---@field percent? integer
 ---@field inputCostUsd? number
+---@field note? string
 
 --- What to count: one of `textDocument` or `text`; for which model or models.
 ---@class token_sidecar.CountParams
@@ -50,6 +230,7 @@
 ---@field limit? integer
 ---@field percent? integer
 ---@field inputCostUsd? number
+---@field note? string
 ---@field version? integer
 ---@field ranges? token_sidecar.Count[]
 ---@field models? token_sidecar.Count[]
@@ -62,6 +243,33 @@
 ---@field budget? integer
 ---@field text string
 ---@field tooltip string
+
+--- A tool call that was cut off, and what it lacks.
+---@class token_sidecar.Dropped
+---@field name string
+---@field reason string
+
+--- Ask for a plan that makes the conversation fit, or apply one.
+---@class token_sidecar.FitParams
+---@field workspace? string
+---@field session? string
+---@field maxTokens? integer
+---@field keepTurns? integer
+---@field strategy? "drop"|"summarize"
+---@field apply? boolean
+---@field planId? string
+
+--- A plan that makes the conversation fit, or why none does.
+---@class token_sidecar.FitResult
+---@field messages token_sidecar.Turn[]
+---@field removed token_sidecar.Removed[]
+---@field summary? string
+---@field tokensBefore integer
+---@field tokensAfter integer
+---@field cachedTokensLost integer
+---@field fits boolean
+---@field planId string
+---@field reason? string
 
 --- A text, a document or a part of it, to be shortened to a number of tokens.
 ---@class token_sidecar.FitTextParams
@@ -94,15 +302,122 @@
 ---@class token_sidecar.ModelsParams
 ---@field query? string
 
+--- A part of the context by its label.
+---@class token_sidecar.Part
+---@field label string
+---@field tokens integer
+
+--- A tool call that is about to be run.
+---@class token_sidecar.PendingToolCall
+---@field name string
+---@field expectedTokens? integer
+
 --- A zero-based line, and an offset in it counted in code units of the negotiated encoding.
 ---@class token_sidecar.Position
 ---@field line integer
 ---@field character integer
 
+--- What is about to be sent.
+---@class token_sidecar.PreflightParams
+---@field workspace? string
+---@field session? string
+---@field turns? token_sidecar.Turn[]
+---@field text? string
+---@field model? string
+---@field maxOutputTokens? integer
+---@field pendingToolCall? token_sidecar.PendingToolCall
+
+--- Whether to send, and what stands against it.
+---@class token_sidecar.PreflightResult
+---@field verdict "ok"|"refuse"|"warn"
+---@field promptTokens integer
+---@field available integer
+---@field fits boolean
+---@field deferTool boolean
+---@field estimatedCostUsd? number
+---@field reasons token_sidecar.Reason[]
+---@field alternatives token_sidecar.Alternative[]
+
+--- Ask again: every endpoint that the user declared, or one of them, for a model.
+---@class token_sidecar.ProbeParams
+---@field endpoint? string
+---@field model? string
+
 --- A half-open span of a document: `start` is in it, `end` is the first position after it.
 ---@class token_sidecar.Range
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
+
+--- One thing that stands against sending; `kind` is `window`, `output`, `budget`, …
+---@class token_sidecar.Reason
+---@field kind string
+---@field message string
+
+--- A turn that the plan takes out, or takes a part of (`orphan`).
+---@class token_sidecar.Removed
+---@field index integer
+---@field role string
+---@field tokens integer
+---@field reason "dialogue"|"empty"|"orphan"|"toolOutput"
+
+--- Forget all of the conversation but its model.
+---@class token_sidecar.ResetParams
+---@field workspace? string
+---@field session? string
+
+--- A model's reply as its vendor sent it: an object, or the array (or text) of its stream.
+---@class token_sidecar.ResponseParams
+---@field workspace? string
+---@field session? string
+---@field response table|string
+---@field model? string
+---@field category? string
+---@field requestId? string
+---@field format? "anthropic"|"bedrock"|"cohere"|"deepseek"|"gemini"|"lmstudio"|"mistral"|"ollama"|"openai-chat"|"openai-responses"|"xai"
+---@field tools? table[]
+
+--- A reply without what was cut off.
+---@class token_sidecar.ResponseResult
+---@field content string
+---@field toolCalls token_sidecar.CleanCall[]
+---@field dropped token_sidecar.Dropped[]
+---@field stopReason? string
+---@field exhausted? "output"|"window"
+---@field plan? token_sidecar.FitResult
+---@field usage? token_sidecar.Usage
+---@field calibration? token_sidecar.CalibrationInfo
+
+--- An open document that a section follows.
+---@class token_sidecar.SectionDocument
+---@field uri string
+
+--- A named section: `text`, or `textDocument` with or without `range`.
+---@class token_sidecar.SectionSpec
+---@field name string
+---@field text? string
+---@field textDocument? token_sidecar.SectionDocument
+---@field range? token_sidecar.Range
+---@field cap? integer
+---@field priority? integer
+---@field truncation? "end"|"middle"|"start"
+
+--- Which conversation the numbers are of.
+---@class token_sidecar.SessionInfo
+---@field id string
+---@field source string
+---@field updatedAt string
+
+--- What a conversation carries beside its turns. What is left out stays; null takes it away.
+---@class token_sidecar.SetParams
+---@field workspace? string
+---@field session? string
+---@field model? string
+---@field systemPrompt? string
+---@field tools? table[]
+---@field sections? token_sidecar.SectionSpec[]
+---@field limit? integer
+---@field reserve? integer
+---@field persist? boolean
 
 --- Params of `status/update`: `text` is the line to show; null parts are not known.
 ---@class token_sidecar.StatusUpdate
@@ -118,3 +433,33 @@
 --- A document that the client has opened.
 ---@class token_sidecar.TextDocumentIdentifier
 ---@field uri string
+
+--- One message of a conversation, in the form in which the client sent it.
+---@class token_sidecar.Turn
+---@field role string
+---@field content? string|table
+---@field name? string
+---@field toolCalls? table[]
+---@field toolCallId? string
+---@field tool_calls? table[]
+---@field tool_call_id? string
+
+--- Take the last applied plan back.
+---@class token_sidecar.UndoParams
+---@field workspace? string
+---@field session? string
+
+--- Tokens of one call. `prompt_tokens` = `input_tokens` + cache reads + cache writes.
+---@class token_sidecar.Usage
+---@field inputTokens integer
+---@field cacheReadTokens integer
+---@field cacheWriteTokens integer
+---@field cacheWrite1hTokens integer
+---@field outputTokens integer
+---@field reasoningTokens integer
+---@field promptTokens integer
+
+--- Ask how full the context is.
+---@class token_sidecar.UsageParams
+---@field workspace? string
+---@field session? string
