@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
@@ -221,6 +220,8 @@ class _Resolver:
 
 
 def _did_you_mean(key: str, names: list[str], layer: Layer) -> str:
+    import difflib
+
     near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
     if near:
         return f"; did you mean {layer.spelling(near[0])}?"
