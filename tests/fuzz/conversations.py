@@ -90,7 +90,7 @@ class _Maker:
         self._answered: list[str] = []
         self._marks = 0
 
-    def move(self, move: Move) -> None:
+    def move(self, move: Move) -> None:  # noqa: C901 - one arm a kind of move
         text = self._text(move.size)
         match move.kind:
             case "user":

@@ -92,7 +92,13 @@ def test_openais_own_form_goes_through_unchanged() -> None:
 
 
 def test_empty_fields_and_names() -> None:
-    turn = {"role": "user", "content": "x", "name": "ann", "toolCalls": [], "toolCallId": None}
+    turn: dict[str, object] = {
+        "role": "user",
+        "content": "x",
+        "name": "ann",
+        "toolCalls": [],
+        "toolCallId": None,
+    }
     assert openai_messages([turn]) == [{"role": "user", "content": "x", "name": "ann"}]
     blocks = [{"type": "input_text", "text": "x"}]
     assert openai_messages([{**turn, "content": blocks}])[0] == {
