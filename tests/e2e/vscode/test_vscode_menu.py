@@ -1,0 +1,90 @@
+"""What a click on the count offers, on the page of a real VS Code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.counting.engines.reference import Reference
+from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
+
+if TYPE_CHECKING:
+    from tests.e2e.vscode.harness import Window
+
+TEXT = "# Plan\n\nRead the ticket, find the failing test, and fix the cause.\n"
+CHECK = """
+    await page.locator(".quick-input-box input").fill(args[0]);
+    const named = page.locator(".label-name").filter({ hasText: new RegExp(`^${args[0]}$`) });
+    await page.locator(".quick-input-list-entry").filter({ has: named }).first().click();
+"""
+ROWS = "page.locator('.quick-input-widget .quick-input-list-row')"
+
+
+def exact(name: str) -> str:
+    """The text's count by a vocabulary, as it is shown."""
+    return f"{Reference(name).count_whole(TEXT):,} tokens"
+
+
+def rows(window: Window) -> list[str]:
+    """The rows of the quick pick."""
+    return [str(row) for row in window.page(f"return await {ROWS}.allInnerTexts()")]
+
+
+@pytest.fixture
+def plan(window: Window) -> Window:
+    """The window with a document that is counted."""
+    window.host("await vscode.commands.executeCommand('workbench.action.closeQuickOpen')")
+    window.host("await vscode.commands.executeCommand('notifications.clearAll')")
+    window.show("plan.md", TEXT)
+    window.wait_status(exact("o200k_base"))
+    return window
+
+
+def test_a_click_on_the_count_offers_everything(plan: Window) -> None:
+    """The menu opens on a click; its first entry says the count."""
+    plan.page("await page.locator(`[id='${args[0]}'] a`).click()", STATUS_ITEM)
+    wait_for(lambda: len(rows(plan)) >= 9, "the menu")
+    plan.screenshot("menu")
+    assert "Count document" in rows(plan)[0]
+    plan.page("await page.keyboard.press('Enter')")
+    wait_for(lambda: plan.messages() != [], "the count")
+    assert plan.messages()[0].startswith(exact("o200k_base"))
+
+
+def test_the_tooltip_says_how_it_was_counted(plan: Window) -> None:
+    """A table, drawn as one."""
+    plan.page("await page.mouse.move(400, 300)")
+    plan.page("await page.locator(`[id='${args[0]}'] a`).hover()", STATUS_ITEM)
+    plan.page("await page.locator('.monaco-hover table').first().waitFor()")
+    text = str(plan.page("return await page.locator('.monaco-hover table').first().innerText()"))
+    plan.screenshot("tooltip")
+    assert "o200k_base" in text
+    assert exact("o200k_base") in text
+    plan.page("await page.mouse.move(400, 300)")
+
+
+def test_compare_models(plan: Window) -> None:
+    """Chosen models' counts stand side by side, each by its own tokenizer."""
+    compare = "vscode.commands.executeCommand('tokenSidecar.compareModels')"
+    plan.host(f"globalThis.compared = {compare}")
+    wait_for(lambda: len(rows(plan)) > 3, "the models")
+    for model in ("openai/gpt-4", "openai/gpt-5"):
+        plan.page(CHECK, model)
+    plan.page("await page.keyboard.press('Enter')")
+    wait_for(lambda: any("exact" in row for row in rows(plan)), "the comparison")
+    plan.screenshot("compare")
+    plan.page("await page.keyboard.press('Escape')")
+    counts = plan.host("return await globalThis.compared")
+    found = {each["model"]: each["tokens"] for each in counts}
+    assert found["gpt-5"] == Reference("o200k_base").count_whole(TEXT)
+    assert found["gpt-4"] == Reference("cl100k_base").count_whole(TEXT)
+
+
+def test_the_language_status_tells_the_server_runs(plan: Window) -> None:
+    """Its health stands with the document's language."""
+    plan.page("await page.locator('#status\\\\.languageStatus a').hover()")
+    health = "page.locator('.monaco-hover', {hasText: 'Token Sidecar: running'})"
+    plan.page(f"await {health}.first().waitFor()")
+    plan.screenshot("health")
+    plan.page("await page.mouse.move(400, 300)")
