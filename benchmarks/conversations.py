@@ -1,0 +1,142 @@
+"""Whole prompts predicted by calibration, the truth being a real llama.cpp's reported usage.
+
+Conversations of 30 turns of mixed code, JSON, prose and Chinese, Japanese and Korean, under several
+vocabularies with a chat template around them. Each prompt is predicted before its usage is seen:
+the last prompt and its reply as they were reported, and the calibrated estimate of what is new.
+Beside it chars/4 on the same prompts.
+"""
+
+from __future__ import annotations
+
+import email.message
+import inspect
+import json
+import pathlib
+import random
+import tempfile
+import textwrap
+from statistics import mean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx
+
+from benchmarks.texts import CHINESE, JAPANESE, KOREAN
+from sidecar.counting.calibration import Calibrations, ConversationCalibration
+from sidecar.counting.messages import count_messages
+from sidecar.counting.tokenizers import Tokenizers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TURNS, FIRST_JUDGED = 30, 4
+VOCABULARIES = ("gpt-2", "llama-bpe", "qwen2")
+SEEDS = (1, 2, 3)
+CONTEXT = 8_192
+MODEL = "tiny"
+
+Message = dict[str, Any]
+
+
+class Errors(NamedTuple):
+    """|predicted - reported| / reported of one whole prompt."""
+
+    ours: float
+    chars4: float
+
+
+def conversation(seed: int, turns: int = TURNS) -> list[tuple[str, str]]:
+    """(question, reply) of mixed kinds and lengths; the same for the same seed."""
+    source = random.Random(seed)
+    return [(_text(source), _text(source)) for _ in range(turns)]
+
+
+def _text(source: random.Random) -> str:
+    kind = source.choice((_code, _data, _prose, _cjk))
+    text = kind(source)
+    length = source.randrange(40, 140) if kind is _cjk else source.randrange(80, 300)
+    start = source.randrange(max(1, len(text) - length))
+    return text[start : start + length]
+
+
+def _code(source: random.Random) -> str:
+    module = source.choice((random, textwrap, tempfile, pathlib, email.message, json))
+    return inspect.getsource(module)
+
+
+def _data(source: random.Random) -> str:
+    rows = [
+        {
+            "id": source.randrange(10**6),
+            "name": f"item-{number}",
+            "tags": source.sample(["alpha", "beta", "gamma", "delta"], 2),
+            "price": round(source.random() * 100, 2),
+            "checksum": source.randbytes(8).hex(),
+        }
+        for number in range(20)
+    ]
+    return json.dumps(rows, indent=source.choice((None, 2)))
+
+
+def _prose(source: random.Random) -> str:
+    documented = [tempfile, random, pathlib.Path, textwrap.TextWrapper, json, email.message.Message]
+    paragraphs = [inspect.getdoc(one) or "" for one in documented]
+    source.shuffle(paragraphs)
+    return " ".join(" ".join(paragraphs).split())
+
+
+def _cjk(source: random.Random) -> str:
+    return source.choice((CHINESE, JAPANESE, KOREAN))
+
+
+def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
+    """Each prompt's errors, in order, against the server at `url`."""
+    tokenizer = Tokenizers().for_model(MODEL)
+    calibration = ConversationCalibration(Calibrations(), MODEL, tokenizer.name)
+    messages: list[Message] = []
+    for question, reply in conversation(seed):
+        messages.append({"role": "user", "content": question})
+        estimated = count_messages(messages, None, MODEL, tokenizer).tokens
+        predicted = calibration.predict(estimated)
+        reported = reported_prompt(url, messages)
+        calibration.learn(estimated, reported)
+        quarter = sum(len(message["content"]) for message in messages) // 4
+        yield Errors(abs(predicted - reported) / reported, abs(quarter - reported) / reported)
+        messages.append({"role": "assistant", "content": reply})
+        calibration.replied(tokenizer.count(reply), output_of(url, reply))
+
+
+def reported_prompt(url: str, messages: list[Message]) -> int:
+    """The prompt's tokens as the server reports them with a real reply."""
+    body = {"messages": messages, "max_tokens": 1, "cache_prompt": True}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120).json()
+    return int(answer["usage"]["prompt_tokens"])
+
+
+def output_of(url: str, reply: str) -> int:
+    """What the server would report for this reply as its output, had its model written it."""
+    body = {"content": reply, "parse_special": False}
+    return len(httpx.post(f"{url}/tokenize", json=body, timeout=120).json()["tokens"])
+
+
+def mean_errors(url: str, seed: int) -> Errors:
+    """The means over turns 4 to 30."""
+    judged = list(prompt_errors(url, seed))[FIRST_JUDGED - 1 :]
+    return Errors(mean(one.ours for one in judged), mean(one.chars4 for one in judged))
+
+
+def run() -> None:
+    """Print the means for each vocabulary."""
+    from tests.e2e.llama.gguf import write_model
+    from tests.e2e.llama.server import llama
+    from tests.e2e.llama.vocabularies import ensure_vocabularies
+
+    print("\nWhole prompts predicted, turns 4 to 30: mean error against a real llama.cpp's usage")
+    paths = ensure_vocabularies()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in VOCABULARIES:
+            model = pathlib.Path(folder) / f"{name}.gguf"
+            write_model(model, paths[name], context=CONTEXT)
+            with llama(model, "--context", str(CONTEXT)) as url:
+                found = [mean_errors(url, seed) for seed in SEEDS]
+            ours, chars4 = mean(one.ours for one in found), mean(one.chars4 for one in found)
+            print(f"{name:12} calibrated {100 * ours:.2f} %   chars/4 {100 * chars4:.1f} %")
