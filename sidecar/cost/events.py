@@ -22,7 +22,7 @@ LONGEST_ID = 512
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 
 
-class Buckets(msgspec.Struct, frozen=True, kw_only=True):
+class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens of one call, or of many, in parts that do not overlap."""
 
     input: int = 0
@@ -54,7 +54,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
         return self.output + self.reasoning
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call of a model. `reported_cost` is the USD that the vendor itself named."""
 
     at: datetime

@@ -75,6 +75,7 @@ class Ledger:
         self.path = path
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._inode: int | None = None
         self._providers: dict[str, int] = {}
         self._sessions: dict[tuple[str, str, str], int] = {}
         self._kinds: dict[tuple[str, str, str, str], int] = {}
@@ -176,14 +177,17 @@ class Ledger:
                 connection.close()
                 raise
             self._connection = connection
+            self._inode = _inode(self.path)
         return self._connection
 
     def _open_reader(self) -> sqlite3.Connection:
-        if not self.path.exists():
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            migrate(connection)
-            return connection
         with self._lock:
+            if self._inode != _inode(self.path):
+                self.close()  # someone moved the file away: what we write to it, nobody would read
+            if not self.path.exists():
+                connection = sqlite3.connect(":memory:", isolation_level=None)
+                migrate(connection)
+                return connection
             self._open()  # a ledger of an earlier version is brought up to date first
         connection = _connect(self.path)
         connection.execute("PRAGMA query_only = ON")
@@ -338,6 +342,14 @@ def _create_private(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
+
+
+def _inode(path: Path) -> int | None:
+    """Which file the path leads to; None where there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _connect(path: Path) -> sqlite3.Connection:

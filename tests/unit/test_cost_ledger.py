@@ -214,6 +214,15 @@ def test_reading_a_ledger_that_was_never_written_makes_no_file(ledger: Ledger) -
     assert not ledger.path.exists()
 
 
+def test_after_the_file_was_moved_away_a_new_one_is_begun(ledger: Ledger) -> None:
+    ledger.record(call())
+    for file in list(ledger.path.parent.iterdir()):
+        file.rename(file.with_name(f"old-{file.name}"))
+    assert rows(ledger, "SELECT count(*) FROM event") == [(0,)]
+    ledger.record(call())
+    assert rows(ledger, "SELECT count(*) FROM event") == [(1,)]
+
+
 def test_a_damaged_file_is_said_to_be_one(ledger: Ledger) -> None:
     ledger.path.parent.mkdir()
     ledger.path.write_bytes(b"no database, but long enough to be looked at" * 50)
