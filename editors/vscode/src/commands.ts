@@ -99,7 +99,7 @@ async function compareModels(server: Server, context: ExtensionContext): Promise
 }
 
 function comparison(each: Count): QuickPickItem {
-  const share = each.percent === null ? "" : `, ${each.percent} % of the window`;
+  const share = each.percent === null ? "" : `, ${each.percent}% of the window`;
   const cost = each.inputCostUsd === null ? "" : `, ${usd(each.inputCostUsd)} as input`;
   return { label: `${tokens(each)} tokens`, description: each.model, detail: how(each) + share + cost };
 }

@@ -71,7 +71,7 @@ export function rows(usage: ContextUsage): Row[] {
   const row = (label: string, value: string | number | null | undefined): Row[] =>
     value === null || value === undefined ? [] : [{ label, value: typeof value === "number" ? number(value) : value }];
   return [
-    { label: "Context", value: `${count} tokens${usage.percent === null ? "" : ` (${usage.percent} %)`}` },
+    { label: "Context", value: `${count} tokens${usage.percent === null ? "" : ` (${usage.percent}%)`}` },
     ...row("Model", usage.model),
     ...parts("Breakdown", Object.entries<number>({ ...usage.breakdown })),
     ...parts("Largest", usage.largest.map((each) => [each.label, each.tokens])),

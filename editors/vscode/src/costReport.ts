@@ -5,13 +5,15 @@ import type { CostReport } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
+const COLUMN = { viewColumn: ViewColumn.Beside, preserveFocus: true };
+
 let panel: WebviewPanel | undefined;
 
 /** Show what the workspace has cost, in one panel that a second call fills again. */
 export async function showCostReport(server: Server): Promise<CostReport> {
   const detail = await server.request<CostReport>("cost/detail", workspaceParam());
   if (!panel) {
-    panel = window.createWebviewPanel("tokenSidecar.cost", "Token Sidecar: Cost", ViewColumn.Beside, {});
+    panel = window.createWebviewPanel("tokenSidecar.cost", "Token Sidecar: Cost", COLUMN, {});
     panel.onDidDispose(() => (panel = undefined));
   }
   panel.webview.html = page(detail);

@@ -13,9 +13,9 @@ export function tokens(count: Pick<Count, "tokens" | "method">): string {
   return (exact ? "" : "~") + number(count.tokens);
 }
 
-/** How a count was made: `o200k_base, exact`, `claude, estimate ±12 %`. */
+/** How a count was made: `o200k_base, exact`, `claude, estimate ±12%`. */
 export function how(count: Count): string {
-  const error = count.errorPercent ? ` ±${number(Math.ceil(count.errorPercent))} %` : "";
+  const error = count.errorPercent ? ` ±${number(Math.ceil(count.errorPercent))}%` : "";
   return `${count.tokenizer}, ${count.method}${error}`;
 }
 

@@ -54,6 +54,7 @@ def talking(open_window: OpenWindow) -> Window:
     window = open_window({"notes.md": TEXT}, window__autoDetectColorScheme=True)
     window.show("notes.md")
     window.wait_status(O200K)
+    window.page("await page.emulateMedia({colorScheme: 'dark'})")
     window.ask("context/set", session="s1", model="gpt-5", systemPrompt="Be brief.")
     window.ask("context/append", session="s1", turns=TURNS, usage=USAGE)
     return window
@@ -86,7 +87,6 @@ def test_the_cost_report_follows_the_theme(talking: Window) -> None:
     talking.ask("cost/record", session="s1", model="gpt-5-mini", usage=USAGE, category="summary")
     rows = talking.ask("cost/detail")["rows"]
     assert len(rows) == len(nothing["rows"]) + 2
-    talking.page("await page.emulateMedia({colorScheme: 'dark'})")
     talking.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
     wait_for(lambda: report(talking) is not None, "the report")
     for row in rows:

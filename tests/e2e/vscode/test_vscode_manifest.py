@@ -1,0 +1,99 @@
+"""The extension's manifest against the server's settings, and the rules that it keeps."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import Any
+
+import msgspec
+import pytest
+
+from sidecar.config.options import camel
+from sidecar.config.settings import TRUSTED, Settings
+from tests.e2e.vscode.harness import EXTENSION
+
+MANIFEST = json.loads((EXTENSION / "package.json").read_text())
+PREFIX = "tokenSidecar."
+DECLARED: dict[str, dict[str, Any]] = {
+    key.removeprefix(PREFIX): value
+    for group in MANIFEST["contributes"]["configuration"]
+    for key, value in group["properties"].items()
+}
+COMMANDS = [
+    "count",
+    "compareModels",
+    "fitToBudget",
+    "contextUsage",
+    "costReport",
+    "selectModel",
+    "resetContext",
+    "probeEndpoints",
+    "restart",
+    "showLog",
+]
+
+
+def leaves(table: type[msgspec.Struct], prefix: str = "") -> dict[str, Any]:
+    """Dotted camelCase keys of the settings, with their defaults; lists of tables are one key."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(table):
+        key = prefix + camel(field.encode_name)
+        if isinstance(field.default, msgspec.Struct):
+            found |= leaves(type(field.default), f"{key}.")
+        else:
+            found[key] = json.loads(msgspec.json.encode(field.default))
+    return found
+
+
+def test_every_setting_of_the_server_is_declared_with_its_default() -> None:
+    """And nothing is declared that the server does not know."""
+    shown = {key: value["default"] for key, value in DECLARED.items() if "server." not in key}
+    known = leaves(Settings)
+    assert set(shown) == set(known)
+    # The settings editor has no field for a text that may be null.
+    assert {key: value or None for key, value in shown.items()} == {
+        key: value or None for key, value in known.items()
+    }
+
+
+@pytest.mark.parametrize("key", DECLARED)
+def test_every_setting_has_a_scope_and_a_description(key: str) -> None:
+    """What starts or reaches something can be set by the user only."""
+    setting = DECLARED[key]
+    trusted = key.split(".")[0] in TRUSTED | {"server"}
+    assert setting["scope"] in ({"machine"} if trusted else {"resource", "window"})
+    assert len(setting["markdownDescription"]) > 15
+    if trusted:
+        restricted = MANIFEST["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"]
+        assert PREFIX + key in restricted
+
+
+def test_the_commands_of_the_contract_are_in_the_palette() -> None:
+    """Each with a title, under our category."""
+    declared = {each["command"]: each for each in MANIFEST["contributes"]["commands"]}
+    assert {PREFIX + name for name in COMMANDS} <= set(declared)
+    assert {each["category"] for each in declared.values()} == {"Token Sidecar"}
+
+
+def test_identity() -> None:
+    """Publisher, name, version and what works where trust or a disk is missing."""
+    assert (MANIFEST["publisher"], MANIFEST["name"]) == ("token-sidecar", "token-sidecar")
+    project = (EXTENSION.parents[1] / "pyproject.toml").read_text()
+    assert f'version = "{MANIFEST["version"]}"' in project
+    assert MANIFEST["capabilities"]["untrustedWorkspaces"]["supported"] == "limited"
+    assert MANIFEST["capabilities"]["virtualWorkspaces"]["supported"] == "limited"
+
+
+def test_the_extension_is_small_and_its_lock_names_no_registry() -> None:
+    """Under 1,000 lines of TypeScript without generated types; installs from any registry."""
+    sources = [path for path in (EXTENSION / "src").glob("*.ts") if path.name != "generated.ts"]
+    assert sum(len(path.read_text().splitlines()) for path in sources) < 1000
+    lock = (EXTENSION / "package-lock.json").read_text()
+    assert not re.search(r'"resolved": "https?://', lock)
+    tracked = subprocess.run(
+        ["git", "ls-files", "."], cwd=EXTENSION, capture_output=True, text=True, check=True
+    ).stdout
+    assert ".npmrc" in tracked.split()
+    assert "omit-lockfile-registry-resolved=true" in (EXTENSION / ".npmrc").read_text()
