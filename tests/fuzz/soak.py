@@ -72,6 +72,8 @@ def main() -> int:
             sys.stderr.write(f"DIFFERENT: {error}\n")
             return 1
         done, documents, seed = done + wanted, documents + 1, seed + 1
+        if documents % 100 == 0:
+            sys.stderr.write(f"{done} edits: no difference\n")
     sys.stdout.write(
         f"{done} edits of {documents} documents ({long} over 20 KB), {' and '.join(names)}: "
         f"all equal to tiktoken's full counts, {time.monotonic() - began:.0f} s\n"
