@@ -6,10 +6,8 @@ write-ahead log. (`synchronous=NORMAL`: a power cut may take the last moments, n
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-import time
 from contextlib import contextmanager
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
@@ -18,28 +16,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sidecar.cost.bands import REPORTED, band
 from sidecar.cost.events import LONGEST_ID, Event, check_names, checked_numbers, milliseconds
 from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
+from sidecar.cost.storage import (
+    LedgerError,
+    ReadCancelledError,
+    connect,
+    create_private,
+    explained,
+    inode_of,
+    large_cache,
+    nested,
+    translated,
+    use_wal,
+)
 from sidecar.cost.workspaces import workspace_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+__all__ = ["FILE_NAME", "Ledger", "LedgerError", "ReadCancelledError", "Recorded", "usd"]
+
 FILE_NAME = "ledger.db"
-BUSY_SECONDS = 30.0
 _PICO = Decimal(10) ** 12
-
-# In KB, negative. SQLite walks its whole cache after a commit that made a page: 16 MB cost each
-# record 60 us.
-_CACHE = -500
-_BULK_CACHE = -64_000
-
-# A record touches four B-trees, and WAL writes whole pages: small ones make it twice as fast.
-_PRAGMAS = (
-    "PRAGMA page_size = 1024",
-    "PRAGMA synchronous = NORMAL",
-    "PRAGMA wal_autocheckpoint = 16000",
-    f"PRAGMA cache_size = {_CACHE}",
-)
 
 _COLUMNS = ("key", "request", "at", "session", "kind", "band", *BUCKETS, "estimated", "reported")
 _INSERT = (
@@ -51,14 +49,6 @@ _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHER
 _KEY_MASK = 2**63 - 1
 _PROMPT_PARTS = BUCKETS.index("output")
 """The first buckets make up the prompt."""
-
-
-class LedgerError(Exception):
-    """The ledger cannot be read or written; the message says what to do. Kind `storage`."""
-
-
-class ReadCancelledError(Exception):
-    """The caller's `cancelled` said so while the ledger was being read."""
 
 
 class Recorded(NamedTuple):
@@ -96,13 +86,13 @@ class Ledger:
                     return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
                 return self._again(connection, event, row, amend=amend)
             except (sqlite3.Error, OSError, NewerLedgerError) as error:
-                raise _explained(error, self.path) from error
+                raise explained(error, self.path) from error
 
     def _again(
         self, connection: sqlite3.Connection, event: Event, row: tuple[Any, ...], *, amend: bool
     ) -> Recorded:
         """An event whose key is taken: by itself, or (once in 10**12 years) by another one."""
-        with _nested(connection):
+        with nested(connection):
             while (found := _holder(connection, row[0])) is not None:
                 if found[1:3] == (event.request_id, event.provider):
                     if amend:
@@ -123,7 +113,7 @@ class Ledger:
 
         `also` runs in it too: a reader's offset is stored with the events that it read.
         """
-        with self.transaction() as connection, _large_cache(connection):
+        with self.transaction() as connection, large_cache(connection):
             new = [event for event in events if not self.record(event, amend=amend).duplicate]
             if also is not None:
                 also(connection)
@@ -132,10 +122,10 @@ class Ledger:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All records made inside are kept together, or none of them."""
-        with self._lock, _translated(self.path):
+        with self._lock, translated(self.path):
             connection = self._open()
             try:
-                with _nested(connection):
+                with nested(connection):
                     yield connection
             except BaseException:
                 self._forget_names()
@@ -148,7 +138,7 @@ class Ledger:
         A ledger that was never written reads as an empty one, and no file is made.
         Raises ReadCancelledError as soon as `cancelled()` is true, LedgerError where reading fails.
         """
-        with _translated(self.path, cancelled):
+        with translated(self.path, cancelled):
             connection = self._open_reader()
             try:
                 if cancelled is not None:
@@ -168,28 +158,28 @@ class Ledger:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            _create_private(self.path)
-            connection = _connect(self.path)
+            create_private(self.path)
+            connection = connect(self.path)
             try:
-                _use_wal(connection)
+                use_wal(connection)
                 migrate(connection)
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
-            self._inode = _inode(self.path)
+            self._inode = inode_of(self.path)
         return self._connection
 
     def _open_reader(self) -> sqlite3.Connection:
         with self._lock:
-            if self._inode != _inode(self.path):
+            if self._inode != inode_of(self.path):
                 self.close()  # someone moved the file away: what we write to it, nobody would read
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 migrate(connection)
                 return connection
             self._open()  # a ledger of an earlier version is brought up to date first
-        connection = _connect(self.path)
+        connection = connect(self.path)
         connection.execute("PRAGMA query_only = ON")
         return connection
 
@@ -309,93 +299,3 @@ def _amend(
 
 def _output(numbers: dict[str, Any]) -> int:
     return int(numbers["output"] + numbers["reasoning"])
-
-
-@contextmanager
-def _nested(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction, unless one is open already."""
-    if connection.in_transaction:
-        yield
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def _large_cache(connection: sqlite3.Connection) -> Iterator[None]:
-    """Room for the pages of a long transaction, which otherwise are written many times over."""
-    connection.execute(f"PRAGMA cache_size = {_BULK_CACHE}")
-    try:
-        yield
-    finally:
-        connection.execute(f"PRAGMA cache_size = {_CACHE}")
-
-
-def _create_private(path: Path) -> None:
-    """Make the folder (0700) and the file (0600), as SQLite would make them readable by others."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o600)
-
-
-def _inode(path: Path) -> int | None:
-    """Which file the path leads to; None where there is none."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-    )
-    for pragma in _PRAGMAS:
-        connection.execute(pragma)
-    return connection
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging.
-
-    SQLite does not wait for other processes here as it does elsewhere, so that we have to.
-    """
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-@contextmanager
-def _translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Iterator[None]:
-    """Turn what SQLite and the file system raise into errors that say what to do."""
-    try:
-        yield
-    except (sqlite3.Error, OSError, NewerLedgerError) as error:
-        if cancelled is not None and cancelled():
-            raise ReadCancelledError from error
-        raise _explained(error, path) from error
-
-
-def _explained(error: Exception, path: Path) -> LedgerError:
-    if isinstance(error, NewerLedgerError):
-        return LedgerError(f"{path}: {error}")
-    if isinstance(error, OSError):
-        return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
-    if isinstance(error, sqlite3.OperationalError):
-        return LedgerError(f"the ledger {path} cannot be used: {error}")
-    return LedgerError(
-        f"the ledger {path} is damaged ({error}): move it away, and a new one is begun"
-    )

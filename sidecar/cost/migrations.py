@@ -57,7 +57,8 @@ def migrate(connection: sqlite3.Connection) -> None:
             )
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
 
 

@@ -1,0 +1,130 @@
+"""The ledger's file: opened for its user alone, shared by processes, its errors in plain words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sidecar.cost.migrations import NewerLedgerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+BUSY_SECONDS = 30.0
+
+# In KB, negative. SQLite walks its whole cache after a commit that made a page: 16 MB cost each
+# record 60 us.
+_CACHE = -500
+_BULK_CACHE = -64_000
+
+# A record touches three B-trees, and WAL writes whole pages: small ones make it twice as fast.
+_PRAGMAS = (
+    "PRAGMA page_size = 1024",
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA wal_autocheckpoint = 16000",
+    f"PRAGMA cache_size = {_CACHE}",
+)
+
+
+class LedgerError(Exception):
+    """The ledger cannot be read or written; the message says what to do. Kind `storage`."""
+
+
+class ReadCancelledError(Exception):
+    """The caller's `cancelled` said so while the ledger was being read."""
+
+
+@contextmanager
+def nested(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction, unless one is open already."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite ends it by itself when the disk is full
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
+    """Room for the pages of a long transaction, which otherwise are written many times over."""
+    connection.execute(f"PRAGMA cache_size = {_BULK_CACHE}")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA cache_size = {_CACHE}")
+
+
+def create_private(path: Path) -> None:
+    """Make the folder (0700) and the file (0600), as SQLite would make them readable by others."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+
+
+def inode_of(path: Path) -> int | None:
+    """Which file the path leads to; None where there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that waits for other processes, and commits by itself outside `nested`."""
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    for pragma in _PRAGMAS:
+        connection.execute(pragma)
+    return connection
+
+
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging.
+
+    SQLite does not wait for other processes here as it does elsewhere, so that we have to.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+@contextmanager
+def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Turn what SQLite and the file system raise into errors that say what to do."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, NewerLedgerError) as error:
+        if cancelled is not None and cancelled():
+            raise ReadCancelledError from error
+        raise explained(error, path) from error
+
+
+def explained(error: Exception, path: Path) -> LedgerError:
+    if isinstance(error, NewerLedgerError):
+        return LedgerError(f"{path}: {error}")
+    if isinstance(error, OSError):
+        return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
+    if isinstance(error, sqlite3.OperationalError):
+        return LedgerError(f"the ledger {path} cannot be used: {error}")
+    return LedgerError(
+        f"the ledger {path} is damaged ({error}): move it away, and a new one is begun"
+    )
