@@ -114,7 +114,7 @@ def both(pattern: Pattern) -> tuple[Ranked, HuggingFace]:
 
 
 @pytest.mark.parametrize("pattern", WRITTEN, ids=lambda pattern: pattern.name)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(text=TEXTS)
 def test_tiktoken_counts_as_the_tokenizers_library(pattern: Pattern, text: str) -> None:
     fast, library = both(pattern)
@@ -129,7 +129,7 @@ def _nfc(tokenizer: Ranked, text: str) -> str:
 
 
 @pytest.mark.parametrize("pattern", WRITTEN, ids=lambda pattern: pattern.name)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(text=TEXTS)
 def test_cuts_leave_counts_as_they_are(pattern: Pattern, text: str) -> None:
     """Lines and words for all but GPT-2's, which may be cut at words only."""
