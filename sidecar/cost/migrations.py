@@ -57,9 +57,14 @@ def migrate(connection: sqlite3.Connection) -> None:
             )
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        roll_back(connection)
         raise
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """End a transaction, if it is still open: SQLite ends it by itself when the disk is full."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def _pending(connection: sqlite3.Connection) -> tuple[Step, ...]:

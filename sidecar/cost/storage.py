@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sidecar.cost.migrations import NewerLedgerError
+from sidecar.cost.migrations import NewerLedgerError, roll_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,8 +49,7 @@ def nested(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # SQLite ends it by itself when the disk is full
-            connection.execute("ROLLBACK")
+        roll_back(connection)
         raise
 
 
