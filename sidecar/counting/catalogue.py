@@ -8,6 +8,7 @@ then a window is None. Nothing here reaches the network, and nothing raises for 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +68,17 @@ def provider_of(model: str) -> str | None:
     return name.provider or families.maker_of(model)
 
 
-def find(model: str) -> ModelInfo:
+Describe = Callable[[str], tuple[str, Method]]
+"""What counts for a model, and how; `Tokenizers.describe` knows the user's own files too."""
+
+
+def _describe(model: str) -> tuple[str, Method]:
+    return counted_by(families.tokenizer_for(model))
+
+
+def find(model: str, describe: Describe = _describe) -> ModelInfo:
     """What is known of `model` without waiting. Never raises; an unknown one is estimated."""
-    tokenizer, method = counted_by(families.tokenizer_for(model))
+    tokenizer, method = describe(model)
     return ModelInfo(
         id=model,
         provider=provider_of(model),
@@ -149,7 +158,7 @@ def _by_bare() -> dict[str, list[int]]:
     return index
 
 
-def search(query: str | None = None) -> list[ModelInfo]:
+def search(query: str | None = None, describe: Describe = _describe) -> list[ModelInfo]:
     """The models whose `provider/id` holds every word of `query`; all of them without one.
 
     The makers' own models come first, then the hosts', each in the order of its id. Loads the
@@ -160,16 +169,16 @@ def search(query: str | None = None) -> list[ModelInfo]:
     found = [
         info
         for provider in getattr(_prices, "providers", ())
-        for info in _models_of(provider, words)
+        for info in _models_of(provider, words, describe)
     ]
     return sorted(found, key=lambda info: (info.provider == "openrouter", info.id, info.provider))
 
 
-def _models_of(provider: Any, words: list[str]) -> Iterator[ModelInfo]:
+def _models_of(provider: Any, words: list[str], describe: Describe) -> Iterator[ModelInfo]:
     for model in provider.models:
         label = f"{provider.id}/{model.id}".lower()
         if all(word in label for word in words):
-            tokenizer, method = counted_by(families.tokenizer_for(model.id))
+            tokenizer, method = describe(model.id)
             yield ModelInfo(
                 id=model.id,
                 provider=provider.id,

@@ -86,8 +86,8 @@ def fit(
     for it the beginning is kept. `keep_final_newline`: a text that ends a line goes on doing so.
     Never raises; fitting a fitted text changes nothing. Takes about two counts of the text.
     """
-    limit = allowance(max_tokens, tokenizer)
     work = _Work(text, tokenizer)
+    limit = allowance(max_tokens, tokenizer)
     if work.total <= limit:
         return Fitted(
             text=text, tokens=work.total, removed_tokens=0, removed_lines=0, changed=False
@@ -105,12 +105,12 @@ class _Work:
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text
         self.count = tokenizer.count
-        self.exact = tokenizer.method == "exact"
         pieces = list(split(text, _PIECE_CHARACTERS))
         self.starts = [0, *accumulate(map(len, pieces))]
         self.sums = [0, *accumulate(map(self.count, pieces))]
         self.line_ends = [match.span() for match in _LINE_END.finditer(text)]
         self.total = self.count(text) if text else 0
+        self.exact = tokenizer.method == "exact"  # known when a vocabulary was loaded to count
 
     def before(self, offset: int) -> int:
         """About how many tokens come before `offset`."""

@@ -8,6 +8,7 @@ but named in `problems`, and the stand-in's counts are labelled as what they are
 
 from __future__ import annotations
 
+import logging
 import threading
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     from sidecar.counting.count import Method, Tokenizer
     from sidecar.text.cuts import Cuts
+
+
+_log = logging.getLogger(__name__)
 
 
 class TokenizerFile(Protocol):
@@ -120,6 +124,8 @@ class Lazy:
 
     def load(self) -> Tokenizer:
         """What really counts. Never raises."""
+        if self._loaded is not None:
+            return self._loaded
         with self._lock:
             if self._loaded is None:
                 try:
@@ -161,6 +167,11 @@ class Tokenizers:
     def is_users(self, model: str) -> bool:
         """Whether a file that the user named counts for `model`."""
         return any(_matches(entry, model) for entry in self._files)
+
+    def describe(self, model: str) -> tuple[str, Method]:
+        """What counts for `model`, and how, without loading it."""
+        tokenizer = self.for_model(model)
+        return tokenizer.name, tokenizer.method
 
     def by_name(self, name: str) -> Tokenizer:
         """A vocabulary or an estimator by name; the estimator for a name that is neither."""
@@ -209,7 +220,9 @@ class Tokenizers:
             reason = f"it cannot be read ({type(error).__name__})"
             if isinstance(error, (OSError, ValueError)):
                 reason = getattr(error, "strerror", None) or str(error)
-            self._problems[name] = f"tokenizer {name}: {reason}; {other.name} counts instead"
+            problem = f"tokenizer {name}: {reason}; {other.name} counts instead"
+            self._problems[name] = problem
+            _log.warning("%s", problem)
             return other
 
         return Lazy(name, lambda: load(file, name), instead)

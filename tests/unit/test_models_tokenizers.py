@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.counting import patterns, vocabularies
 from sidecar.counting.approximations import TABLE
+from sidecar.counting.catalogue import find
 from sidecar.counting.tokenizers import Approximate, Lazy, Tokenizers
 from tests.unit.test_models_vocabularies import rank_lines, trained
 
@@ -74,6 +75,7 @@ def test_the_users_file_wins_over_everything(tmp_path: Path) -> None:
     written = str(tmp_path / "tokenizer.json")
     tokenizers = Tokenizers([File(("gpt-*", "mine*"), written)])
 
+    assert find("gpt-5", tokenizers.describe).tokenizer == written
     for model in ("gpt-5", "openai/GPT-5", "mine-8b.gguf"):
         tokenizer = tokenizers.for_model(model)
         assert tokenizer.count("hello") > 0
@@ -95,7 +97,7 @@ def test_the_first_entry_that_matches_wins(tmp_path: Path) -> None:
     "content", [None, b"", b"{}", b"\xff\xfe\0", b'{"model": {"type": "BPE"}}']
 )
 def test_a_file_that_cannot_be_used_is_said_and_stood_in_for(
-    tmp_path: Path, content: bytes | None
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "tokenizer.json"
     if content is not None:
@@ -106,6 +108,7 @@ def test_a_file_that_cannot_be_used_is_said_and_stood_in_for(
     assert tokenizer.count("hello world") == 2
     assert (tokenizer.name, tokenizer.method) == ("llama3~o200k_base", "estimate")
     [problem] = tokenizers.problems
+    assert caplog.messages == [problem]
     assert str(file) in problem
     assert "llama3~o200k_base counts instead" in problem
     assert "hello" not in problem
