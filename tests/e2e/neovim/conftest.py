@@ -29,6 +29,14 @@ def open_editor(tmp_path: Path) -> Iterator[Callable[..., Editor]]:
         editor.close()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
+    """One Neovim for the tests of a module that leave nothing behind."""
+    editor = Editor(tmp_path_factory.mktemp("shared"))
+    yield editor
+    editor.close()
+
+
 @pytest.fixture
 def editor(open_editor: Callable[..., Editor]) -> Editor:
     """A Neovim with the plugin on its runtimepath and nothing else."""

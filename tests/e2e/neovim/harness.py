@@ -41,7 +41,9 @@ end
 """
 
 
-def wait_for(look: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
+def wait_for(
+    look: Callable[[], Any], what: str | Callable[[], str], seconds: float = WAIT_SECONDS
+) -> Any:
     """What `look` gives as soon as it is true; AssertionError if it never is."""
     deadline = time.monotonic() + seconds
     while True:
@@ -49,7 +51,8 @@ def wait_for(look: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) 
         if found:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds} s in vain for {what}; last seen: {found!r}")
+            awaited = what if isinstance(what, str) else what()
+            raise AssertionError(f"waited {seconds} s in vain for {awaited}; last seen: {found!r}")
         time.sleep(POLL_SECONDS)
 
 
@@ -149,7 +152,21 @@ class Editor:
 
     def wait_tokens(self, expected: int) -> None:
         """Waits until the current buffer shows exactly this many tokens."""
-        wait_for(lambda: self.tokens() == expected, f"{expected} tokens, {self.status()}")
+        wait_for(
+            lambda: self.tokens() == expected,
+            lambda: f"{expected} tokens; {self.describe()}",
+        )
+
+    def describe(self) -> str:
+        """All that helps to see why a number did not come."""
+        clients = self.lua("""
+          return vim.inspect(vim.tbl_map(function(client)
+            return { client.initialized, client.attached_buffers, client:is_stopped() }
+          end, vim.lsp.get_clients({ _uninitialized = true })))""")
+        log = self.folder / "xdg-state/nvim/lsp.log"
+        tail = log.read_text(encoding="utf-8")[-3000:] if log.exists() else ""
+        text = self.text()[:500]
+        return f"{self.status()} {self.messages()} {clients} {self.server_pids()} {text!r}\n{tail}"
 
     def messages(self) -> list[str]:
         """What went through `vim.notify`, in order."""

@@ -9,16 +9,20 @@ import pytest
 from tests.truth import truth
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.e2e.neovim.harness import Editor
 
 TEXT = "alpha beta gamma\nshort\n\n日本語 and 🦜 birds\n\ttabbed delta epsilon\nlast line\n"
 
 
 @pytest.fixture
-def ready(editor: Editor) -> Editor:
-    editor.edit("a.txt", TEXT)
-    editor.wait_tokens(truth(TEXT))
-    return editor
+def ready(shared: Editor) -> Iterator[Editor]:
+    shared.lua("_G.messages = {}")
+    shared.edit("a.txt", TEXT)
+    shared.wait_tokens(truth(TEXT))
+    yield shared
+    shared.command("set selection& | bwipeout!")
 
 
 def test_the_whole_buffer_in_one_message(ready: Editor) -> None:
@@ -109,10 +113,7 @@ def test_from_the_keyboard(ready: Editor) -> None:
     assert "selection: " in ready.wait_message(f" {truth('beta')} tokens")
 
 
-def test_completion_and_unknown_names(ready: Editor) -> None:
-    offered = ready.lua("return vim.fn.getcompletion('TokenSidecar c', 'cmdline')")
-    assert "count" in offered
-    assert "restart" not in offered
-    ready.errors_expected = True
-    ready.command("TokenSidecar frobnicate")
-    assert "no command frobnicate" in ready.wait_message("frobnicate")
+def test_unknown_names(editor: Editor) -> None:
+    editor.errors_expected = True
+    editor.command("TokenSidecar frobnicate")
+    assert "no command frobnicate" in editor.wait_message("frobnicate")

@@ -1,0 +1,58 @@
+"""The set-up that docs/how-to/other-editors.md names for Emacs, in Debian's Emacs with eglot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.neovim import debian
+from tests.truth import truth
+
+ROOT = Path(__file__).resolve().parents[3]
+DRIVE = Path(__file__).with_name("drive.el")
+PAGE = ROOT / "docs/how-to/other-editors.md"
+
+RULE = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 100\n'
+TEXT = "".join(f"This is line number {n} of a long file.\n" for n in range(40))
+TYPED = "日本語 🦜 and more.\n"
+
+
+def setup_of_the_page() -> str:
+    """The Emacs Lisp that a reader is told to write."""
+    found = re.search(r"```elisp\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def test_status_diagnostic_fix_and_request(tmp_path: Path) -> None:
+    emacs = debian.ensure("emacs", "emacs-nox", "elpa-eglot")
+    workspace = tmp_path / "workspace"
+    (workspace / ".git").mkdir(parents=True)
+    (workspace / ".token-sidecar.toml").write_text(RULE)
+    (workspace / "AGENTS.md").write_text(TEXT)
+    setup = tmp_path / "setup.el"
+    setup.write_text(setup_of_the_page(), encoding="utf-8")
+    env = os.environ | {
+        "HOME": str(tmp_path),
+        "LC_ALL": "C.UTF-8",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "EMACS_SETUP": str(setup),
+        "TOKEN_SIDECAR_CONFIG": str(tmp_path / "config.toml"),
+        "TOKEN_SIDECAR_STATE": str(tmp_path / "state"),
+    }
+    (tmp_path / "config.toml").touch()
+    argv = [emacs, "-q", "--batch", "-l", str(DRIVE)]
+    done = subprocess.run(
+        argv, cwd=workspace, env=env, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = json.loads((workspace / "seen.json").read_text(encoding="utf-8"))
+    assert f"{truth(TEXT)} tokens" in seen["opened"]
+    assert "100" in seen["diagnostic"]
+    assert seen["counted"] == truth(TYPED + TEXT)
+    assert truth(seen["fitted"]) <= 100
+    assert seen["fitted"].endswith("\n")
