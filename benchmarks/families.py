@@ -10,9 +10,14 @@ of a document that is counted by o200k_base times that factor. The table in
 from __future__ import annotations
 
 import importlib
+import tempfile
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING
+
+import httpx
 
 from benchmarks.texts import texts
 from sidecar.counting import vocabularies
@@ -21,7 +26,7 @@ from sidecar.counting.gguf import load_gguf
 from sidecar.counting.vocabulary_files import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _FOLDER = Path(__file__).resolve().parents[1] / ".vocabularies"
 _FILES = {"r50k_base": "gpt-2", "llama3": "llama-bpe"}
@@ -57,8 +62,35 @@ def _claude() -> dict[str, Callable[[str], int]]:
     return {"claude": counter("3.0"), "claude-4.7": counter("4.7")}
 
 
+@contextmanager
+def _llama2() -> Iterator[dict[str, Callable[[str], int]]]:
+    """Llama 2's SentencePiece vocabulary, which only a real llama.cpp runs here."""
+    from tests.e2e.llama.gguf import write_model
+    from tests.e2e.llama.server import llama
+
+    vocabulary = _FOLDER / "ggml-vocab-llama-spm.gguf"
+    if not vocabulary.is_file():
+        yield {}
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "llama-spm.gguf"
+        write_model(model, vocabulary)
+        with llama(model) as url:
+            yield {"llama2": partial(_asked, url)}
+
+
+def _asked(url: str, text: str) -> int:
+    body = {"content": text, "parse_special": False}
+    return len(httpx.post(f"{url}/tokenize", json=body, timeout=120).json()["tokens"])
+
+
 def run() -> None:
     """Print a line for each generation."""
+    with _llama2() as more:
+        _print(counters() | more)
+
+
+def _print(counts: dict[str, Callable[[str], int]]) -> None:
     corpus = {
         kind: [text[:_CHARACTERS] for text in some[:_DOCUMENTS]]
         for kind, some in texts().items()
@@ -67,7 +99,7 @@ def run() -> None:
     basis = engine("o200k_base")
     counted = {kind: [basis.count(text) for text in some] for kind, some in corpus.items()}
     print("\nTokens for each of o200k_base: factor, mean error of a document, factor by type")
-    for generation, count in counters().items():
+    for generation, count in counts.items():
         real = {kind: [count(text) for text in some] for kind, some in corpus.items()}
         ratios = {kind: sum(real[kind]) / sum(counted[kind]) for kind in corpus}
         factor = median(ratios.values())

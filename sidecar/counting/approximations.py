@@ -36,12 +36,12 @@ TABLE: dict[str, Approximation] = {
     "qwen3.5": Approximation(_O200K, 1.08, 12.0),
     "deepseek": Approximation(_O200K, 1.05, 6.7),
     "tekken": Approximation(_O200K, 1.06, 6.4),
+    "llama2": Approximation(_O200K, 1.29, 11.2),
     "r50k_base": Approximation(_O200K, 1.53, 23.4),
     # Not measured: their vocabularies are not to be had here.
     "openai-newer": Approximation(_O200K, 1.0, None),
     "p50k_base": Approximation(_O200K, 1.3, None),
     "llama4": Approximation(_O200K, 1.0, None),
-    "llama2": Approximation(_O200K, 1.25, None),
     "qwen-newer": Approximation(_O200K, 1.08, None),
     "deepseek-v2": Approximation(_O200K, 1.1, None),
     "mistral-v3": Approximation(_O200K, 1.25, None),

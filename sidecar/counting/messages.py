@@ -16,6 +16,7 @@ by the server itself (`endpoint`) knows better, and reported usage corrects all 
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,7 +63,7 @@ _CHATML = Format(message=5, name=1, priming=3, call=8, result=4, tool=3, tools=2
 _OPENAI_GENERATIONS = frozenset(
     ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
 )
-_COMPARED = ("gpt-4o", "gpt-4", "gpt-3.5", "gpt-35", "chatgpt-4o")
+_COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
 """Models whose message formula OpenAI's cookbook shows beside reported usage."""
 
 _DOUBT = 0.5
@@ -151,7 +152,7 @@ def _pictures(content: Content, model: str) -> tuple[int, bool]:
 
 
 def _is_compared(model: str) -> bool:
-    return parse(model).bare.startswith(_COMPARED)
+    return _COMPARED.match(parse(model).bare) is not None
 
 
 def _method(tokenizer: Tokenizer, *, compared: bool) -> Method:
