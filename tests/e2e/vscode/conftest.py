@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e import editors_setup
-from tests.e2e.vscode.harness import Browser, CodeServer, Window, build_probe, build_vsix
+from tests.e2e.vscode.harness import (
+    HERE,
+    Browser,
+    CodeServer,
+    Window,
+    build_probe,
+    build_vsix,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-OpenWindow = "Callable[..., Window]"
+
+START_SECONDS = 300
+"""A window on two busy cores takes up to 25 s to open, and the first one builds all there is."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """More time for what opens windows."""
+    for item in items:
+        if item.path.parent == HERE and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(START_SECONDS))
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +38,11 @@ def code_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeServer
     folder = tmp_path_factory.mktemp("code")
     server = CodeServer(folder, editors_setup.ensure_vscode())
     server.install(build_vsix(), build_probe(folder))
-    server.start()
-    yield server
-    server.stop()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

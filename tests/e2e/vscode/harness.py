@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
@@ -40,6 +41,7 @@ SETTINGS = {
 }
 
 
+@functools.cache
 def build_vsix() -> Path:
     """`npm ci && npm run package`, as a user would; the install only when the lock changed."""
     vscode = editors_setup.ensure_vscode()
@@ -64,8 +66,10 @@ def build_probe(folder: Path) -> Path:
 class CodeServer:
     """One VS Code server in a process group of its own, with both extensions installed."""
 
-    def __init__(self, folder: Path, vscode: VSCode) -> None:
+    def __init__(self, folder: Path, vscode: VSCode, path: str | None = None) -> None:
+        """`path`: PATH of the login shell; without one, this environment's programs come first."""
         self.folder, self.vscode = folder, vscode
+        self.path = path or f"{Path(sys.executable).parent}:$PATH"
         self.user = folder / "user"
         self.home = folder / "home"
         self.settings: dict[str, Any] = {}
@@ -83,7 +87,7 @@ class CodeServer:
         """Start it and wait until it answers."""
         self.home.mkdir(exist_ok=True)
         # VS Code takes PATH from the login shell.
-        line = f'export PATH="{Path(sys.executable).parent}:$PATH"\n'
+        line = f'export PATH="{self.path}"\n'
         for name in (".profile", ".bash_profile"):
             (self.home / name).write_text(line)
         (self.folder / "config.toml").touch()
@@ -268,6 +272,11 @@ class Window:
         """The notifications that the page shows now."""
         find = "page.locator('.notification-list-item-message').allInnerTexts()"
         return [str(text) for text in self.page(f"return await {find}")]
+
+    def press_button(self, name: str) -> None:
+        """Press a button of a notification."""
+        button = ".notifications-toasts .monaco-button"
+        self.page(f"await page.locator('{button}', {{hasText: args[0]}}).first().click()", name)
 
     def server_pid(self) -> int | None:
         """The process of token-sidecar that this window's extension host started."""

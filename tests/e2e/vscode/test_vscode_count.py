@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from sidecar.counting.engines.reference import Reference
 from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
 
@@ -130,7 +128,6 @@ def test_several_selections_are_summed(window: Window) -> None:
     wait_selected(window, expected)
 
 
-@pytest.mark.timeout(180)
 def test_a_large_document(window: Window) -> None:
     """A megabyte is counted exactly, and a key typed into it at once after."""
     text = "The quick brown 狐 jumps over 13 lazy dogs.\n" * 20_000

@@ -6,8 +6,6 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sidecar.counting.engines.reference import Reference
 from tests.e2e.vscode.harness import wait_for
 
@@ -45,7 +43,6 @@ def clear_messages(window: Window) -> None:
     wait_for(lambda: window.messages() == [], "the notifications to go")
 
 
-@pytest.mark.timeout(240)
 def test_a_killed_server_comes_back_three_times(open_window: OpenWindow) -> None:
     """Each end is one message of ours and one restart; the fourth leaves it stopped, with a way on."""
     window = open_window({"a.md": TEXT})
@@ -68,9 +65,7 @@ def test_a_killed_server_comes_back_three_times(open_window: OpenWindow) -> None
     assert "left stopped" in message
     assert window.server_pid() is None
     assert window.status() is None
-    window.page(
-        "await page.locator('.notification-list-item-buttons-container >> text=Restart').click()"
-    )
+    window.press_button("Restart")
     window.wait_status(O200K)
 
 
