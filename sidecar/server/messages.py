@@ -7,28 +7,16 @@ pygls nor lsprotocol, so that the command line can print the schema without a se
 
 from __future__ import annotations
 
+from functools import cache
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from sidecar.context import params as context
-from sidecar.context.results import (
-    AssembleResult,
-    ContextUsage,
-    ContextWarning,
-    FitResult,
-    PreflightResult,
-    ResponseResult,
-)
-from sidecar.cost.book import CostDetailParams, CostRecorded, CostRecordParams
-from sidecar.cost.rows import CostReport
-from sidecar.counting.catalogue import ModelInfo
 from sidecar.counting.count import Count
-from sidecar.counting.fit import MARKER, Fitted, Mode
-from sidecar.endpoints.outcome import Capability
+from sidecar.counting.fit import MARKER, Mode
 from sidecar.text.positions import Range
-from sidecar.workspace.status import StatusUpdate
 
 PROTOCOL_VERSION = 1
 
@@ -101,95 +89,138 @@ class CountResult(Count, frozen=True, rename="camel", kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One custom request: its types, and a line for the reference."""
+    """One custom request. Types are named (`module:Class`) and loaded when first needed: a server
+    that starts must not wait for rooms that nobody has asked for yet."""
 
-    params: type[msgspec.Struct]
-    result: Any
+    params_at: str
+    result_at: str
     summary: str
+    many: bool = False
+    """Whether the result is a list of these."""
+
+    @property
+    def params(self) -> type[msgspec.Struct]:
+        """The class of the params."""
+        return _load(self.params_at)
+
+    @property
+    def result(self) -> Any:
+        """The type of the result."""
+        loaded: Any = _load(self.result_at)
+        return list[loaded] if self.many else loaded
 
 
 class Notification(msgspec.Struct, frozen=True):
     """One custom notification to the client."""
 
-    params: type[msgspec.Struct]
+    params_at: str
     summary: str
+
+    @property
+    def params(self) -> type[msgspec.Struct]:
+        """The class of the params."""
+        return _load(self.params_at)
+
+
+@cache
+def _load(name: str) -> type[msgspec.Struct]:
+    found: type[msgspec.Struct] = resolve_name(name)
+    return found
 
 
 REQUESTS: dict[str, Request] = {
     "tokens/count": Request(
-        CountParams,
-        CountResult,
+        "sidecar.server.messages:CountParams",
+        "sidecar.server.messages:CountResult",
         "How many tokens a text, a document or parts of it are, for one model or several.",
     ),
     "tokens/fit": Request(
-        FitTextParams,
-        Fitted,
+        "sidecar.server.messages:FitTextParams",
+        "sidecar.counting.fit:Fitted",
         "A text in at most `maxTokens` tokens: its beginning, its end, or both ends.",
     ),
     "models/list": Request(
-        ModelsParams,
-        list[ModelInfo],
+        "sidecar.server.messages:ModelsParams",
+        "sidecar.counting.catalogue:ModelInfo",
         "The models of the catalogue, with their windows and what counts for them.",
+        many=True,
     ),
     "context/set": Request(
-        context.SetParams,
-        ContextUsage,
+        "sidecar.context.params:SetParams",
+        "sidecar.context.results:ContextUsage",
         "What a conversation carries beside its turns: model, system prompt, tools, sections.",
     ),
     "context/append": Request(
-        context.AppendParams,
-        ContextUsage,
+        "sidecar.context.params:AppendParams",
+        "sidecar.context.results:ContextUsage",
         "Turns that were added; usage, where given, anchors the number and is not billed.",
     ),
-    "context/usage": Request(context.UsageParams, ContextUsage, "How full the context is."),
+    "context/usage": Request(
+        "sidecar.context.params:UsageParams",
+        "sidecar.context.results:ContextUsage",
+        "How full the context is.",
+    ),
     "context/reset": Request(
-        context.ResetParams, ContextUsage, "Forget the conversation, all but its model."
+        "sidecar.context.params:ResetParams",
+        "sidecar.context.results:ContextUsage",
+        "Forget the conversation, all but its model.",
     ),
     "context/fit": Request(
-        context.FitParams,
-        FitResult,
+        "sidecar.context.params:FitParams",
+        "sidecar.context.results:FitResult",
         "A plan that makes the conversation fit, with its numbers; applied when asked.",
     ),
     "context/undo": Request(
-        context.UndoParams, ContextUsage, "Take the last applied plan back, once."
+        "sidecar.context.params:UndoParams",
+        "sidecar.context.results:ContextUsage",
+        "Take the last applied plan back, once.",
     ),
     "context/assemble": Request(
-        context.AssembleParams,
-        AssembleResult,
+        "sidecar.context.params:AssembleParams",
+        "sidecar.context.results:AssembleResult",
         "A request's parts under a limit, its prefix byte-identical for identical inputs.",
     ),
     "context/response": Request(
-        context.ResponseParams,
-        ResponseResult,
+        "sidecar.context.params:ResponseParams",
+        "sidecar.context.results:ResponseResult",
         "A vendor's reply without cut-off tool calls; its usage is recorded once.",
     ),
     "context/preflight": Request(
-        context.PreflightParams,
-        PreflightResult,
+        "sidecar.context.params:PreflightParams",
+        "sidecar.context.results:PreflightResult",
         "A verdict before sending: whether it fits, what it costs, what the caps say.",
     ),
     "cost/record": Request(
-        CostRecordParams, CostRecorded, "Record a call with any vendor's usage object."
+        "sidecar.cost.params:CostRecordParams",
+        "sidecar.cost.params:CostRecorded",
+        "Record a call with any vendor's usage object.",
     ),
     "cost/detail": Request(
-        CostDetailParams, CostReport, "What calls have cost, by model, category, session, day …"
+        "sidecar.cost.params:CostDetailParams",
+        "sidecar.cost.rows:CostReport",
+        "What calls have cost, by model, category, session, day …",
     ),
     "capabilities/list": Request(
-        CapabilitiesParams, list[Capability], "What is known of the endpoints; sends nothing."
+        "sidecar.server.messages:CapabilitiesParams",
+        "sidecar.endpoints.outcome:Capability",
+        "What is known of the endpoints; sends nothing.",
+        many=True,
     ),
     "capabilities/probe": Request(
-        ProbeParams,
-        list[Capability],
+        "sidecar.server.messages:ProbeParams",
+        "sidecar.endpoints.outcome:Capability",
         "Ask the endpoints again; sends nothing while `use-endpoint` is off.",
+        many=True,
     ),
 }
 
 NOTIFICATIONS: dict[str, Notification] = {
     "status/update": Notification(
-        StatusUpdate,
+        "sidecar.workspace.status:StatusUpdate",
         "What to show for a document: once when it is opened, then whenever it changed.",
     ),
     "context/warning": Notification(
-        ContextWarning, "A threshold, a cap or a window was crossed: once per crossing."
+        "sidecar.context.results:ContextWarning",
+        "A threshold, a cap or a window was crossed: once per crossing.",
     ),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from lsprotocol import types
@@ -10,13 +12,10 @@ from pygls.protocol import default_converter
 
 from sidecar import __version__
 from sidecar.server.features import (
-    capabilities,
     code_actions,
     code_lens,
     commands,
     configuration,
-    context,
-    cost,
     counting,
     diagnostics,
     documents,
@@ -30,6 +29,7 @@ from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.following import Following
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
+from sidecar.server.messages import REQUESTS
 from sidecar.server.protocol import SidecarProtocol
 from sidecar.workspace.services import Services
 
@@ -42,9 +42,6 @@ FEATURES = (
     inlay_hints,
     diagnostics,
     code_actions,
-    context,
-    cost,
-    capabilities,
     code_lens,
     symbols,
     commands,
@@ -74,6 +71,12 @@ class SidecarServer(LanguageServer):
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Nothing pops up by itself; requests are answered, and the log has the rest."""
 
+    def load_features(self) -> None:
+        """Import what features need at their first call. Blocking: for a worker thread."""
+        for method in REQUESTS:
+            if isinstance(self.protocol.custom[method], partial):
+                feature_of(method)
+
     def close(self) -> None:
         """Let go of threads."""
         self.configuration.close()
@@ -85,4 +88,17 @@ def create_server(services: Services | None = None) -> SidecarServer:
     server = SidecarServer(services or Services())
     for feature in FEATURES:
         feature.register(server)
+    for method in REQUESTS:
+        server.protocol.custom.setdefault(method, partial(_late, server, method))
     return server
+
+
+def _late(server: SidecarServer, method: str, params: Any) -> Any:
+    """Register the feature that a method belongs to, at its first call, and hand the call on."""
+    feature_of(method).register(server)
+    return server.protocol.custom[method](params)
+
+
+def feature_of(method: str) -> Any:
+    """The module of `features` for a method: `context/set` is in `context`."""
+    return import_module(f"sidecar.server.features.{method.partition('/')[0]}")

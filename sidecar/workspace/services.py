@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,12 +17,10 @@ from sidecar.counting.count import Count, Measure, Tokenizer
 from sidecar.counting.engines import names
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
 from sidecar.workspace.counting import Counting
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.roots import Roots
 from sidecar.workspace.spending import Spending
-from sidecar.workspace.state import State
 from sidecar.workspace.sums import SumCounts
 from sidecar.workspace.verdicts import findings, relative_name
 
@@ -30,8 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sidecar.budget.finding import Finding
+    from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
+    from sidecar.workspace.state import State
     from sidecar.workspace.verdicts import Snapshot
     from sidecar.workspace.workspace import Workspace
 
@@ -53,7 +53,6 @@ class Services:
 
     roots: Roots = field(default_factory=Roots)
     counting: Counting = field(default_factory=Counting)
-    state: State = field(default_factory=State)
     documents: dict[str, TextDocument] = field(default_factory=dict)
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
@@ -64,6 +63,13 @@ class Services:
     _sums: SumCounts = field(default_factory=SumCounts)
     _sums_lock: threading.Lock = field(default_factory=threading.Lock)
     _priced: bool = False
+
+    @cached_property
+    def state(self) -> State:
+        """The user's state folder."""
+        from sidecar.workspace.state import State
+
+        return State()
 
     def document(self, uri: str) -> TextDocument:
         """An open document.
@@ -93,6 +99,8 @@ class Services:
         settings = workspace.settings
         key = (settings.endpoints, settings.tokenize.use_endpoint)
         if key not in self._endpoints:
+            from sidecar.endpoints.registry import Endpoints
+
             self._endpoints[key] = Endpoints(*key)
         return self._endpoints[key]
 
@@ -100,7 +108,8 @@ class Services:
         """Close connections and write what was learned."""
         for endpoints in self._endpoints.values():
             await endpoints.aclose()
-        await self.counting.run(self.state.close)
+        if "state" in self.__dict__:
+            await self.counting.run(self.state.close)
 
     # -- counting ---------------------------------------------------------------------------
 
@@ -135,6 +144,8 @@ class Services:
         self, document: TextDocument, model: str, workspace: Workspace, seconds: float
     ) -> Counted | Miss:
         """The endpoint's count of the document as it is now; teaches the buffer's calibration."""
+        from sidecar.endpoints.registry import CHUNK_CHARACTERS
+
         version, text = document.version, document.text
         found = await self.endpoints(workspace).count_text(model, text, seconds, CHUNK_CHARACTERS)
         if isinstance(found, Miss):
@@ -149,7 +160,7 @@ class Services:
     def asks_endpoint(self, model: str, tokenizer: Tokenizer, workspace: Workspace) -> bool:
         """Whether an endpoint knows better than what counts here: not where the engine is the
         model's own, shipped or named by the user."""
-        if not self.endpoints(workspace).serves(model):
+        if not _may_ask(workspace) or not self.endpoints(workspace).serves(model):
             return False
         return tokenizer.name not in names() and not self.tokenizers(workspace).is_users(model)
 
@@ -195,9 +206,10 @@ class Services:
 
         name = model or workspace.model
         characters = sum(_characters(message) for message in messages)
-        endpoints, note = self.endpoints(workspace), None
-        if (messages or tools) and endpoints.serves(name):
-            found = await endpoints.count_chat(name, messages, tools, TEXT_SECONDS)
+        note = None
+        if (messages or tools) and _may_ask(workspace) and self.endpoints(workspace).serves(name):
+            asked = self.endpoints(workspace).count_chat(name, messages, tools, TEXT_SECONDS)
+            found = await asked
             if isinstance(found, EndpointCount):
                 return self._by_endpoint(found, name, characters, workspace)
             note = found.reason
@@ -259,7 +271,7 @@ class Services:
 
     def limit_of(self, model: str, workspace: Workspace) -> Limit | None:
         """The model's window; None until the catalogue has been loaded."""
-        endpoint = self.endpoints(workspace).known_limit(model)
+        endpoint = self.endpoints(workspace).known_limit(model) if _may_ask(workspace) else None
         if not catalogue.loaded() and endpoint is None:
             return None
         return resolve_limit(
@@ -313,6 +325,12 @@ def _measure(tokens: int, tokenizer: Tokenizer) -> Measure:
     if tokens == 0:
         return Measure(0, "exact", tokenizer.name, 0.0)
     return Measure(tokens, tokenizer.method, tokenizer.name, tokenizer.error_percent)
+
+
+def _may_ask(workspace: Workspace) -> bool:
+    """Whether the user declared an endpoint and switched endpoints on."""
+    settings = workspace.settings
+    return bool(settings.tokenize.use_endpoint and settings.endpoints)
 
 
 def _characters(message: dict[str, Any]) -> int:

@@ -157,7 +157,8 @@ def status_update(
 ) -> StatusUpdate:
     """The whole status of a document: its own part, the conversation's and the cost's."""
     status = workspace.settings.status
-    context = context_status(workspace.talk.shown, workspace.talk.severity, status.show)
+    talk = workspace.known_talk
+    context = context_status(talk.shown, talk.severity, status.show) if talk else None
     cost = cost_status(workspace.costs)
     parts = [part.text for part in (document, context, cost) if part is not None]
     others = [part.severity for part in (context, cost) if part is not None]

@@ -57,10 +57,13 @@ def snapshot(document: TextDocument, workspace: Workspace) -> Snapshot | None:
 
 def _window_rule(document: TextDocument, workspace: Workspace, name: str) -> tuple[Rule, ...]:
     """For a buffer that is part of the context: what the rest leaves it of the usable window."""
-    usage = workspace.talk.shown
-    if not workspace.settings.diagnostics.prompt_buffers or usage is None or usage.tokens is None:
+    talk = workspace.known_talk
+    if not workspace.settings.diagnostics.prompt_buffers or talk is None:
         return ()
-    mine = [one for one in workspace.talk.followed() if one.uri == document.uri]
+    usage = talk.shown
+    if usage is None or usage.tokens is None:
+        return ()
+    mine = [one for one in talk.followed() if one.uri == document.uri]
     if not mine or usage.usable is None:
         return ()
     others = usage.tokens - sum(one.known_tokens for one in mine)

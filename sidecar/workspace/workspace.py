@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sidecar.budget.rules import Rules
 from sidecar.config.resolve import Loaded
 from sidecar.config.settings import Settings
 from sidecar.workspace.spending import Costs
-from sidecar.workspace.talk import Talk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from sidecar.workspace.talk import Talk
 
 
 @dataclass(eq=False)
@@ -27,10 +29,21 @@ class Workspace:
     """The budgets of these settings, compiled."""
     editor: Mapping[str, Any] = field(default_factory=dict)
     """The editor's section `tokenSidecar`, as it last answered."""
-    talk: Talk = field(default_factory=Talk)
-    """The conversations."""
     costs: Costs = field(default_factory=Costs)
     """What was spent, as last read from the ledger."""
+
+    @cached_property
+    def talk(self) -> Talk:
+        """The conversations; their room is loaded when the first one is asked for."""
+
+        from sidecar.workspace import talk
+
+        return talk.Talk()
+
+    @property
+    def known_talk(self) -> Talk | None:
+        """The conversations, if there have been any."""
+        return self.__dict__.get("talk")
 
     def take(self, loaded: Loaded, rules: Rules) -> None:
         """Put newly read settings in force."""
@@ -44,4 +57,5 @@ class Workspace:
     @property
     def model(self) -> str:
         """The default model: the active session's, else the setting."""
-        return self.talk.current_model or self.settings.model
+        talk = self.known_talk
+        return (talk.current_model if talk else None) or self.settings.model

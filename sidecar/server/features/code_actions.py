@@ -10,7 +10,6 @@ from lsprotocol import types
 from sidecar.server.convert import from_position
 from sidecar.server.features.diagnostics import SOURCE
 from sidecar.text.document import TextDocument
-from sidecar.workspace.fixing import Proposal, proposals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
     from sidecar.budget.scopes import TextEdit
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.fixing import Target
+    from sidecar.workspace.fixing import Proposal, Target
 
 ANNOTATION = "token-sidecar"
 
@@ -31,6 +30,8 @@ def register(server: SidecarServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)
     async def code_actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        from sidecar.workspace.fixing import proposals
+
         if not _wanted(params.context.only):
             return []
         uri = params.text_document.uri

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from sidecar.context.params import FitParams, SetParams
 from sidecar.server.features.parts import parts_of
-from sidecar.workspace.conversations import ConversationRoom
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.status import comparison, tokens_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from sidecar.context.params import FitParams
     from sidecar.server.server import SidecarServer
 
 PREFIX = "tokenSidecar.server."
@@ -95,11 +94,16 @@ async def _resolve(server: SidecarServer, session: str | None) -> str | None:
 
 
 def _plan(session: str | None, strategy: Any) -> FitParams:
+    from sidecar.context.params import FitParams
+
     return FitParams(session=session, strategy=strategy, apply=True)
 
 
 async def _switch(server: SidecarServer, session: str | None) -> None:
     """Offer the models whose window would hold the conversation."""
+    from sidecar.context.params import SetParams
+    from sidecar.workspace.conversations import ConversationRoom
+
     services = server.services
     workspace = services.roots.default
     room = ConversationRoom(services, workspace)

@@ -91,6 +91,7 @@ class Configuration:
             return
         await asyncio.sleep(START_SECONDS)
         await self._services.counting.run(self._services.load_prices)
+        await self._services.counting.run(self._server.load_features)
         self._server.status.all_changed()
 
     async def _load(self, workspace: Workspace) -> None:

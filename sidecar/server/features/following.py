@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from sidecar.counting.incremental import Stopped
 from sidecar.server.errors import log_defect
-from sidecar.workspace.conversations import ConversationRoom
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.conversations import ConversationRoom
     from sidecar.workspace.workspace import Workspace
 
 DEBOUNCE_SECONDS = 0.075
@@ -27,9 +27,10 @@ class Following:
     def edited(self, uri: str) -> None:
         """A document was edited."""
         workspace = self._server.services.roots.of_document(uri)
-        if id(workspace) in self._due:
+        talk = workspace.known_talk
+        if talk is None or id(workspace) in self._due:
             return
-        if any(source.uri == uri for source in workspace.talk.followed()):
+        if any(source.uri == uri for source in talk.followed()):
             loop = asyncio.get_running_loop()
             self._due[id(workspace)] = loop.call_later(DEBOUNCE_SECONDS, self._start, workspace)
 
@@ -49,6 +50,8 @@ class Following:
         task.add_done_callback(self._running.discard)
 
     async def _look(self, workspace: Workspace) -> None:
+        from sidecar.workspace.conversations import ConversationRoom
+
         room = ConversationRoom(self._server.services, workspace)
         try:
             async with workspace.talk.lock:
