@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from sidecar.config.resolve import Loaded
+    from sidecar.config.settings import Settings
 
 _ENGINES = {"rs-bpe": "rs_bpe", "toktok": "toktok-rs", "tiktoken": "tiktoken"}
 _EXTRAS = {
@@ -60,6 +61,7 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
         "endpoints": {
             "used": settings.tokenize.use_endpoint,
             "declared": [endpoint.url for endpoint in settings.endpoints],
+            "capabilities": _capabilities(settings),
         },
         "agents": [],
         "configuration": {
@@ -100,6 +102,27 @@ def _vocabularies() -> list[dict[str, Any]]:
     return found
 
 
+def _capabilities(settings: Settings) -> list[dict[str, Any]]:
+    """What each declared endpoint answers; asks nobody while endpoints are off."""
+    if not (settings.tokenize.use_endpoint and settings.endpoints):
+        return []
+    import asyncio
+
+    import msgspec
+
+    from sidecar.endpoints.registry import Endpoints
+
+    async def probe() -> list[dict[str, Any]]:
+        endpoints = Endpoints(settings.endpoints, use_endpoint=True)
+        try:
+            rows = await endpoints.probe(model=settings.model)
+        finally:
+            await endpoints.aclose()
+        return [msgspec.to_builtins(row) for row in rows]
+
+    return asyncio.run(probe())
+
+
 def _values(loaded: Loaded) -> list[dict[str, str]]:
     return [
         {"key": key, "from": str(origin)}
@@ -120,6 +143,11 @@ def _text(report: dict[str, Any]) -> str:
     state = "used" if endpoints["used"] else "off: not one request is sent"
     lines += ["", f"Endpoints ({state})"]
     lines += [f"  {url}" for url in endpoints["declared"]] or ["  none declared"]
+    lines += [
+        f"    {row['model']}: {row['server'] or 'unknown server'}, text {row['text']}, "
+        f"chat {row['chat']}, window {row['limit'] or 'not known'}"
+        for row in endpoints["capabilities"]
+    ]
     lines += ["", "Configuration", _row("user file", configuration["userFile"])]
     lines += [_row("root", configuration["root"]), _row("state", configuration["stateFolder"])]
     lines += [_row(value["key"], value["from"]) for value in configuration["values"]]

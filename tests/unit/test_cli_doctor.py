@@ -29,3 +29,13 @@ def test_a_mistake_is_shown_and_is_exit_2(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
     assert done.exit_code == 2
     assert ".token-sidecar.toml:1: model" in done.output
+
+
+def test_an_endpoint_that_is_down_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "user-config.toml").write_text(
+        'model = "qwen-tiny"\n[tokenize]\nuse-endpoint = true\n'
+        '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen-*"]\n'
+    )
+    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    (row,) = json.loads(done.output)["endpoints"]["capabilities"]
+    assert (row["model"], row["text"], row["limit"]) == ("qwen-tiny", "unreachable", None)
