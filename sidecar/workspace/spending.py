@@ -110,12 +110,16 @@ class Spending:
 
     def refresh(self, session: str) -> None:
         """Read the sums that the status shows."""
+        from decimal import Decimal
+
         from sidecar.cost.caps import judge
 
         costs = self._workspace.costs
         spend = self._book.spend(self._uri, session)
-        costs.today, costs.workspace = spend.day, spend.workspace
-        costs.sessions[session] = float(spend.session)
-        verdict = judge(self._workspace.settings.cost, spend, None, self._workspace.model)
+        costs.today = None if "day" in spend.unknown else spend.day
+        costs.workspace = spend.workspace
+        costs.sessions[session] = None if "session" in spend.unknown else float(spend.session)
+        # Nothing is about to be sent: the caps judge what was spent alone.
+        verdict = judge(self._workspace.settings.cost, spend, Decimal(0), self._workspace.model)
         ranks = {"ok": "ok", "warn": "warning", "refuse": "error"}
         costs.severity = ranks[verdict.verdict]  # type: ignore[assignment]

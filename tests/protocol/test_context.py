@@ -268,3 +268,18 @@ async def test_messages_are_counted_with_their_format(client: Client) -> None:
     assert count["tokens"] == truth(USER["content"]) + 4 + 3
     assert count["method"] == "calibrated"
     assert count["characters"] == len(USER["content"])
+
+
+async def test_a_cap_that_is_far_away_does_not_colour_the_status(
+    bare: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "user-config.toml").write_text("[cost]\nsoft-cap-usd = 3\nhard-cap-usd = 5\n")
+    await bare.initialize(root=tmp_path.as_uri())
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+    await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
+    shown = await bare.take("status/update", lambda u: u["cost"] is not None)
+    assert (shown["cost"]["severity"], shown["severity"]) == ("ok", "ok")
+    for spent in ("warning", "error"):
+        await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
+        shown = await bare.take("status/update")
+        assert shown["cost"]["severity"] == spent, shown["cost"]["text"]
