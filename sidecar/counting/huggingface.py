@@ -45,7 +45,8 @@ class HuggingFace:
             return self._encode(without_lone_surrogates(text))
 
     def _encode(self, text: str) -> int:
-        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # The batch call lets other threads run, and works out no offsets.
+        return len(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
 
 
 def _library_tokenizer(data: bytes) -> Any:
