@@ -105,7 +105,12 @@ async def probe(connection: Connection, model: str) -> Binding:
         named = find(model, listed)
         if listed and named is None:
             raise Fault("unknown", f"the server has {_shown(listed)}, not {model}")
-        server = server or await by_asking(connection, named.id if named else model)
+        first = None
+        if server is None:
+            # LM Studio, Ollama and LocalAI, which greet, all list their models.
+            name = named.id if named else model
+            recognised = await by_asking(connection, name, greets=bool(listed))
+            server, first = recognised.server, recognised.first_count
         entry = find(model, await server.loaded(connection, listed))
         if listed and entry is None:
             raise Fault("unknown", f"{server.name} does not have {model} loaded")
@@ -113,7 +118,7 @@ async def probe(connection: Connection, model: str) -> Binding:
         return Binding.failed(model, fault, server)
     binding = Binding(model=entry.id if entry else model, server=server, listed=tuple(listed))
     binding = replace(binding, limit=await _limit(connection, server, binding.model, entry))
-    binding = await _try_text(connection, server, binding)
+    binding = await _try_text(connection, server, binding, first)
     return await _try_chat(connection, server, binding)
 
 
@@ -153,13 +158,15 @@ async def _limit(
         return None
 
 
-async def _try_text(connection: Connection, server: Server, binding: Binding) -> Binding:
+async def _try_text(
+    connection: Connection, server: Server, binding: Binding, first: int | None
+) -> Binding:
     if server.text is None or server.read_text is None:
         return _text_otherwise(server, binding)
     try:
         around = await _around(connection, server, binding.model)
-        counts = []
-        for text in plausible.TEXTS:
+        counts = [] if first is None else [first]
+        for text in plausible.TEXTS[len(counts) :]:
             request = server.text(binding.model, text)
             counts.append(await ask(connection, request, server.read_text) - around)
         plausible.check_texts(counts, server.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.endpoints import plausible
@@ -51,9 +52,21 @@ def by_listing(answer: Answer, listed: Sequence[Listed]) -> Server | None:
     return None
 
 
-async def by_asking(connection: Connection, model: str) -> Server:
-    """Greetings first, then POSTs; Fault where the server counts in no way that is known."""
-    return await _by_greeting(connection) or await _by_shape(connection, model)
+@dataclass(frozen=True)
+class Recognised:
+    """A kind of server, and what it made of the first probe text where that told it."""
+
+    server: Server
+    first_count: int | None = None
+
+
+async def by_asking(connection: Connection, model: str, greets: bool) -> Recognised:
+    """Greetings first, where there may be one, then POSTs.
+
+    Raises Fault where the server counts in no way that is known.
+    """
+    greeted = await _by_greeting(connection) if greets else None
+    return Recognised(greeted) if greeted else await _by_shape(connection, model)
 
 
 async def _by_greeting(connection: Connection) -> Server | None:
@@ -73,7 +86,7 @@ async def _by_greeting(connection: Connection) -> Server | None:
     return None
 
 
-async def _by_shape(connection: Connection, model: str) -> Server:
+async def _by_shape(connection: Connection, model: str) -> Recognised:
     """One request that fits llama.cpp, vLLM and TGI at once; the answer's shape tells which."""
     body: dict[str, object] = {}
     for server in (llamacpp.SERVER, vllm.SERVER, tgi.SERVER):
@@ -81,11 +94,11 @@ async def _by_shape(connection: Connection, model: str) -> Server:
             body |= server.text(model, plausible.TEXTS[0]).body
     answer = await connection.post("/tokenize", body)
     found = _shape(answer.body)
-    if answer.status == 200 and found:
-        return found
+    if answer.status == 200 and found and found.read_text:
+        return Recognised(found, found.read_text(answer.body))
     if answer.status not in (404, 405, 501):
         refuse_unless_ok(answer, shown(connection.root))
-    return await _by_path(connection, model)
+    return Recognised(await _by_path(connection, model))
 
 
 def _shape(body: object) -> Server | None:

@@ -61,6 +61,20 @@ async def test_the_first_count_of_llamacpp_takes_eight_requests_at_most_then_one
         await endpoints.aclose()
 
 
+@pytest.mark.parametrize("listed", [True, False], ids=["with a list", "without a list"])
+async def test_a_server_that_says_nothing_of_itself_takes_few_requests_too(listed: bool) -> None:
+    async with llamacpp() as server:
+        server.headers.clear()
+        server.routes[MODELS] = listing("tiny") if listed else Told(404)
+        endpoints = server.endpoints()
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        assert len(server.asked) <= (10 if listed else 7)
+        before = len(server.asked)
+        assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
+        assert len(server.asked) == before + 1
+        await endpoints.aclose()
+
+
 async def test_first_counts_that_come_together_share_one_probe() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
