@@ -78,18 +78,18 @@ vim.api.nvim_create_autocmd('ModeChanged', {
 })
 
 -- Chat plugins, each only when it is there: their own events load what listens to them.
-local function integrate(event, pattern, module, method)
-  vim.api.nvim_create_autocmd(event, {
+for module, event in pairs({
+  codecompanion = { 'User', { 'CodeCompanionChat*', 'CodeCompanionRequestFinished' } },
+  avante = { 'User', { 'AvanteInputSubmitted', 'AvanteViewBufferUpdated' } },
+  copilotchat = { 'FileType', 'copilot-chat' },
+}) do
+  vim.api.nvim_create_autocmd(event[1], {
     group = 'token_sidecar',
-    pattern = pattern,
-    desc = 'token-sidecar: ' .. module,
+    pattern = event[2],
     callback = function(args)
       if vim.g.token_sidecar_integrations ~= false then
-        require('token_sidecar.integrations.' .. module)[method](args)
+        require('token_sidecar.integrations.' .. module).on_event(args)
       end
     end,
   })
 end
-integrate('User', { 'CodeCompanionChat*', 'CodeCompanionRequestFinished' }, 'codecompanion', 'on_event')
-integrate('User', { 'AvanteInputSubmitted', 'AvanteViewBufferUpdated' }, 'avante', 'on_event')
-integrate('FileType', 'copilot-chat', 'copilotchat', 'attach')

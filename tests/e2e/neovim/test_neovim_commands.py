@@ -176,11 +176,6 @@ def test_a_budget_is_exceeded_fixed_and_undone(open_editor: Callable[..., Editor
     editor.wait_tokens(truth(LONG))
 
 
-def test_probe_sends_nothing_unless_told(ready: Editor) -> None:
-    (line,) = floating(ready, "TokenSidecar probe")
-    assert line.startswith("None was asked")
-
-
 def test_log_opens(ready: Editor) -> None:
     ready.command("TokenSidecar log")
     assert ready.lua("return vim.fn.expand('%:t')") == "lsp.log"

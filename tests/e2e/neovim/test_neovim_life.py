@@ -209,6 +209,23 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
     editor.wait_tokens(4)
 
 
+def test_a_plain_entry_without_the_plugin(open_editor: Callable[..., Editor]) -> None:
+    """What the help names under token-sidecar-plain: an ordinary server."""
+    editor = open_editor(f"""
+      vim.opt.runtimepath:remove('{SHIM}')
+      vim.o.statusline = ''
+      vim.lsp.config('token_sidecar', {{ cmd = {{ vim.env.TOKEN_SIDECAR_CMD, 'serve' }} }})
+      vim.lsp.enable('token_sidecar')""")
+    editor.edit("a.md", "Hello, world!\n")
+    ask = """
+      local client = vim.lsp.get_clients({ bufnr = 0 })[1]
+      local params = { textDocument = { uri = vim.uri_from_bufnr(0) } }
+      return client and client.initialized and client:request_sync('tokens/count', params, 20000)"""
+    answer = wait_for(lambda: editor.lua(ask), "the client")
+    assert answer["result"]["tokens"] == 4
+    assert editor.lua(OURS_LOADED) == []
+
+
 def test_leaving_ends_the_server(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor()
     editor.edit("a.md", "Hello, world!\n")

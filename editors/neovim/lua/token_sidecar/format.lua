@@ -1,29 +1,32 @@
--- Numbers as people read them.
+-- What people read: numbers, tables, one short message.
 local M = {}
+
+--- From anywhere: an exit callback may not draw.
+---@param text string
+---@param level? integer vim.log.levels, INFO by default
+function M.notify(text, level)
+  vim.schedule(function()
+    vim.notify('token-sidecar: ' .. text, level or vim.log.levels.INFO)
+  end)
+end
 
 ---@param number integer
 ---@return string `1,234,567`
 function M.integer(number)
-  local digits = ('%d'):format(number)
-  return (digits:reverse():gsub('(%d%d%d)', '%1,'):reverse():gsub('^(-?),', '%1'))
+  return (('%d'):format(number):reverse():gsub('(%d%d%d)', '%1,'):reverse():gsub('^(-?),', '%1'))
 end
 
---- `~` stands before what is not exact.
----@param tokens? integer
+---@param tokens integer
 ---@param method? string
----@return string `~1,234`
+---@return string `1,234`, with `~` before what is not exact
 function M.tokens(tokens, method)
-  if not tokens then
-    return 'unknown'
-  end
-  local about = (method == 'estimate' or method == 'calibrated') and '~' or ''
-  return about .. M.integer(tokens)
+  return ((method == 'estimate' or method == 'calibrated') and '~' or '') .. M.integer(tokens)
 end
 
 ---@param usd? number
----@return string `$0.012`, or `unpriced`
+---@return string `$0.000219`, or `unpriced`
 function M.usd(usd)
-  return usd and ('$%.6f'):format(usd):gsub('0+$', ''):gsub('%.$', '.00') or 'unpriced'
+  return usd and ('$%.6f'):format(usd) or 'unpriced'
 end
 
 ---@param count token_sidecar.Count
@@ -32,22 +35,21 @@ function M.count(count)
   return ('%s tokens (%s, %s)'):format(M.tokens(count.tokens, count.method), count.method, count.model)
 end
 
---- Rows with their columns aligned: the last as it is, those between to the right.
+--- Rows with their columns aligned: the first to the left, the last as it is.
 ---@param rows string[][]
 ---@return string[]
 function M.table(rows)
-  local widths = {}
+  local widths, width = {}, vim.fn.strdisplaywidth
   for _, row in ipairs(rows) do
     for index, cell in ipairs(row) do
-      widths[index] = math.max(widths[index] or 0, vim.fn.strdisplaywidth(cell))
+      widths[index] = math.max(widths[index] or 0, width(cell))
     end
   end
   return vim.tbl_map(function(row)
     local cells = {}
     for index, cell in ipairs(row) do
-      local gap = (' '):rep(widths[index] - vim.fn.strdisplaywidth(cell))
-      local last, first = index == #row, index == 1
-      cells[index] = last and cell or first and cell .. gap or gap .. cell
+      local gap = (' '):rep(widths[index] - width(cell))
+      cells[index] = index == #row and cell or index == 1 and cell .. gap or gap .. cell
     end
     return table.concat(cells, '  ')
   end, rows)

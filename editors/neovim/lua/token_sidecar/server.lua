@@ -1,24 +1,20 @@
 -- Starting, ending and asking the server. One process a project root, as vim.lsp.start() does it.
-local notify = require('token_sidecar.notify').notify
+local notify = require('token_sidecar.format').notify
 local M = {}
 
 local NAME = 'token_sidecar'
-local MAX_RESTARTS, WITHIN_SECONDS = 3, 180
-local POLL_MS = 50
+local MAX_RESTARTS, WITHIN_SECONDS, POLL_MS = 3, 180, 50
 
----@type fun(client: vim.lsp.Client)[]
-local waiting = {}
----@type table<string, number[]> times of unexpected ends in seconds, by root
-local crashes = {}
+local waiting = {} ---@type fun(client: vim.lsp.Client)[] for a server that is starting
+local crashes = {} ---@type table<string, number[]> times of unexpected ends in seconds, by root
 local told_missing, enabled_once = false, false
 
 ---@param buf? integer
 ---@return vim.lsp.Client[] those that run or start
 function M.clients(buf)
-  local clients = vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true })
   return vim.tbl_filter(function(client)
     return not client:is_stopped()
-  end, clients)
+  end, vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true }))
 end
 
 --- What starts the server: vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD, the console script, the module.
@@ -47,13 +43,11 @@ local function missing()
 end
 
 --- Calls `found` if the server can be started, else says once how to install it.
----@param found fun()
 local function when_installed(found)
   local argv = M.command()
   if vim.fn.executable(argv[1]) == 0 then
     return missing()
-  end
-  if argv[3] ~= '-m' then
+  elseif argv[3] ~= '-m' then
     return found()
   end
   local code = 'import sys, importlib.util as u; sys.exit(u.find_spec("sidecar.server") is None)'
@@ -79,15 +73,12 @@ end
 ---@param dispatchers vim.lsp.rpc.Dispatchers
 ---@return vim.lsp.rpc.PublicClient
 function M.spawn(dispatchers)
-  local rpc
-  local quiet = setmetatable({
-    on_exit = function()
-      dispatchers.on_exit(0, 0)
-    end,
-  }, { __index = dispatchers })
-  rpc = vim.lsp.rpc.start(M.command(), quiet)
-  rpc.token_sidecar_asked_to_end = false
+  local function on_exit()
+    dispatchers.on_exit(0, 0)
+  end
+  local rpc = vim.lsp.rpc.start(M.command(), setmetatable({ on_exit = on_exit }, { __index = dispatchers }))
   local request, terminate = rpc.request, rpc.terminate
+  rpc.token_sidecar_asked_to_end = false
   rpc.request = function(method, ...)
     rpc.token_sidecar_asked_to_end = rpc.token_sidecar_asked_to_end or method == 'shutdown'
     return request(method, ...)
@@ -108,14 +99,13 @@ function M.on_init(client)
   end
 end
 
---- Starts the server for a buffer, unless it has one. Does nothing where vim.lsp.config says so.
+--- Starts the server for a buffer, unless it has one, or the user has it switched off.
 ---@param buf integer
 function M.attach(buf)
   if vim.g.token_sidecar_enabled ~= false and not enabled_once then
     enabled_once = true
     vim.lsp.enable(NAME)
   end
-  -- vim.lsp.enable('token_sidecar', false) of the user's holds for what opens later, too.
   if vim.lsp._enabled_configs[NAME] and #M.clients(buf) == 0 then
     local filetypes = vim.lsp.config[NAME].filetypes
     if not filetypes or vim.list_contains(filetypes, vim.bo[buf].filetype) then
@@ -126,7 +116,7 @@ end
 
 --- Starts a client with the configuration that vim.lsp.config resolved, as vim.lsp.enable() would.
 ---@param buf integer
----@param attach boolean
+---@param attach boolean false for a command in a buffer that is no file
 function M.start(buf, attach)
   local config = vim.deepcopy(vim.lsp.config[NAME])
   local function start(root)
@@ -135,33 +125,25 @@ function M.start(buf, attach)
       vim.lsp.start(config, { bufnr = buf, reuse_client = config.reuse_client, attach = attach })
     end
   end
-  if not attach then -- for a command in a buffer that is no file
-    return when_installed(function()
+  if not attach then
+    when_installed(function()
       start(vim.fs.root(vim.fn.getcwd(), config.root_markers or {}))
     end)
+  elseif type(config.root_dir) == 'function' then
+    config.root_dir(buf, start)
+  else
+    start(config.root_dir or vim.fs.root(buf, config.root_markers or {}))
   end
-  if type(config.root_dir) == 'function' then
-    return config.root_dir(buf, start)
-  end
-  start(config.root_dir or vim.fs.root(buf, config.root_markers or {}))
 end
 
---- How many unexpected ends this one makes within the last three minutes.
----@param root string
----@return integer
-local function count_crash(root)
+--- After an unexpected end: starts again, at most three times in three minutes.
+local function recover(root, buffers)
   local now = vim.uv.hrtime() / 1e9
   crashes[root] = vim.tbl_filter(function(at)
     return now - at < WITHIN_SECONDS
   end, crashes[root] or {})
   table.insert(crashes[root], now)
-  return #crashes[root]
-end
-
----@param root string
----@param buffers integer[]
-local function recover(root, buffers)
-  local nth = count_crash(root)
+  local nth = #crashes[root]
   if nth > MAX_RESTARTS then
     return notify('the server keeps ending. :TokenSidecar restart', vim.log.levels.WARN)
   end
@@ -179,18 +161,16 @@ function M.on_exit(code, signal, client_id)
   if not client then
     return
   end
-  local buffers = vim.tbl_keys(client.attached_buffers)
-  local expected = client.rpc.token_sidecar_asked_to_end
+  local buffers, expected = vim.tbl_keys(client.attached_buffers), client.rpc.token_sidecar_asked_to_end
   if expected == nil then -- a `cmd` of the user's own, not started by spawn()
     expected = code == 0 and (signal == 0 or signal == 15)
   end
   vim.schedule(function()
-    if vim.v.exiting ~= vim.NIL then
-      return
-    end
-    require('token_sidecar.status').clear(buffers)
-    if not expected then
-      recover(client.root_dir or '', buffers)
+    if vim.v.exiting == vim.NIL then
+      require('token_sidecar.status').clear(buffers)
+      if not expected then
+        recover(client.root_dir or '', buffers)
+      end
     end
   end)
 end
@@ -214,14 +194,14 @@ end
 ---@param buf integer
 ---@param method string
 ---@param params table
----@param done fun(result: any, client: vim.lsp.Client)
+---@param done fun(result: any)
 function M.request(buf, method, params, done)
   M.with_client(buf, function(client)
     client:request(method, params, function(err, result)
       if err then
         return notify(err.message, vim.log.levels.ERROR)
       end
-      done(result, client)
+      done(result)
     end, buf)
   end)
 end
@@ -234,9 +214,7 @@ function M.restart()
     vim.list_extend(buffers, vim.tbl_keys(client.attached_buffers))
     client:stop()
   end
-  if #buffers == 0 then
-    buffers = { vim.api.nvim_get_current_buf() }
-  end
+  buffers = #buffers > 0 and buffers or { vim.api.nvim_get_current_buf() }
   local function again()
     if #vim.lsp.get_clients({ name = NAME, _uninitialized = true }) > 0 then
       return vim.defer_fn(again, POLL_MS)

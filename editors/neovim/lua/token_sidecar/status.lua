@@ -1,66 +1,45 @@
+-- Keeps what the server pushes in the variables of the buffers.
 local M = {}
 
---- JSON's null goes missing in a Lua table: put it back, so that the dictionary is what was sent.
+--- JSON's null goes missing in a Lua table: put back, so that the dictionary is what was sent.
 local NULLABLE = {
-  [''] = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' },
   document = { 'percent', 'budget' },
   context = { 'tokens', 'percent' },
   cost = { 'costUsd' },
+  status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' },
 }
 
----@param status table a `status/update`, changed in place
----@return table
-local function with_nulls(status)
-  for part, keys in pairs(NULLABLE) do
-    local target = part == '' and status or status[part]
-    for _, key in ipairs(type(target) == 'table' and keys or {}) do
-      if target[key] == nil then
-        target[key] = vim.NIL
-      end
-    end
-  end
-  return status
-end
-
----@param client vim.lsp.Client
----@param uri string
----@return integer? buf
-local function buffer_of(client, uri)
-  for buf in pairs(client.attached_buffers) do
-    if vim.uri_from_bufnr(buf) == uri then
-      return buf
+---@param status token_sidecar.StatusUpdate changed in place
+local function put_nulls_back(status)
+  for part, keys in vim.spairs(NULLABLE) do -- the status itself comes last
+    local target = part == 'status' and status or status[part] or {}
+    for _, key in ipairs(keys) do
+      target[key] = target[key] == nil and vim.NIL or target[key]
     end
   end
 end
 
---- Redraws the status lines if any window shows the buffer.
-local function redraw(buf)
+---@param buf integer
+---@param status? token_sidecar.StatusUpdate nil takes it away
+local function show(buf, status)
+  vim.b[buf].token_sidecar_status = status and status.text
+  vim.b[buf].token_sidecar_status_dict = status
+  local data = { buf = buf, status = status }
+  vim.api.nvim_exec_autocmds('User', { pattern = 'TokenSidecarStatus', modeline = false, data = data })
   if vim.fn.bufwinid(buf) ~= -1 then
     vim.cmd.redrawstatus({ bang = buf ~= vim.api.nvim_get_current_buf() })
   end
 end
 
----@param buf integer
----@param status? table nil takes it away
-local function show(buf, status)
-  vim.b[buf].token_sidecar_status = status and status.text
-  vim.b[buf].token_sidecar_status_dict = status
-  vim.api.nvim_exec_autocmds('User', {
-    pattern = 'TokenSidecarStatus',
-    modeline = false,
-    data = { buf = buf, status = status },
-  })
-  redraw(buf)
-end
-
---- Keeps a `status/update` in the variables of its buffer.
----@param status table
+---@param status token_sidecar.StatusUpdate
 ---@param client_id integer
 function M.update(status, client_id)
-  local client = vim.lsp.get_client_by_id(client_id)
-  local buf = client and status.uri and buffer_of(client, status.uri)
-  if buf then
-    show(buf, with_nulls(status))
+  local client, uri = vim.lsp.get_client_by_id(client_id), status.uri
+  put_nulls_back(status)
+  for buf in pairs(client and client.attached_buffers or {}) do
+    if vim.uri_from_bufnr(buf) == uri then
+      return show(buf, status)
+    end
   end
 end
 
@@ -74,9 +53,9 @@ function M.clear(buffers)
   end
 end
 
----@param warning {message: string} a `context/warning`
+---@param warning token_sidecar.ContextWarning
 function M.warn(warning)
-  require('token_sidecar.notify').notify(warning.message, vim.log.levels.WARN)
+  require('token_sidecar.format').notify(warning.message, vim.log.levels.WARN)
 end
 
 return M

@@ -7,65 +7,43 @@ local ROLES = { llm = 'assistant', assistant = 'assistant', user = 'user', tool 
 local GUARD_MS, AGAIN_SECONDS = 1000, 30
 local guarded, held_at = setmetatable({}, { __mode = 'k' }), setmetatable({}, { __mode = 'k' })
 
----@param chat table
----@return string?
 local function model_of(chat)
-  local adapter = chat.adapter or {}
-  local named = type(adapter.model) == 'table' and adapter.model.name or adapter.model
+  local model = (chat.adapter or {}).model
   local metadata = (_G.codecompanion_chat_metadata or {})[chat.bufnr] or {}
-  local name = named or (metadata.adapter or {}).model
+  local name = type(model) == 'table' and model.name or model or (metadata.adapter or {}).model
   return type(name) == 'string' and name or nil
 end
 
----@param message table
----@return table
 local function turn(message)
-  local content, tools = message.content, message.tools or {}
+  local tools = message.tools or {}
+  local made = sync.turn(message, assert(ROLES[message.role]), message.tool_calls or tools.calls)
+  made.toolCallId = made.toolCallId or tools.call_id
   if (message._meta or {}).tag == 'image' then
-    local source = { type = 'base64', media_type = (message.context or {}).mimetype, data = content }
-    content = { { type = 'image', source = source } }
+    local mime = (message.context or {}).mimetype
+    local source = { type = 'base64', media_type = mime, data = message.content }
+    made.content = { { type = 'image', source = source } }
   end
-  return {
-    role = assert(ROLES[message.role]),
-    content = content,
-    toolCalls = sync.tool_calls(message.tool_calls or tools.calls),
-    toolCallId = message.tool_call_id or tools.call_id,
-  }
+  return made
 end
 
----@param chat table
----@param reported? integer tokens of the last request and its reply
----@return token_sidecar.Snapshot
-local function snapshot(chat, reported)
-  local system, turns, tools = {}, {}, {}
+local function snapshot(chat)
+  local system, turns = {}, {}
   for _, message in ipairs(chat.messages) do
-    if message.role == 'system' then
-      table.insert(system, message.content)
-    else
-      table.insert(turns, turn(message))
-    end
+    local is_system = message.role == 'system'
+    table.insert(is_system and system or turns, is_system and message.content or turn(message))
   end
+  local tools = {}
   for _, schema in vim.spairs((chat.tool_registry or {}).schemas or {}) do
     table.insert(tools, schema)
   end
-  return {
-    model = model_of(chat),
-    systemPrompt = table.concat(system, '\n\n'),
-    tools = tools,
-    turns = turns,
-    usage = (reported or 0) > 0 and { inputTokens = reported } or nil,
-  }
+  return { model = model_of(chat), systemPrompt = table.concat(system, '\n\n'), tools = tools, turns = turns }
 end
 
----@param chat table
----@return string
 local function session_of(chat)
   return 'codecompanion:' .. tostring(assert(chat.id))
 end
 
---- Asked before a chat is sent: false holds it, once; sent again within 30 seconds it goes.
----@param chat table
----@return false?
+--- Asked before a chat is sent: false holds it; sent again within 30 seconds it goes.
 local function guard(chat)
   local answer
   sync.update(session_of(chat), snapshot(chat), function(client)
@@ -84,7 +62,7 @@ local function guard(chat)
   local hold = answer.verdict == 'refuse' and not insists
   held_at[chat] = hold and os.time() or nil
   why = hold and why .. ' Not sent; submit again to send it all the same.' or why
-  require('token_sidecar.notify').notify(why, vim.log.levels.WARN)
+  require('token_sidecar.format').notify(why, vim.log.levels.WARN)
   if hold then
     return false
   end
@@ -97,8 +75,10 @@ M.on_event = sync.quietly(function(event)
     guarded[chat] = true
     chat:add_callback('on_before_submit', sync.quietly(guard))
   end
-  local reported = event.match == 'CodeCompanionChatDone' and (chat.tokens or (chat.ui or {}).tokens)
-  sync.update(session_of(chat), snapshot(chat, tonumber(reported or nil)))
+  local now = snapshot(chat)
+  local tokens = event.match == 'CodeCompanionChatDone' and (chat.tokens or (chat.ui or {}).tokens)
+  now.usage = tonumber(tokens or 0) > 0 and { inputTokens = tokens } or nil
+  sync.update(session_of(chat), now)
 end)
 
 return M

@@ -4,38 +4,23 @@ local M = {}
 local sync = require('token_sidecar.integrations.sync')
 local hooked = false
 
----@param message table
----@return table
-local function turn(message)
-  return {
-    role = assert(message.role),
-    content = message.content,
-    toolCalls = sync.tool_calls(message.tool_calls),
-    toolCallId = message.tool_call_id,
-  }
-end
-
 local send = sync.quietly(function()
   local plugin = require('CopilotChat')
-  local chat = plugin.chat
-  local messages = chat.get_messages and chat:get_messages() or assert(chat.messages)
-  local system, turns = {}, {}
-  for _, message in ipairs(messages) do
-    if message.role == 'system' then
-      table.insert(system, message.content)
-    else
-      table.insert(turns, turn(message))
-    end
+  local chat, system, turns = plugin.chat, {}, {}
+  for _, message in ipairs(chat.get_messages and chat:get_messages() or assert(chat.messages)) do
+    local is_system = message.role == 'system'
+    local turn = not is_system and sync.turn(message, assert(message.role), message.tool_calls)
+    table.insert(is_system and system or turns, turn or message.content)
   end
   sync.update('copilotchat', {
     model = (chat.config or {}).model or plugin.config.model,
-    systemPrompt = #system > 0 and table.concat(system, '\n\n') or nil,
+    systemPrompt = table.concat(system, '\n\n'),
     turns = turns,
   })
 end)
 
 --- Chains the plugin's own callback, once: called when its chat buffer appears.
-M.attach = sync.quietly(function()
+M.on_event = sync.quietly(function()
   local config = require('CopilotChat').config
   if hooked or type(config) ~= 'table' then
     return

@@ -5,36 +5,20 @@ local M = {}
 ---@field model? string
 ---@field systemPrompt? string
 ---@field tools? table[]
----@field turns table[] as of `context/append`
----@field usage? table
+---@field turns token_sidecar.Turn[]
+---@field usage? table as of `context/append`
 
----@type table<string, {turns: string[], set: string}> what the server has, by session
-local sent = {}
----@type table<string, fun()|true> a session that is being sent, and what to do after it
-local busy = {}
-
----@param had string[]
----@param have string[]
----@return boolean
-local function begins_with(have, had)
-  return vim.deep_equal(vim.list_slice(have, 1, #had), had)
-end
+local sent = {} ---@type table<string, {turns: string[], set: string}> what the server has, by session
+local busy = {} ---@type table<string, fun()> what to do after a session that is being sent
 
 --- The requests that bring the server from what it has to this.
----@param session string
----@param chat token_sidecar.Snapshot
----@return {[1]: string, [2]: table}[] requests
 local function steps(session, chat)
-  local had = sent[session]
+  local had, todo = sent[session], {}
   local turns = vim.tbl_map(vim.json.encode, chat.turns)
-  local params = {
-    session = session,
-    model = chat.model,
-    systemPrompt = chat.systemPrompt,
-    tools = chat.tools and #chat.tools > 0 and chat.tools or nil,
-  }
-  local set, todo = vim.json.encode(params), {}
-  if had and not begins_with(turns, had.turns) then
+  local tools = chat.tools and #chat.tools > 0 and chat.tools or nil
+  local params = { session = session, model = chat.model, systemPrompt = chat.systemPrompt, tools = tools }
+  local set = vim.json.encode(params)
+  if had and not vim.deep_equal(vim.list_slice(turns, 1, #had.turns), had.turns) then
     had = nil
     table.insert(todo, { 'context/reset', { session = session } })
   end
@@ -49,9 +33,6 @@ local function steps(session, chat)
   return todo
 end
 
----@param client vim.lsp.Client
----@param todo {[1]: string, [2]: table}[]
----@param done fun(ok: boolean)
 local function run(client, todo, done)
   local step = table.remove(todo, 1)
   if not step then
@@ -77,42 +58,40 @@ function M.update(session, chat, done)
     return
   end
   require('token_sidecar.server').with_client(0, function(client)
-    busy[session] = true
+    busy[session] = function() end
     run(client, steps(session, chat), function(ok)
       local after = busy[session]
-      busy[session] = nil
-      if not ok then
-        sent[session] = nil
-      elseif done then
+      busy[session], sent[session] = nil, ok and sent[session] or nil
+      if ok and done then
         done(client)
       end
-      if type(after) == 'function' then
-        after()
-      end
+      after()
     end)
   end)
 end
 
---- Tool calls in the contract's form from OpenAI's (`function`) or a flat one.
+--- A message with OpenAI's members, its tool calls in the protocol's form.
+---@param message table
+---@param role string
 ---@param calls? table[]
----@return table[]?
-function M.tool_calls(calls)
-  return calls
+---@return token_sidecar.Turn
+function M.turn(message, role, calls)
+  local tool_calls = calls
     and vim.tbl_map(function(call)
       local named = call['function'] or call
-      local arguments = named.arguments
+      local ok, arguments = true, named.arguments
       if type(arguments) == 'string' then
-        local ok, decoded = pcall(vim.json.decode, arguments)
-        arguments = ok and decoded or nil
+        ok, arguments = pcall(vim.json.decode, arguments)
       end
-      local object = type(arguments) == 'table' and next(arguments) and arguments or vim.empty_dict()
+      local object = ok and type(arguments) == 'table' and next(arguments) and arguments or vim.empty_dict()
       return { id = call.id or '', name = named.name, arguments = object }
     end, calls)
+  return { role = role, content = message.content, toolCalls = tool_calls, toolCallId = message.tool_call_id }
 end
 
 --- Runs what reads a plugin's insides; a shape that is not the known one makes no noise.
----@param read fun(...)
----@return fun(...)
+---@param read function
+---@return function
 function M.quietly(read)
   return function(...)
     local ok, result = pcall(read, ...)
