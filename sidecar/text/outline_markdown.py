@@ -28,6 +28,9 @@ _BREAK = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})
 _COMMENT = re.compile(r" {0,3}<!--")
 _INDENTED = re.compile(r" {0,3}\t| {4}")
 _MARKUP = re.compile(r"[*`]+")
+_SPECIAL = frozenset("#=-+*_<>`~0123456789")
+"""What a line that is more than a paragraph's text begins with, after its indentation."""
+
 _SPACES = re.compile(r"\s+")
 
 Heading = tuple[int, int, str]
@@ -98,10 +101,18 @@ class _Scan:
     def line(self, number: int) -> int:
         """Takes one line (or a whole fence or comment) in; gives the number of the next."""
         line = self._lines.texts[number]
-        first = line.lstrip(" \t")[:1]
-        if not first:
+        bare = line.lstrip(" \t")
+        if not bare:
             self._paragraph, self._lazy = None, False
             return number + 1
+        if not self._item and bare[0] not in _SPECIAL:
+            if self._paragraph is None and not self._lazy and not _INDENTED.match(line):
+                self._paragraph = number
+            return number + 1
+        return self._special(number, line, bare[0])
+
+    def _special(self, number: int, line: str, first: str) -> int:
+        """The same for a line that may be more than a paragraph's text."""
         inside = self._item if _indent(line) >= self._item else 0
         if not self._lazy:
             self._item = inside

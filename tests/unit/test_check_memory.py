@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.budget import counter
 from sidecar.cli.check import run
-from sidecar.cli.checking import cache, reading
+from sidecar.cli.checking import cache, reading, ways
 from sidecar.config.paths import cache_dir
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.cli.checking.report import FileReport, Target
+    from sidecar.counting.count import Tokenizer
 
 CONFIGURATION = """\
 [[budget]]
@@ -56,14 +56,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the texts that were tokenized as wholes, when they were."""
     seen: list[int] = []
-    original = counter.TextCounter.measure
+    original = ways.count_many
 
-    def measure(self: counter.TextCounter, model: str, start: int, end: int) -> object:
-        if model not in self._whole:
-            seen.append(end - start)
-        return original(self, model, start, end)
+    def count_many(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+        seen.extend(map(len, texts))
+        return original(texts, tokenizer)
 
-    monkeypatch.setattr(counter.TextCounter, "measure", measure)
+    monkeypatch.setattr(reading, "count_many", count_many)
     return seen
 
 
@@ -195,7 +194,7 @@ def test_other_rules_and_other_models(root: Path, counts: list[int]) -> None:
     counts.clear()
     write(root / ".token-sidecar.toml", CONFIGURATION.replace("5", "50"))
     assert all(not file.findings for file in check(root).values())
-    assert set(counts) == {len(CONFIGURATION) + 1}
+    assert counts == [len(CONFIGURATION) + 1]
     write(root / ".token-sidecar.toml", CONFIGURATION)
     assert check(root)["a.md"] == first["a.md"]
     report, _ = run([str(root / "a.md")], "claude-sonnet-4-5")

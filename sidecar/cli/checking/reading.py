@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from sidecar.budget.counter import TextCounter
 from sidecar.budget.evaluate import evaluate
 from sidecar.cli.checking.cache import Entry, Noted, digest_of, stamp_of
 from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
-from sidecar.cli.checking.ways import Ways
+from sidecar.cli.checking.ways import Ways, count_many
 from sidecar.text.outline_marks import WORD, ignores_file
 from sidecar.workspace.files import Skipped, decode
 
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
 
 _BATCH = 50
+
+
+class Read(NamedTuple):
+    """A file's text, and what it was when it was read."""
+
+    target: Target
+    text: str
+    stamp: Stamp
+    read_at: int
+    digest: bytes
 
 
 class Reader:
@@ -46,10 +56,10 @@ class Reader:
         """Every target, in order; `size` is their bytes together, or about that."""
         self._ways = Ways(self._settings, self._remembered_ways, size)
         self._ways.tokenizer(self._model)  # loaded before several threads want it
-        if len(targets) == 1:
-            return [self._read(targets[0])]
         batches = [targets[at : at + _BATCH] for at in range(0, len(targets), _BATCH)]
-        with ThreadPoolExecutor() as pool:
+        if len(batches) == 1:
+            return self._read_batch(targets)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             return [made for batch in pool.map(self._read_batch, batches) for made in batch]
 
     def count(self, text: str, model: str, digest: bytes = b"") -> int:
@@ -100,22 +110,21 @@ class Reader:
         return Checked(target, entry, FileReport(target.path, whole.tokens, whole.method, found))
 
     def _read_batch(self, targets: Sequence[Target]) -> list[Checked]:
-        return [self._read(target) for target in targets]
+        """Counts many texts in one go, so that threads seldom wait for each other."""
+        read = [_read(target) for target in targets]
+        self._count_new([one for one in read if isinstance(one, Read)])
+        return [self._checked(one) if isinstance(one, Read) else one for one in read]
 
-    def _read(self, target: Target) -> Checked:
-        read_at = time.time_ns()
-        try:
-            with open(target.path, "rb") as file:
-                stamp = stamp_of(os.fstat(file.fileno()))
-                data = file.read()
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            skipped = Skipped(target.path, reason, failed=True)
-            return Checked(target, Entry((0, 0, 0, 0), 0), None, skipped)
-        text = text_of(data)
-        if text is None:
-            return Checked(target, Entry(stamp, read_at), None, binary(target))
-        return self.checked(target, text, stamp, read_at, digest_of(data))
+    def _checked(self, read: Read) -> Checked:
+        return self.checked(read.target, read.text, read.stamp, read.read_at, read.digest)
+
+    def _count_new(self, texts: Sequence[Read]) -> None:
+        """Whole texts by the run's model, where their content is not known yet."""
+        tokenizer = self._ways.tokenizer(self._model)
+        identity = self._remembered_ways[self._model].identity
+        new = [one for one in texts if identity not in self._contents.get(one.digest, ())]
+        for one, tokens in zip(new, count_many([one.text for one in new], tokenizer), strict=True):
+            self._contents.setdefault(one.digest, {})[identity] = tokens
 
     def _counter(self, text: str, digest: bytes, models: set[str]) -> TextCounter:
         """A counter that knows the whole text's tokens, from memory or else from its own count."""
@@ -131,6 +140,22 @@ class Reader:
             identity = self._remembered_ways[model].identity
             counts[identity] = counter.measure(model, 0, len(text)).tokens
         return counter
+
+
+def _read(target: Target) -> Read | Checked:
+    read_at = time.time_ns()
+    try:
+        with open(target.path, "rb") as file:
+            stamp = stamp_of(os.fstat(file.fileno()))
+            data = file.read()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        skipped = Skipped(target.path, reason, failed=True)
+        return Checked(target, Entry((0, 0, 0, 0), 0), None, skipped)
+    text = text_of(data)
+    if text is None:
+        return Checked(target, Entry(stamp, read_at), None, binary(target))
+    return Read(target, text, stamp, read_at, digest_of(data))
 
 
 def text_of(data: bytes) -> str | None:
