@@ -1,0 +1,109 @@
+"""What typing costs: 1,000 keys into a 1 MB file in a real VS Code, beside an idle language server.
+
+    python -m tests.e2e.vscode.typing_latency [RUNS]
+
+Each run opens a fresh window, types at full speed and takes the time from each key to the frame
+that follows its paint. Runs with token-sidecar and with a server that does nothing alternate; the
+median run's p99 of each is printed, with their ratio, and the final count is checked to be exact.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from sidecar.counting.engines.reference import Reference
+from tests.e2e import editors_setup
+from tests.e2e.vscode.harness import (
+    Browser,
+    CodeServer,
+    Window,
+    build_probe,
+    build_vsix,
+    wait_for,
+)
+
+RUNS = 5
+KEYS = 1000
+LINE = "The quick brown fox jumps over the lazy dog, then rests.\n"
+TEXT = LINE * (1_000_000 // len(LINE))
+TYPED = ("Count what is typed here, key by key. " * 40)[:KEYS]
+
+# From a key's event to the task after the next frame's paint.
+LISTEN = """
+    await page.evaluate(() => {
+        window.latencies = [];
+        window.addEventListener("keydown", () => {
+            const start = performance.now();
+            requestAnimationFrame(() => {
+                const channel = new MessageChannel();
+                channel.port1.onmessage = () => window.latencies.push(performance.now() - start);
+                channel.port2.postMessage(0);
+            });
+        }, { capture: true });
+    });
+"""
+
+
+def run(code_server: CodeServer, browser: Browser, folder: Path, program: Path | None) -> float:
+    """One run's p99 in milliseconds; with our own server the final count is checked too."""
+    folder.mkdir(parents=True)
+    code_server.configure({"tokenSidecar.server.path": str(program)} if program else {})
+    window = Window(code_server, browser, folder)
+    window.open()
+    window.show("large.txt", TEXT)
+    wait_for(lambda: window.server_pid() is not None, "the server")
+    reference = Reference("o200k_base")
+    if program is None:
+        window.wait_status(f"{reference.count_whole(TEXT):,} tokens")
+    window.focus()
+    window.page("await page.waitForTimeout(3000)")
+    window.page(LISTEN)
+    window.page("await page.keyboard.type(args[0])", TYPED)
+    arrived = "return vscode.window.activeTextEditor.document.getText().length === args[0]"
+    wait_for(lambda: window.host(arrived, len(TYPED + TEXT)), "all keys to arrive")
+    if program is None:
+        window.wait_status(f"{reference.count_whole(TYPED + TEXT):,} tokens")
+    latencies = [float(each) for each in window.page("return page.evaluate('latencies')")]
+    assert len(latencies) == KEYS
+    window.host("await vscode.commands.executeCommand('workbench.action.files.revert')")
+    return statistics.quantiles(latencies, n=100)[98]
+
+
+def main() -> None:
+    """Alternate the runs and print what they gave."""
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        idle = folder / "idle"
+        script = Path(__file__).with_name("idle_server.py")
+        idle.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+        idle.chmod(0o755)
+        code_server = CodeServer(folder, editors_setup.ensure_vscode())
+        code_server.install(build_vsix(), build_probe(folder))
+        code_server.start()
+        browser = Browser(code_server.vscode, editors_setup.ensure_chromium())
+        results: dict[str, list[float]] = {"idle server": [], "token-sidecar": []}
+        try:
+            for turn in range(runs):
+                for kind, program in (("idle server", idle), ("token-sidecar", None)):
+                    place = folder / f"{turn}-{program is None}" / "folder"
+                    results[kind].append(run(code_server, browser, place, program))
+        finally:
+            browser.stop()
+            code_server.stop()
+    _report(results)
+
+
+def _report(results: dict[str, list[float]]) -> None:
+    for kind, values in results.items():
+        each = ", ".join(f"{value:.1f}" for value in values)
+        sys.stdout.write(f"{kind}: p99 {statistics.median(values):.1f} ms (runs: {each})\n")
+    idle, ours = (statistics.median(values) for values in results.values())
+    sys.stdout.write(f"ratio: {ours / idle:.2f}\n")
+
+
+if __name__ == "__main__":
+    main()
