@@ -226,3 +226,21 @@ def test_the_selection_is_counted_beside_it(open_editor: Callable[..., Editor]) 
     assert editor.screen()[0] == "alpha beta gamma"
     editor.keys("<Esc>")
     wait_for(lambda: editor.screen()[1] == "short", "nothing beside it")
+
+
+def test_settings_of_the_editor_reach_the_server(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor("""
+      vim.lsp.config('token_sidecar', { settings = { tokenSidecar = { model = 'gpt-4' } } })""")
+    editor.edit("a.md", "日本語\n")
+    editor.wait_tokens(truth("日本語\n", "cl100k_base"))
+    editor.command("TokenSidecar count")
+    editor.wait_message("(exact, gpt-4)")
+
+
+def test_warnings_of_the_context_are_told(ready: Editor) -> None:
+    turns = [{"role": "user", "content": "a long story " * 400}]
+    ask(ready, "context/set", {"session": "s", "limit": 1000, "model": "gpt-5"})
+    ask(ready, "context/append", {"session": "s", "turns": turns})
+    wait_for(ready.messages, "a warning")
+    (message,) = ready.messages()
+    assert message.startswith("token-sidecar: ")

@@ -1,0 +1,181 @@
+"""Typing at full speed into a 1 MB file in a real Neovim: with our server, and with an idle one.
+
+    python -m benchmarks.neovim_typing [--runs 5] [--keys 1000] [--bytes 1000000]
+
+Each key is sent when the one before has been painted; the time from key to paint is taken. Both
+servers get the same edits (incremental synchronisation); the idle one reads and throws away. Runs
+alternate, and the ratio is of the medians of each side's p99. Fails if the number that is shown at
+the end is not the exact one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from tests.e2e.neovim.harness import NVIM, SHIM, environment
+from tests.truth import truth
+
+IDLE_SERVER = """\
+import json, sys
+while True:
+    length = 0
+    while line := sys.stdin.buffer.readline().strip():
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    if not length:
+        sys.exit(1)
+    message = json.loads(sys.stdin.buffer.read(length))
+    if message["method"] == "exit":
+        sys.exit(0)
+    if "id" in message:
+        sync = {"openClose": True, "change": 2}
+        result = {"capabilities": {"positionEncoding": "utf-8", "textDocumentSync": sync}}
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        body = json.dumps(answer).encode()
+        sys.stdout.buffer.write(b"Content-Length: %d\\r\\n\\r\\n%s" % (len(body), body))
+        sys.stdout.buffer.flush()
+"""
+INIT = """\
+vim.opt.runtimepath:prepend('{shim}')
+vim.o.swapfile = false
+vim.o.laststatus = 2
+vim.o.statusline = "%f|%{{v:lua.require'token_sidecar'.statusline()}}|"
+{extra}
+"""
+IDLE_INIT = """\
+vim.g.token_sidecar_enabled = false
+vim.lsp.config('idle', {{ cmd = {{ '{python}', '{script}' }} }})
+vim.lsp.enable('idle')
+"""
+LINE = "The quick brown fox jumps over the lazy dog, 1234 times (or so).\n"
+TYPED = "lorem ipsum dolor sit amet, "
+WAIT_SECONDS = 120.0
+
+
+class Screen:
+    """An embedded Neovim with this process as its screen, over plain msgpack."""
+
+    def __init__(self, folder: Path, init: str, file: Path) -> None:
+        (folder / "init.lua").write_text(init, encoding="utf-8")
+        self._process = subprocess.Popen(
+            [NVIM, "--embed", "--clean", "-n", "-u", folder / "init.lua", file],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(folder),
+        )
+        self._unpacker = msgpack.Unpacker(strict_map_key=False)
+        self._id = 0
+        self.call("nvim_ui_attach", 100, 30, {"ext_linegrid": True})
+
+    def _messages(self) -> Any:
+        assert self._process.stdout is not None
+        while True:
+            yield from self._unpacker
+            self._unpacker.feed(os.read(self._process.stdout.fileno(), 1 << 16))
+
+    def _send(self, method: str, arguments: tuple[object, ...]) -> int:
+        assert self._process.stdin is not None
+        self._id += 1
+        self._process.stdin.write(msgpack.packb([0, self._id, method, arguments]))
+        self._process.stdin.flush()
+        return self._id
+
+    def call(self, method: str, *arguments: object) -> Any:
+        """One API call; what it gives back."""
+        number = self._send(method, arguments)
+        for message in self._messages():
+            if message[0] == 1 and message[1] == number:
+                if message[2]:
+                    raise RuntimeError(str(message[2]))
+                return message[3]
+        raise RuntimeError("Neovim ended")
+
+    def paint(self, key: str) -> float:
+        """Seconds from a key until the text that it changed has been drawn."""
+        start = time.perf_counter()
+        self._send("nvim_input", (key,))
+        drawn = False
+        for message in self._messages():
+            if message[0] != 2 or message[1] != "redraw":
+                continue
+            for event in message[2]:
+                drawn = drawn or event[0] == "grid_line"
+                if drawn and event[0] == "flush":
+                    return time.perf_counter() - start
+        raise RuntimeError("Neovim ended")
+
+    def wait(self, code: str) -> Any:
+        """Polls Lua until it gives something true."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (found := self.call("nvim_exec_lua", code, [])):
+            if time.monotonic() > deadline:
+                raise TimeoutError(code)
+            time.sleep(0.05)
+        return found
+
+    def close(self) -> None:
+        """Ends Neovim."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+
+
+def one_run(ours: bool, keys: int, size: int) -> float:
+    """p99 from key to paint, in seconds; TimeoutError if the exact number is not shown in the end."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = LINE * (size // len(LINE))
+        file = folder / "big.txt"
+        file.write_text(text)
+        idle = folder / "idle.py"
+        idle.write_text(IDLE_SERVER)
+        extra = "" if ours else IDLE_INIT.format(python=sys.executable, script=idle)
+        screen = Screen(folder, INIT.format(shim=SHIM, extra=extra), file)
+        screen.wait("local c = vim.lsp.get_clients({ bufnr = 0 })[1]; return c and c.initialized")
+        if ours:
+            screen.wait("return vim.b.token_sidecar_status_dict")
+        middle = text.count("\n") // 2
+        screen.call("nvim_win_set_cursor", 0, [middle, 0])
+        screen.paint("i")
+        typed = (TYPED * (keys // len(TYPED) + 1))[:keys]
+        times = sorted(screen.paint(key) for key in typed)
+        if ours:
+            where = len(LINE) * (middle - 1)
+            expected = truth(text[:where] + typed + text[where:])
+            shown = "local d = (vim.b.token_sidecar_status_dict or {}).document"
+            screen.wait(f"{shown}; return d ~= nil and d.tokens == {expected}")
+        screen.close()
+        return times[int(len(times) * 0.99) - 1]
+
+
+def main() -> int:
+    """Prints one line a run, and the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--keys", type=int, default=1000)
+    parser.add_argument("--bytes", type=int, default=1_000_000)
+    options = parser.parse_args()
+    p99: dict[bool, list[float]] = {True: [], False: []}
+    for run in range(options.runs):
+        for ours in (False, True):
+            seconds = one_run(ours, options.keys, options.bytes)
+            p99[ours].append(seconds)
+            side = "token-sidecar" if ours else "idle server"
+            print(f"run {run + 1}  {side:14} p99 key to paint {seconds * 1000:7.2f} ms", flush=True)
+    mine, idle = statistics.median(p99[True]), statistics.median(p99[False])
+    print(f"median p99: {mine * 1000:.2f} ms beside {idle * 1000:.2f} ms, ratio {mine / idle:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
