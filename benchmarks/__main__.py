@@ -1,18 +1,26 @@
-"""`python -m benchmarks [startup editing opening folder ledger]`: all of them by default."""
+"""`python -m benchmarks [PART …]`: every figure beside its peer, in one run; all parts by default.
+
+Parts: startup, editing, opening, folder, estimates, families, conversations, check, ledger.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-from benchmarks import editing, folder, ledger, opening, startup
+PARTS = (
+    "startup",
+    "editing",
+    "opening",
+    "folder",
+    "estimates",
+    "families",
+    "conversations",
+    "check",
+    "ledger",
+)
 
-PARTS = {
-    "startup": startup,
-    "editing": editing,
-    "opening": opening,
-    "folder": folder,
-    "ledger": ledger,
-}
-
+if unknown := set(sys.argv[1:]) - set(PARTS):
+    sys.exit(f"no such part: {', '.join(sorted(unknown))}\n{__doc__}")
 for name in sys.argv[1:] or PARTS:
-    PARTS[name].run()
+    import_module(f"benchmarks.{name}").run()

@@ -69,7 +69,8 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "root": str(root),
             "stateFolder": str(state_dir()),
             "values": _values(loaded),
-            "problems": [str(problem) for problem in loaded.problems],
+            "problems": [str(problem) for problem in loaded.problems]
+            + _tokenizer_problems(settings),
         },
     }
 
@@ -100,6 +101,16 @@ def _vocabularies() -> list[dict[str, Any]]:
         except DamagedRanksError as error:
             found.append({"name": name, "ok": False, "problem": str(error)})
     return found
+
+
+def _tokenizer_problems(settings: Settings) -> list[str]:
+    """Why vocabularies that the user named are not used; each is tried once."""
+    from sidecar.counting.tokenizers import Tokenizers
+
+    tokenizers = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
+    for entry in settings.tokenizers:
+        tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
+    return tokenizers.problems
 
 
 def _capabilities(settings: Settings) -> list[dict[str, Any]]:

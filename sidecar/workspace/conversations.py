@@ -181,6 +181,14 @@ class ConversationRoom:
             )
         )
 
+    def learn_reply(self, session: Session, reply: Reply) -> None:
+        """Teach the calibration what a reply's own text came to, where all of it is sent back."""
+        usage = reply.usage
+        if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
+            return
+        estimate = session.counter.text(reply.content).tokens
+        self.calibration(session).replied(estimate, usage.output_tokens)
+
     def record_reply(
         self, session: Session, reply: Reply, params: ResponseParams, estimate: int | None
     ) -> None:

@@ -59,7 +59,7 @@ class Counting:
         if tokenizer not in self._loaded:
             return 0 if not document.characters else None
         basis = _basis(tokenizer)
-        if pending_characters(document, basis) > INLINE_CHARACTERS:
+        if pending_characters(document, basis) > _inline(basis):
             return None
         return _scale(tokenizer, document_tokens(document, basis))
 
@@ -87,7 +87,7 @@ class Counting:
         """The text's tokens."""
         if not text:
             return 0
-        if tokenizer in self._loaded and len(text) <= INLINE_CHARACTERS:
+        if tokenizer in self._loaded and len(text) <= _inline(_basis(tokenizer)):
             return tokenizer.count(text)
 
         def work() -> int:
@@ -104,6 +104,12 @@ class Counting:
         if tokenizer not in self._loaded:
             tokenizer.count("a")
             self._loaded.add(tokenizer)
+
+
+def _inline(tokenizer: Tokenizer) -> int:
+    """How many characters of it the event loop may tokenize: a slow tokenizer says fewer."""
+    characters: int = getattr(tokenizer, "inline_characters", INLINE_CHARACTERS)
+    return characters
 
 
 def _basis(tokenizer: Tokenizer) -> Tokenizer:

@@ -279,6 +279,7 @@ def _handled(
         calibration=room.calibration(session),
     )
     room.learn(session, handled.anchored)
+    room.learn_reply(session, reply)
     return handled
 
 

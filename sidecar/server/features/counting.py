@@ -44,7 +44,9 @@ def register(server: SidecarServer) -> None:
         return await services.counting.run(work)
 
     async def models(params: ModelsParams) -> list[ModelInfo]:
-        return await services.counting.run(partial(search, params.query))
+        await services.configured.wait()
+        describe = services.tokenizers(services.roots.default).describe
+        return await services.counting.run(partial(search, params.query, describe))
 
     server.protocol.custom["tokens/count"] = count
     server.protocol.custom["tokens/fit"] = fit
