@@ -229,6 +229,8 @@ def _did_you_mean(key: str, names: list[str], layer: Layer) -> str:
         kind = _entry_type(field.type) or field.type
         if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
             return f"; it belongs in {field.encode_name}"
+    if not names:
+        return "; this table has no keys"
     return f"; known here: {', '.join(layer.spelling(name) for name in sorted(names))}"
 
 

@@ -127,6 +127,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         4,
         "above the hard cap",
     ),
+    "key in a table without keys": ("[agents]\nx = 1", "agents.x", 3, "has no keys"),
     "no value": ("presets =", "presets", 2, "is not valid TOML"),
     "open string": ('[[budget]]\nfiles = "a', "files", 3, "is not valid TOML"),
     "open header": ("[context\nreserve = 7", "context", 2, "is not valid TOML"),
