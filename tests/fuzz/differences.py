@@ -1,4 +1,4 @@
-"""Where the fast engines differ from tiktoken: `python -m tests.fuzz.differences` (3 minutes).
+"""Where the fast engines differ from tiktoken: `python -m tests.fuzz.differences` (5 minutes).
 
 Compares the tokens, not only their number, of every code point in many contexts and of random
 texts of contractions. What it prints must be covered by `sidecar.counting.engines.fast.disputed`;
@@ -28,6 +28,10 @@ CONTEXTS = (
     "'{c}",
     "a'{c}b 1{c}2 '{c}e 'r{c}",
     "\n{c}\n {c}.{c}",
+    # What follows or precedes merges by itself; the character's class says where.
+    "{c}'sx 'll{c}'rex",
+    "12{c}345{c}6 a\u0301{c}x",
+    "{c}\r\n\r\n//{c}/ {c}\n\n  {c}",
 )
 CONTRACTIONS = "'''’sStTrReEvVmMlLdDſKİıßabA 1\n\t./\u0301\u0e31ǅʰªⅷ²\u00a0\x1c\x85\u200b"
 
