@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from sidecar.budget.first_tokens import first_tokens
 from sidecar.counting.count import Measure
-from sidecar.counting.engines.fast import without_lone_surrogates
-from sidecar.counting.engines.reference import Reference
 from sidecar.counting.incremental import count_pieces, cuts_of
-from sidecar.counting.tokenizers import Approximate, Lazy
+from sidecar.counting.tokenizers import Approximate
 from sidecar.text.pieces import Piece, pieces_of, split, word_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import tiktoken
-
     from sidecar.counting.count import Tokenizer
 
 _FINER = 512
 """Characters of the pieces that are taken apart into tokens: few, for it is slow."""
-
-_ENCODED = 50_000
-"""Characters: on longer pieces (which have no safe cut) tiktoken may overflow."""
 
 
 class Counter(Protocol):
@@ -114,7 +108,7 @@ def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
     for part in split(text, _FINER) if cuts_of(tokenizer) == "lines" else (text,):
         tokens = tokenizer.count(part)
         if tokens > left:
-            return at + _within(part, left, tokenizer)
+            return at + first_tokens(part, left, tokenizer)
         left -= tokens
         at += len(part)
     return at
@@ -126,33 +120,3 @@ def _unscaled(allowance: int, tokenizer: Approximate) -> int:
     while tokens and tokenizer.scale(tokens) > allowance:
         tokens -= 1
     return tokens
-
-
-def _within(text: str, allowance: int, tokenizer: Tokenizer) -> int:
-    """The same inside a part that cannot be cut, and has more tokens than allowed."""
-    encoding = _encoding_of(tokenizer) if len(text) <= _ENCODED else None
-    plain = without_lone_surrogates(text)
-    if encoding is None or len(plain) != len(text):
-        return _longest_prefix(text, allowance, tokenizer.count)
-    tokens = encoding.encode_ordinary(plain)[:allowance]
-    # Bytes of a character that the next token goes on with are dropped: it is past the budget.
-    return len(b"".join(encoding.decode_tokens_bytes(tokens)).decode("utf-8", "ignore"))
-
-
-def _encoding_of(tokenizer: Tokenizer) -> tiktoken.Encoding | None:
-    """tiktoken's encoding for a vocabulary that it can run, which alone knows where tokens end."""
-    loaded = tokenizer.load() if isinstance(tokenizer, Lazy) else tokenizer
-    reference = getattr(loaded, "reference", loaded)
-    return reference._encoding() if isinstance(reference, Reference) else None
-
-
-def _longest_prefix(text: str, allowance: int, count: Callable[[str], int]) -> int:
-    """By counts alone: the most characters that have no more tokens than allowed."""
-    low, high = 0, len(text)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if count(text[:middle]) <= allowance:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -14,7 +14,7 @@ from sidecar.budget.evaluate import Together, evaluate
 from sidecar.budget.finding import severity_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.config.settings import Budget, Settings
-from sidecar.counting.engines import engine
+from sidecar.counting.engines import Purpose, engine
 from sidecar.counting.engines.vocabularies import VOCABULARIES, load_ranks
 from sidecar.text.pieces import pieces_of
 
@@ -213,29 +213,35 @@ def test_sums_find_their_files() -> None:
     assert [path for path in paths if rules.means(rules.sums[0], path)] == ["a.md", "c/d.md"]
 
 
-ENCODING = tiktoken.Encoding(
-    "o200k",
-    pat_str=VOCABULARIES["o200k_base"].pattern,
-    mergeable_ranks=load_ranks(VOCABULARIES["o200k_base"]),
-    special_tokens={},
-)
-engine("o200k_base", "reference").count("a")  # loads the ranks, outside of any time limit
+ENCODINGS = {
+    name: tiktoken.Encoding(
+        name,
+        pat_str=VOCABULARIES[name].pattern,
+        mergeable_ranks=load_ranks(VOCABULARIES[name]),
+        special_tokens={},
+    )
+    for name in ("o200k_base", "cl100k_base")
+}
+PURPOSES: list[Purpose] = ["interactive", "reference"]
+ENGINES = [(name, purpose) for name in ENCODINGS for purpose in PURPOSES]
+for name, purpose in ENGINES:
+    engine(name, purpose).count("a")  # loads the ranks, outside of any time limit
 texts = st.text(
     st.one_of(st.sampled_from("ab e\n\r\t.,'/汉字é😀👩\u200d한नि"), st.characters(codec="utf-8")),
     max_size=200,
 )
 
 
-@given(texts, st.integers(0, 120), st.sampled_from([1, 40]))
+@given(texts, st.integers(0, 120), st.sampled_from([1, 40]), st.sampled_from(ENGINES))
 def test_the_seam_is_where_the_token_past_the_budget_begins(
-    text: str, allowance: int, times: int
+    text: str, allowance: int, times: int, chosen: tuple[str, Purpose]
 ) -> None:
     text *= times
     allowance *= times
-    tokens = ENCODING.encode_ordinary(text)
-    before = ENCODING.decode_bytes(tokens[:allowance])
+    tokens = ENCODINGS[chosen[0]].encode_ordinary(text)
+    before = ENCODINGS[chosen[0]].decode_bytes(tokens[:allowance])
     expected = len(text.encode()[: len(before)].decode("utf-8", "ignore"))
-    assert seam(pieces_of(text), allowance, engine("o200k_base")) == expected
+    assert seam(pieces_of(text), allowance, engine(*chosen)) == expected
 
 
 @given(st.text("ab \n", max_size=60), st.integers(-1, 40))
