@@ -75,6 +75,7 @@ class Screen:
         )
         self._unpacker = msgpack.Unpacker(strict_map_key=False)
         self._id = 0
+        self._cursor: tuple[int, ...] = ()
         self.call("nvim_ui_attach", 100, 30, {"ext_linegrid": True})
 
     def _messages(self) -> Any:
@@ -94,6 +95,9 @@ class Screen:
         """One API call; what it gives back."""
         number = self._send(method, arguments)
         for message in self._messages():
+            if message[0] == 2 and message[1] == "redraw":
+                moves = [event[-1] for event in message[2] if event[0] == "grid_cursor_goto"]
+                self._cursor = tuple(moves[-1]) if moves else self._cursor
             if message[0] == 1 and message[1] == number:
                 if message[2]:
                     raise RuntimeError(str(message[2]))
@@ -101,16 +105,17 @@ class Screen:
         raise RuntimeError("Neovim ended")
 
     def paint(self, key: str) -> float:
-        """Seconds from a key until the text that it changed has been drawn."""
+        """Seconds from a key until the screen is drawn with the cursor that it moved."""
         start = time.perf_counter()
         self._send("nvim_input", (key,))
-        drawn = False
+        before = self._cursor
         for message in self._messages():
             if message[0] != 2 or message[1] != "redraw":
                 continue
             for event in message[2]:
-                drawn = drawn or event[0] == "grid_line"
-                if drawn and event[0] == "flush":
+                if event[0] == "grid_cursor_goto":
+                    self._cursor = tuple(event[-1])
+                if event[0] == "flush" and self._cursor != before:
                     return time.perf_counter() - start
         raise RuntimeError("Neovim ended")
 
@@ -146,7 +151,8 @@ def one_run(ours: bool, keys: int, size: int) -> float:
             screen.wait("return vim.b.token_sidecar_status_dict")
         middle = text.count("\n") // 2
         screen.call("nvim_win_set_cursor", 0, [middle, 0])
-        screen.paint("i")
+        screen.call("nvim_command", "startinsert | redraw")
+        screen.wait("return vim.fn.mode() == 'i'")
         typed = (TYPED * (keys // len(TYPED) + 1))[:keys]
         times = sorted(screen.paint(key) for key in typed)
         if ours:

@@ -20,30 +20,46 @@ local function attach(buf)
   end
 end
 
+local function attach_soon(event)
+  vim.schedule(function()
+    attach(event.buf)
+  end)
+end
+
+local function detach(event)
+  if package.loaded['token_sidecar.server'] then
+    require('token_sidecar.server').detach(event.buf)
+  end
+end
+
+local group = vim.api.nvim_create_augroup('token_sidecar', {})
+local function on(events, pattern, callback)
+  vim.api.nvim_create_autocmd(events, { group = group, pattern = pattern, callback = callback })
+end
+
 -- Every file, those of no known type too: for these vim.lsp.enable() waits in vain for FileType.
 -- Scheduled, so that start-up and the opening of a file do not wait for us.
-vim.api.nvim_create_autocmd({ 'BufReadPost', 'BufNewFile', 'BufFilePost', 'BufWritePost' }, {
-  group = vim.api.nvim_create_augroup('token_sidecar', {}),
-  desc = 'token-sidecar: attach',
-  callback = function(event)
-    vim.schedule(function()
-      attach(event.buf)
-    end)
-  end,
-})
+on({ 'BufReadPost', 'BufNewFile', 'BufFilePost', 'BufWritePost' }, '*', attach_soon)
+-- Neovim tells a server neither of another name nor of other line ends: there it is opened anew.
+on('BufFilePre', '*', detach)
+on('OptionSet', { 'fileformat', 'endofline' }, function()
+  local event = { buf = vim.api.nvim_get_current_buf() }
+  detach(event)
+  attach_soon(event)
+end)
 if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
   vim.schedule(function()
     vim.tbl_map(attach, vim.api.nvim_list_bufs())
   end)
 end
 
-for group, link in pairs({
+for name, link in pairs({
   TokenSidecarOk = 'StatusLine',
   TokenSidecarWarning = 'DiagnosticWarn',
   TokenSidecarError = 'DiagnosticError',
   TokenSidecarSelection = 'Comment',
 }) do
-  vim.api.nvim_set_hl(0, group, { link = link, default = true })
+  vim.api.nvim_set_hl(0, name, { link = link, default = true })
 end
 
 vim.api.nvim_create_user_command('TokenSidecar', function(opts)
@@ -66,30 +82,20 @@ vim.keymap.set({ 'n', 'x' }, '<Plug>(token-sidecar-selection)', function()
   require('token_sidecar.visual').toggle()
 end)
 
-vim.api.nvim_create_autocmd('ModeChanged', {
-  group = 'token_sidecar',
-  pattern = '*:[vV\22]*',
-  desc = 'token-sidecar: the selection\'s count beside it',
-  callback = function()
-    if vim.g.token_sidecar_selection then
-      require('token_sidecar.visual').start()
-    end
-  end,
-})
+on('ModeChanged', '*:[vV\22]*', function()
+  if vim.g.token_sidecar_selection then
+    require('token_sidecar.visual').start()
+  end
+end)
 
 -- Chat plugins, each only when it is there: their own events load what listens to them.
-for module, event in pairs({
-  codecompanion = { 'User', { 'CodeCompanionChat*', 'CodeCompanionRequestFinished' } },
-  avante = { 'User', { 'AvanteInputSubmitted', 'AvanteViewBufferUpdated' } },
-  copilotchat = { 'FileType', 'copilot-chat' },
-}) do
-  vim.api.nvim_create_autocmd(event[1], {
-    group = 'token_sidecar',
-    pattern = event[2],
-    callback = function(args)
-      if vim.g.token_sidecar_integrations ~= false then
-        require('token_sidecar.integrations.' .. module).on_event(args)
-      end
-    end,
-  })
+local function integrate(event, pattern, module)
+  on(event, pattern, function(args)
+    if vim.g.token_sidecar_integrations ~= false then
+      require('token_sidecar.integrations.' .. module).on_event(args)
+    end
+  end)
 end
+integrate('User', { 'CodeCompanionChat*', 'CodeCompanionRequestFinished' }, 'codecompanion')
+integrate('User', { 'AvanteInputSubmitted', 'AvanteViewBufferUpdated' }, 'avante')
+integrate('FileType', 'copilot-chat', 'copilotchat')

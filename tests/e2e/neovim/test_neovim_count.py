@@ -101,3 +101,29 @@ def test_a_reload_from_disk_is_counted(editor: Editor) -> None:
     editor.write("a.txt", "quite another text\n")
     editor.command("edit!")
     editor.wait_tokens(truth("quite another text\n"))
+
+
+def test_other_line_ends_are_counted_at_once(editor: Editor) -> None:
+    editor.edit("a.txt", "one\ntwo\n\n\nthree\n")
+    editor.wait_tokens(truth("one\ntwo\n\n\nthree\n"))
+    editor.command("set fileformat=dos")
+    editor.wait_tokens(truth("one\r\ntwo\r\n\r\n\r\nthree\r\n"))
+    editor.keys("ggOzero<Esc>")
+    editor.wait_tokens(truth("zero\r\none\r\ntwo\r\n\r\n\r\nthree\r\n"))
+    editor.command("set fileformat=unix noendofline nofixendofline")
+    editor.wait_tokens(truth("zero\none\ntwo\n\n\nthree"))
+
+
+def test_another_name_is_followed(editor: Editor) -> None:
+    editor.edit("a.txt", "Hello, world!\n")
+    editor.wait_tokens(4)
+    editor.command(f"file {editor.workspace / 'b.txt'}")
+    editor.keys("Goone two three<Esc>")
+    editor.wait_tokens(truth("Hello, world!\none two three\n"))
+    assert editor.status()["uri"].endswith("/b.txt")
+    editor.command(f"saveas {editor.workspace / 'c.txt'}")
+    editor.keys("dd")
+    editor.wait_tokens(4)
+    assert editor.status()["uri"].endswith("/c.txt")
+    assert len(editor.server_pids()) == 1
+    assert editor.messages() == []

@@ -114,6 +114,14 @@ function M.attach(buf)
   end
 end
 
+--- Takes a buffer from its server: before its name changes, or to have it opened there anew.
+---@param buf integer
+function M.detach(buf)
+  for _, client in ipairs(M.clients(buf)) do
+    vim.lsp.buf_detach_client(buf, client.id)
+  end
+end
+
 --- Starts a client with the configuration that vim.lsp.config resolved, as vim.lsp.enable() would.
 ---@param buf integer
 ---@param attach boolean false for a command in a buffer that is no file

@@ -12,8 +12,8 @@ local NULLABLE = {
 ---@param status token_sidecar.StatusUpdate changed in place
 local function put_nulls_back(status)
   for part, keys in vim.spairs(NULLABLE) do -- the status itself comes last
-    local target = part == 'status' and status or status[part] or {}
-    for _, key in ipairs(keys) do
+    local target = part == 'status' and status or status[part]
+    for _, key in ipairs(type(target) == 'table' and keys or {}) do
       target[key] = target[key] == nil and vim.NIL or target[key]
     end
   end
