@@ -52,8 +52,11 @@ def check(
 
     Exits 1 when a budget is exceeded, 2 when the configuration has mistakes.
     """
+    import gc
+
     from sidecar.cli.checking import formats
 
+    gc.disable()  # nothing here is cyclic, and looking for it is a good part of a short run
     report, problems = run(paths, model, base, stdin_name, remembering=not no_cache)
     for problem in problems:
         click.echo(f"token-sidecar: {problem}", err=True)
@@ -176,13 +179,14 @@ def _targets(root: Path, paths: Sequence[str], folders: Folders) -> Iterator[Tar
     for path in paths:
         start = os.path.normpath(path)
         absolute = os.path.abspath(start).replace(os.sep, "/")
-        strip = 0 if start == os.curdir else len(start)
+        strip = 0 if start == os.curdir else len(os.path.join(start, ""))
+        below = f"{absolute.rstrip('/')}/".removeprefix(top)
         for file in _files(start, folders):
             if not isinstance(file, str):
                 yield file
                 continue
-            inside = file[strip:].replace(os.sep, "/").lstrip("/")
-            relative = (f"{absolute}/{inside}" if inside else absolute).removeprefix(top)
+            inside = file[strip:].replace(os.sep, "/")
+            relative = below + inside if inside else absolute.removeprefix(top)
             if relative not in seen:
                 seen.add(relative)
                 yield Target(file, relative)

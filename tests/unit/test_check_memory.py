@@ -70,7 +70,6 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # No file is "just written": each test says itself when one is.
     monkeypatch.setattr(cache, "RACY_NS", -(10**18))
-    monkeypatch.setattr("sidecar.cli.checking.folders.RACY_NS", -(10**18))
     folder = tmp_path / "root"
     write(folder / ".token-sidecar.toml", CONFIGURATION)
     write(folder / "a.md", "one two three four five six seven")

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,12 +22,12 @@ from sidecar.config.paths import cache_dir
 from sidecar.counting.count import Measure, Method
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Settings
 
-FORMAT = f"2/{__version__}"
+FORMAT = f"3/{__version__}"
 RACY_NS = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT) ticks every two seconds."""
 
@@ -68,7 +69,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One file as it was when it was last read; `digest` is empty for what is no text."""
 
     stamp: Stamp
-    read_at_ns: int
+    settled: bool
+    """Whether it was old enough when it was read for its stamp to be trusted."""
     digest: bytes = b""
     tokens: int = 0
     """By the default model of the run."""
@@ -84,7 +86,7 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
     """One folder as it was when it was last listed: what .gitignore leaves of it, by name."""
 
     stamp: Stamp
-    read_at_ns: int
+    settled: bool
     rules: bytes
     """A digest of the stamps of the .gitignore files that hold for it."""
     files: tuple[str, ...]
@@ -111,14 +113,31 @@ Contents = dict[bytes, dict[str, int]]
 """Tokens by digest, and by the identity of a tokenizer."""
 
 
-def unchanged(stamp: Stamp, known: Stamp, read_at_ns: int) -> bool:
-    """Whether what has this stamp is surely what was read then."""
-    return stamp == known and max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
+stamp_of: Callable[[os.stat_result], Stamp] = attrgetter(
+    "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
+)
+"""The stamp of a file's status."""
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
-    """The stamp of a file's status."""
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+def settled(stamp: Stamp, read_at_ns: int) -> bool:
+    """Whether a later change of what was read then is sure to have another stamp."""
+    return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
+
+
+def stamps(paths: Sequence[str]) -> list[Stamp | None]:
+    """The stamp of each file, None for one that is not there."""
+    try:
+        return list(map(stamp_of, map(os.stat, paths)))
+    except (OSError, ValueError):
+        return [stamp(path) for path in paths]
+
+
+def stamp(path: str) -> Stamp | None:
+    """The stamp of one file."""
+    try:
+        return stamp_of(os.stat(path))
+    except (OSError, ValueError):
+        return None
 
 
 def unpacked(memory: Memory) -> Contents:
@@ -170,14 +189,8 @@ def digest_of(data: bytes) -> bytes:
 
 def file_stamps(settings: Settings) -> str:
     """The user's tokenizer files as they are now: what is counted by one must not outlive it."""
-    stamps = []
-    for entry in settings.tokenizers:
-        try:
-            status = os.stat(os.path.expanduser(entry.file))
-        except OSError:
-            continue
-        stamps.append(f"|{entry.file}:{stamp_of(status)}")
-    return "".join(stamps)
+    files = [entry.file for entry in settings.tokenizers]
+    return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
 
 
 def _file(root: Path) -> Path:

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from sidecar.cli.checking.cache import RACY_NS, Listing, digest_of, stamp_of, unchanged
+from sidecar.cli.checking.cache import Listing, digest_of, settled, stamp, stamp_of
 from sidecar.workspace.files import Skipped, _ignored, _Rules, _rules_above, _rules_in
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Folders:
         """The files below a folder, as paths that begin with it, in the order of names."""
         absolute = os.path.abspath(folder)
         self._rules = {os.path.dirname(absolute): _rules_above(absolute)}
-        above = tuple(_stamp(os.path.join(parent, _IGNORE)) for parent in _parents(absolute))
+        above = tuple(stamp(os.path.join(parent, _IGNORE)) for parent in _parents(absolute))
         yield from self._walk(folder, absolute, above)
 
     def _walk(self, folder: str, absolute: str, above: _Chain) -> Iterator[str | Skipped]:
-        chain = (*above, _stamp(os.path.join(absolute, _IGNORE)))
+        chain = (*above, stamp(os.path.join(absolute, _IGNORE)))
         known = self._known(absolute, chain)
         if known is None:
             try:
@@ -50,25 +50,21 @@ class Folders:
             self._listings[absolute] = known
             self.changed = True
         lead = "" if folder == os.curdir else os.path.join(folder, "")
-        for name in known.files:
-            yield lead + name
+        yield from [lead + name for name in known.files]
         for name in known.folders:
             yield from self._walk(lead + name, os.path.join(absolute, name), chain)
 
     def _known(self, absolute: str, chain: _Chain) -> Listing | None:
         """What the folder held, if that is surely what it holds."""
         known = self._listings.get(absolute)
-        stamp = _stamp(absolute)
-        if known is None or stamp is None or known.rules != _digest(chain):
+        if known is None or not known.settled or known.rules != _digest(chain):
             return None
-        newest = max((max(rules[1:3]) for rules in chain if rules), default=0)
-        sure = unchanged(stamp, known.stamp, known.read_at_ns)
-        return known if sure and newest < known.read_at_ns - RACY_NS else None
+        return known if stamp(absolute) == known.stamp else None
 
     def _listed(self, absolute: str, chain: _Chain) -> Listing:
         """The folder as it is now. Raises OSError when it cannot be listed."""
         read_at = time.time_ns()
-        stamp = stamp_of(os.stat(absolute))
+        own = stamp_of(os.stat(absolute))
         rules = self._rules_of(absolute)
         files: list[str] = []
         folders: list[str] = []
@@ -81,7 +77,8 @@ class Folders:
                     folders.append(entry.name)
                 elif entry.is_file(follow_symlinks=False):
                     files.append(entry.name)
-        return Listing(stamp, read_at, _digest(chain), tuple(files), tuple(folders))
+        sure = all(settled(each, read_at) for each in (own, *chain) if each)
+        return Listing(own, sure, _digest(chain), tuple(files), tuple(folders))
 
     def _rules_of(self, absolute: str) -> list[_Rules]:
         """What is ignored in a folder: what its parent ignores, and its own."""
@@ -102,13 +99,6 @@ def _parents(folder: str) -> list[str]:
         parents.insert(0, parent)
         at = parent
     return parents
-
-
-def _stamp(path: str) -> Stamp | None:
-    try:
-        return stamp_of(os.stat(path))
-    except OSError:
-        return None
 
 
 def _digest(chain: _Chain) -> bytes:

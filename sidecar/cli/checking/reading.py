@@ -11,7 +11,7 @@ import msgspec
 
 from sidecar.budget.counter import TextCounter
 from sidecar.budget.evaluate import evaluate
-from sidecar.cli.checking.cache import Entry, Noted, digest_of, stamp_of
+from sidecar.cli.checking.cache import Entry, Noted, digest_of, settled, stamp_of
 from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
 from sidecar.cli.checking.ways import Ways, count_many
 from sidecar.text.outline_marks import WORD, ignores_file
@@ -94,7 +94,7 @@ class Reader:
         placed = [(finding, _place(text, finding)) for finding in findings]
         entry = Entry(
             stamp=stamp,
-            read_at_ns=read_at,
+            settled=settled(stamp, read_at),
             digest=digest,
             tokens=whole.tokens,
             ignored=ignores_file(text),
@@ -151,10 +151,10 @@ def _read(target: Target) -> Read | Checked:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         skipped = Skipped(target.path, reason, failed=True)
-        return Checked(target, Entry((0, 0, 0, 0), 0), None, skipped)
+        return Checked(target, Entry((0, 0, 0, 0), settled=False), None, skipped)
     text = text_of(data)
     if text is None:
-        return Checked(target, Entry(stamp, read_at), None, binary(target))
+        return Checked(target, Entry(stamp, settled(stamp, read_at)), None, binary(target))
     return Read(target, text, stamp, read_at, digest_of(data))
 
 

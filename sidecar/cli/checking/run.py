@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,12 +10,10 @@ from sidecar.budget.finding import sentence, severity_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.cli.checking.cache import (
     Memory,
-    Stamp,
     digest_of,
     file_stamps,
     forget_old,
-    stamp_of,
-    unchanged,
+    stamps,
     unpacked,
 )
 from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
@@ -25,7 +22,7 @@ from sidecar.workspace.files import Skipped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sidecar.cli.checking.cache import Contents
+    from sidecar.cli.checking.cache import Contents, Entry
     from sidecar.cli.checking.reading import Reader
     from sidecar.config.settings import Settings
 
@@ -83,27 +80,27 @@ class Checker:
         forget_old(self._memory, self._contents, {target.relative for target in targets})
 
     def _check(self, targets: Sequence[Target]) -> list[Checked]:
-        done = {target.relative: self._remembered(target) for target in targets}
-        pending = [target for target in targets if not isinstance(done[target.relative], Checked)]
-        if pending:
-            self.changed = True
-            size = sum(known[0] for known in done.values() if not isinstance(known, Checked))
-            for made in self.reader.read_all(pending, size):
-                done[made.target.relative] = made
-                self._memory.entries[made.target.relative] = made.entry
-        return [known for known in done.values() if isinstance(known, Checked)]
+        done: dict[str, Checked] = {}
+        pending: list[Target] = []
+        size = 0
+        entries = self._memory.entries if self._fresh else {}
+        for target, now in zip(targets, stamps([target.path for target in targets]), strict=True):
+            entry = entries.get(target.relative)
+            if entry and entry.stamp == now and entry.settled and not entry.parts:
+                done[target.relative] = self._remembered(target, entry)
+            else:
+                pending.append(target)
+                size += now[0] if now else 0
+        if not pending:
+            return list(done.values())
+        self.changed = True
+        for made in self.reader.read_all(pending, size):
+            done[made.target.relative] = made
+            self._memory.entries[made.target.relative] = made.entry
+        return [done[target.relative] for target in targets]
 
-    def _remembered(self, target: Target) -> Checked | Stamp:
-        """The result of an unchanged file; else its stamp, zeros when it cannot be had."""
-        try:
-            stamp = stamp_of(os.stat(target.path))
-        except OSError:
-            return 0, 0, 0, 0
-        entry = self._memory.entries.get(target.relative)
-        if not self._fresh or entry is None or entry.parts:
-            return stamp
-        if not unchanged(stamp, entry.stamp, entry.read_at_ns):
-            return stamp
+    def _remembered(self, target: Target, entry: Entry) -> Checked:
+        """The result of an unchanged file."""
         if not entry.digest:
             skipped = Skipped(target.path, "binary file", failed=False)
             return Checked(target, entry, None, skipped)
@@ -111,11 +108,8 @@ class Checker:
             self._said(target, self._all[note.rule], note.tokens, (0, 1), note.place)
             for note in entry.noted
         )
-        return Checked(target, entry, self._report(target, entry.tokens, found))
-
-    def _report(self, target: Target, tokens: int, found: tuple[Found, ...]) -> FileReport:
-        method = self._memory.ways[self._model].method if tokens else "exact"
-        return FileReport(target.path, tokens, method, found)
+        method = self._memory.ways[self._model].method if entry.tokens else "exact"
+        return Checked(target, entry, FileReport(target.path, entry.tokens, method, found))
 
     def _said(
         self, target: Target, rule: Rule, own: int, others: tuple[int, int], place: Place
