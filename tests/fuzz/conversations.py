@@ -202,7 +202,8 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
             return not in_result
         return False
     if isinstance(value, list):
-        return any(_walk(one, seen, in_result) for one in value)
+        talks = [_walk(one, seen, in_result) for one in value]  # all of them: each adds to `seen`
+        return any(talks)
     if not isinstance(value, dict):
         return False
     answers = value.get("tool_use_id") or value.get("toolCallId") or value.get("tool_call_id")
@@ -214,7 +215,8 @@ def _walk(value: Any, seen: Seen, in_result: bool) -> bool:
         one = value.get("id") or value.get("toolUseId")
         if one:
             seen.calls.append(one)
-    return any(_walk(one, seen, in_result or bool(answers)) for one in value.values())
+    talks = [_walk(one, seen, in_result or bool(answers)) for one in value.values()]
+    return any(talks)
 
 
 def check(case: Case, plan: FitResult) -> None:
