@@ -105,12 +105,14 @@ class CodeServer:
         wait_for(self._healthy, "code-server to answer")
 
     def configure(self, settings: dict[str, Any]) -> None:
-        """Write the user's settings: the quiet ones and these.
+        """Write the settings: the quiet ones and these.
 
-        These stand in the machine's settings too: only there a remote window, as code-server's
-        is, takes settings of scope `machine` from.
+        Ours stand in the machine's file, as in a remote window, which code-server's is, settings
+        of scope `machine` must; and an open window sees that file change, but not the user's.
         """
-        for name, values in (("User", SETTINGS | settings), ("Machine", settings)):
+        ours = {key: value for key, value in settings.items() if key.startswith("tokenSidecar.")}
+        others = {key: value for key, value in settings.items() if key not in ours}
+        for name, values in (("User", SETTINGS | others), ("Machine", ours)):
             file = self.user / name / "settings.json"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values, indent=2))

@@ -1,0 +1,79 @@
+"""Counts inside the text of a real VS Code: inlay hints and lenses, switched on and off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.counting.engines.reference import Reference
+from tests.e2e.vscode.harness import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.vscode.harness import Window
+
+    OpenWindow = Callable[..., Window]
+
+SECTIONS = ["# Role\n\nYou review code.\n\n", "# Style\n\nShort sentences. No jargon.\n"]
+TEXT = "".join(SECTIONS)
+O200K = Reference("o200k_base")
+LENSES = "page.locator('.codelens-decoration').allInnerTexts()"
+
+
+def hints(window: Window) -> list[str]:
+    """The labels of the active document's inlay hints."""
+    code = """
+        const { document } = vscode.window.activeTextEditor;
+        const all = new vscode.Range(0, 0, document.lineCount, 0);
+        const found = await vscode.commands.executeCommand(
+            "vscode.executeInlayHintProvider", document.uri, all);
+        return found.map(({ label }) => typeof label === "string" ? label : label[0].value);
+    """
+    return [str(label).strip() for label in window.host(code)]
+
+
+def lenses(window: Window) -> list[str]:
+    """What the lenses on the page say."""
+    return [str(text) for text in window.page(f"return await {LENSES}")]
+
+
+def drawn(window: Window) -> str:
+    """The text that the editor shows, hints included."""
+    lines = window.page("return await page.locator('.view-lines').innerText()")
+    return str(lines).replace("\xa0", " ")
+
+
+def test_hints_and_lenses(open_window: OpenWindow) -> None:
+    """Each section's count, at its end and above it; gone when switched off."""
+    files = {"prompt.md": TEXT}
+    window = open_window(files, tokenSidecar__inlayHints=True, tokenSidecar__codeLens=True)
+    window.show("prompt.md")
+    expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]
+    wait_for(lambda: all(count in drawn(window) for count in expected), "hints on the page")
+    wait_for(lambda: [text.strip() for text in lenses(window)] == expected, "two lenses")
+    window.screenshot("hints")
+    window.server.configure({})
+    wait_for(lambda: hints(window) == [], "the hints to go")
+
+
+def test_hints_and_lenses_are_off_by_default(window: Window) -> None:
+    """Nobody is shown what nobody asked for."""
+    window.show("plain.md", TEXT)
+    window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
+    assert hints(window) == []
+    assert lenses(window) == []
+
+
+def test_the_outline_has_each_section_with_its_count(window: Window) -> None:
+    """Document symbols: one a section."""
+    window.show("outline.md", TEXT)
+    window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
+    code = """
+        const { uri } = vscode.window.activeTextEditor.document;
+        const found = await vscode.commands.executeCommand(
+            "vscode.executeDocumentSymbolProvider", uri);
+        return found.map(({ name, detail }) => `${name} ${detail}`);
+    """
+    for section in SECTIONS:
+        count = f"{O200K.count_whole(section)} tokens"
+        wait_for(lambda count=count: any(count in each for each in window.host(code)), count)
