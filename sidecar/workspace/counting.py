@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.counting.incremental import (
+    basis_of,
     count_pieces,
     count_text,
     document_tokens,
     pending_characters,
     units_of,
 )
-from sidecar.counting.tokenizers import Approximate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,17 +58,16 @@ class Counting:
         """The document's tokens if that takes under a millisecond, else None."""
         if tokenizer not in self._loaded:
             return 0 if not document.characters else None
-        basis = _basis(tokenizer)
-        if pending_characters(document, basis) > _inline(basis):
+        if pending_characters(document, tokenizer) > _inline(tokenizer):
             return None
-        return _scale(tokenizer, document_tokens(document, basis))
+        return document_tokens(document, tokenizer)
 
     async def document(self, document: TextDocument, tokenizer: Tokenizer) -> int:
         """The document's tokens as it is when the last missing piece has been counted."""
         while (tokens := self.document_now(document, tokenizer)) is None:
             if tokenizer not in self._loaded:
                 await self.run(partial(self._load, tokenizer))
-            basis = _basis(tokenizer)
+            basis = basis_of(tokenizer)
             await self.run(partial(self._count, units_of(document, basis), basis))
         return tokens
 
@@ -87,13 +86,12 @@ class Counting:
         """The text's tokens."""
         if not text:
             return 0
-        if tokenizer in self._loaded and len(text) <= _inline(_basis(tokenizer)):
+        if tokenizer in self._loaded and len(text) <= _inline(tokenizer):
             return tokenizer.count(text)
 
         def work() -> int:
             self._load(tokenizer)
-            tokens = count_text(text, _basis(tokenizer), self._stop.is_set)
-            return _scale(tokenizer, tokens)
+            return count_text(text, tokenizer, self._stop.is_set)
 
         return await self.run(work)
 
@@ -108,16 +106,6 @@ class Counting:
 
 def _inline(tokenizer: Tokenizer) -> int:
     """How many characters of it the event loop may tokenize: a slow tokenizer says fewer."""
-    characters: int = getattr(tokenizer, "inline_characters", INLINE_CHARACTERS)
+    basis = basis_of(tokenizer)
+    characters: int = getattr(basis, "inline_characters", INLINE_CHARACTERS)
     return characters
-
-
-def _basis(tokenizer: Tokenizer) -> Tokenizer:
-    """What is counted piece by piece: an approximation's vocabulary, whose counts add up."""
-    basis: Tokenizer = getattr(tokenizer, "basis", tokenizer)
-    return basis
-
-
-def _scale(tokenizer: Tokenizer, tokens: int) -> int:
-    """An approximation's factor is put to the whole, so that nothing is rounded twice."""
-    return tokenizer.scale(tokens) if isinstance(tokenizer, Approximate) else tokens

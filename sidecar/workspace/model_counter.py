@@ -9,8 +9,7 @@ import msgspec
 from sidecar.counting import fit as fitting
 from sidecar.counting import messages
 from sidecar.counting.count import Measure
-from sidecar.counting.incremental import count_pieces, count_text
-from sidecar.counting.tokenizers import Approximate
+from sidecar.counting.incremental import basis_of, count_pieces, count_text, cuts_of, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,11 +40,10 @@ class ModelCounter:
     def pieces(self, pieces: Sequence[Piece]) -> Measure:
         """Tokens of an open document's snapshot: only what is new is tokenized."""
         tokenizer = self._tokenizer
-        if isinstance(tokenizer, Approximate):
-            return self._measure(tokenizer.scale(count_pieces(pieces, tokenizer.basis)))
-        if getattr(tokenizer, "cuts", "none") != "lines":
+        basis = basis_of(tokenizer)
+        if cuts_of(basis) != "lines":
             return self.text("".join(piece.text for piece in pieces))
-        return self._measure(count_pieces(pieces, tokenizer))
+        return self._measure(scaled(count_pieces(pieces, basis), tokenizer))
 
     def message(self, turn: Turn) -> Measure:
         """Tokens of a message with what the model's format puts around it."""
