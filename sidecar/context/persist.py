@@ -43,6 +43,8 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     roles: list[str]
     turns: list[Measure]
     anchor: Anchor | None
+    model_named: bool = True
+    """Whether a client named the model; else it was the default of its time."""
 
 
 def save(session: Session) -> SavedSession:

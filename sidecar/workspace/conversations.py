@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,8 +11,11 @@ import msgspec
 
 from sidecar.context.errors import ContextError
 from sidecar.context.occupancy import context_usage, heaviest_tools
+from sidecar.context.persist import restore, save
 from sidecar.context.preflight import fitting
 from sidecar.context.results import Alternative, ContextUsage, ContextWarning
+from sidecar.context.session import Session
+from sidecar.context.store import DEFAULT_ID, Conversation
 from sidecar.context.thresholds import budget_message, crossed, severity
 from sidecar.context.window import Limit, Window, resolve_limit
 from sidecar.counting import catalogue
@@ -24,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.context.params import ResponseParams
-    from sidecar.context.session import Anchored, Session
-    from sidecar.context.store import Conversation
+    from sidecar.context.session import Sample
     from sidecar.cost.caps import CostVerdict
     from sidecar.endpoints.reply import Reply
     from sidecar.workspace.services import Services
@@ -53,10 +56,50 @@ class ConversationRoom:
         """
         for source in self.talk.followed():
             source.refresh()
+        from sidecar.cost.ledger import LedgerError
+
         try:
             return await self.services.counting.run(work)
         except ContextError as exc:
             raise RequestError(exc.kind, str(exc)) from None
+        except LedgerError as exc:
+            raise RequestError("storage", str(exc), retryable=True) from None
+
+    async def restore(self) -> None:
+        """Once: take in the sessions that a client asked to keep, by their counts."""
+        talk, uri = self.talk, self.workspace.uri
+        if talk.restored or uri is None:
+            return
+        talk.restored = True
+        await self.run(partial(self._restore, uri))
+
+    def _restore(self, uri: str) -> None:
+        for saved in self.services.state.sessions(uri):
+            self.talk.conversations.add(restore(saved, self.counter(saved.model)))
+            self.talk.kept[saved.id] = -1
+            if saved.model_named:
+                self.talk.models[saved.id] = saved.model
+
+    async def keep(self) -> None:
+        """Write what is to outlive the server, where it changed. A full disk fails no request."""
+        try:
+            await self.services.counting.run(self._keep)
+        except Exception as exc:
+            logger.warning("sessions were not kept: %s", type(exc).__name__)
+
+    def _keep(self) -> None:
+        talk, uri = self.talk, self.workspace.uri
+        self.services.state.save()
+        sessions = [one.session for one in talk.conversations if one.session.persist]
+        layouts = {session.id: session.layout for session in sessions}
+        if uri is None or layouts == talk.kept:
+            return
+        saved = [
+            msgspec.structs.replace(save(session), model_named=session.id in talk.models)
+            for session in sessions
+        ]
+        self.services.state.save_sessions(uri, saved, {*talk.kept, *layouts})
+        talk.kept = layouts
 
     def model_of(self, session_id: str | None) -> str:
         """The model that a session counts for."""
@@ -78,6 +121,24 @@ class ConversationRoom:
         self.use_model(found.session, wanted)
         return found
 
+    def existing_or_new(self, session_id: str | None) -> Conversation:
+        """The conversation named, or the current one; where there is none, one that is not kept:
+        a question makes no session."""
+        found = self.talk.conversations.get(session_id)
+        if found is None:
+            counter = self.counter(self.model_of(session_id))
+            return Conversation(Session(session_id or DEFAULT_ID, counter))
+        self.use_model(found.session, self.model_of(found.session.id))
+        return found
+
+    def open_unnoticed(self, session_id: str | None) -> Conversation:
+        """As `open`, but a session that is made by this does not become the current one."""
+        known = self.talk.conversations.get(session_id) is not None
+        found = self.open(session_id)
+        if not known:
+            found.session.updated_at = datetime.min.replace(tzinfo=UTC)
+        return found
+
     def use_model(self, session: Session, model: str) -> None:
         """Count a session for a model; its turns are counted again when a number is asked for."""
         if session.model != model:
@@ -94,11 +155,8 @@ class ConversationRoom:
         known.switch(session.model, tokenizer)
         return known
 
-    def learn(self, session: Session, anchored: Anchored) -> None:
+    def learn(self, session: Session, sample: Sample) -> None:
         """Teach the calibration what a reported number told."""
-        sample = anchored.sample
-        if sample is None:
-            return
         calibration = self.calibration(session)
         calibration.learn(sample.estimated, sample.reported)
         self.services.state.calibrations_changed()
@@ -116,7 +174,8 @@ class ConversationRoom:
         name = model or session.model
         return resolve_limit(
             request=session.limit,
-            endpoint=self.services.endpoints(self.workspace).known_limit(name),
+            endpoint=self.talk.refused_limits.get(name)
+            or self.services.endpoints(self.workspace).known_limit(name),
             catalogue=catalogue.window_of(name),
             setting=self.workspace.settings.context.limit,
         )
@@ -168,9 +227,11 @@ class ConversationRoom:
             if row.model and row.limit
         ]
 
-    def warn(self, kind: Any, message: str, usage: ContextUsage | None) -> None:
+    def warn(
+        self, kind: Any, message: str, usage: ContextUsage | None, session: str | None = None
+    ) -> None:
         """Note a warning to send when the request is done."""
-        session = usage.session.id if usage and usage.session else None
+        session = usage.session.id if usage and usage.session else session
         self.warnings.append(
             ContextWarning(
                 workspace=self.workspace.uri,
@@ -243,8 +304,9 @@ class ConversationRoom:
             return
         messages = chat_of(session)
         tools = getattr(session.tools, "tools", None)
+        layout = session.layout
         counted = await endpoints.count_chat(session.model, messages, tools)
-        if isinstance(counted, EndpointCount):
+        if isinstance(counted, EndpointCount) and session.layout == layout:
             work = partial(session.chat_counted, counted.tokens, first, len(session.turns))
             await self.run(work)
 

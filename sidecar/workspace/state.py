@@ -68,9 +68,16 @@ class State:
             return []
         return [saved for line in lines if (saved := from_json(line)) is not None]
 
-    def save_sessions(self, workspace: str, sessions: Sequence[SavedSession]) -> None:
-        """Keep these, the latest ones first. Raises OSError."""
-        latest = sorted(sessions, key=lambda one: one.updated_at, reverse=True)[:_SESSIONS_KEPT]
+    def save_sessions(
+        self, workspace: str, sessions: Sequence[SavedSession], mine: set[str]
+    ) -> None:
+        """Keep these, the latest ones first, beside those of other servers. Raises OSError.
+
+        `mine` are the ids that this server speaks for: of these only `sessions` stay.
+        """
+        others = [saved for saved in self.sessions(workspace) if saved.id not in mine]
+        every = [*sessions, *others]
+        latest = sorted(every, key=lambda one: one.updated_at, reverse=True)[:_SESSIONS_KEPT]
         path = self._sessions_file(workspace)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         aside = path.with_suffix(f".{os.getpid()}.tmp")

@@ -29,6 +29,10 @@ class Talk:
     shown: ContextUsage | None = None
     severity: Severity = "ok"
     restored: bool = False
+    kept: dict[str, int] = field(default_factory=dict)
+    """Layouts of the sessions that were written, by id."""
+    refused_limits: dict[str, int] = field(default_factory=dict)
+    """Windows that servers named when they refused a prompt, by model."""
     remembered: str | None = None
     """What the person wants done about a full context without being asked again."""
 
@@ -37,6 +41,12 @@ class Talk:
         """The model of the current session, where a client named one."""
         current = self.conversations.current()
         return None if current is None else self.models.get(current.session.id)
+
+    @property
+    def current_limit(self) -> int | None:
+        """The window that the client named for the current session."""
+        current = self.conversations.current()
+        return None if current is None else current.session.limit
 
     def followed(self) -> Iterator[FollowedDocument]:
         """The documents that sections of these conversations follow."""

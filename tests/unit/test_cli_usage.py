@@ -24,7 +24,7 @@ def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
     session = Session("chat", counter)
     session.append([Turn(role="user", content="SECRET words")])
     state = State()
-    state.save_sessions(tmp_path.as_uri(), [save(session)])
+    state.save_sessions(tmp_path.as_uri(), [save(session)], {"chat"})
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--json"])
     usage = json.loads(done.output)
     assert usage["tokens"] == session.total().tokens()

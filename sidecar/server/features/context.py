@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from sidecar.context.occupancy import calibration_info, estimated_prompt
-from sidecar.context.persist import restore, save
 from sidecar.context.preflight import merged, preflight
 from sidecar.context.response import Handled, handle
 from sidecar.context.results import (
@@ -23,7 +23,6 @@ from sidecar.context.setting import apply_set
 from sidecar.endpoints.errors import VendorFormatError
 from sidecar.endpoints.replies import Reply, read_reply
 from sidecar.endpoints.usage import Usage, normalise_usage
-from sidecar.server.errors import log_defect
 from sidecar.workspace.conversations import ConversationRoom
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.followed import FollowedDocument
@@ -60,49 +59,37 @@ async def _serve(
     handler: Callable[[ConversationRoom, Any], Awaitable[T]],
     params: p.SessionParams,
 ) -> T:
-    """Answer one request while no other of this workspace runs; then tell what it changed."""
+    """Answer one request. What was begun is finished even where its client gives it up: a
+    conversation that was changed halfway would count wrongly for ever."""
+    _check_id(params.session)
+    work = asyncio.ensure_future(_locked(server, handler, params))
+    return await asyncio.shield(work)
+
+
+async def _locked(
+    server: SidecarServer,
+    handler: Callable[[ConversationRoom, Any], Awaitable[T]],
+    params: p.SessionParams,
+) -> T:
+    """Run a request while no other of its workspace runs; then tell and keep what it changed."""
     services = server.services
     await services.configured.wait()
     workspace = services.roots.find(params.workspace)
     room = ConversationRoom(services, workspace)
     async with workspace.talk.lock:
-        await _restore(room)
-        result = await handler(room, params)
-        await room.run(room.show)
-    server.following.told(workspace, room)
-    await _keep(room)
+        try:
+            await room.restore()
+            result = await handler(room, params)
+        finally:
+            await room.run(room.show)
+            await room.keep()
+            server.following.told(workspace, room)
     return result
 
 
-async def _restore(room: ConversationRoom) -> None:
-    """Once: the sessions that a client asked to keep, by their counts."""
-    talk, uri = room.talk, room.workspace.uri
-    if talk.restored or uri is None:
-        return
-    talk.restored = True
-
-    def work() -> None:
-        for saved in room.services.state.sessions(uri):
-            talk.conversations.add(restore(saved, room.counter(saved.model)))
-            talk.models[saved.id] = saved.model
-
-    await room.run(work)
-
-
-async def _keep(room: ConversationRoom) -> None:
-    """Write what is to outlive the server; a full disk is no reason to fail a request."""
-    uri = room.workspace.uri
-    kept = [one.session for one in room.talk.conversations if one.session.persist]
-
-    def work() -> None:
-        room.services.state.save()
-        if kept and uri is not None:
-            room.services.state.save_sessions(uri, [save(session) for session in kept])
-
-    try:
-        await room.services.counting.run(work)
-    except OSError as exc:
-        log_defect(exc)
+def _check_id(session: str | None) -> None:
+    if session is not None and not session.isprintable():
+        raise RequestError("badParams", "a session's id is printable text")
 
 
 async def _set(room: ConversationRoom, params: p.SetParams) -> ContextUsage:
@@ -144,9 +131,11 @@ async def _append(room: ConversationRoom, params: p.AppendParams) -> ContextUsag
         session = conversation.session
         first = len(session.turns)
         anchored = session.append(params.turns, usage)
-        room.learn(session, anchored)
+        if anchored.sample is not None:
+            room.learn(session, anchored.sample)
         if anchored.compacted:
-            room.warn("compacted", "The conversation was compacted by its client.", None)
+            message = "The conversation was compacted by its client."
+            room.warn("compacted", message, None, session.id)
         return conversation, first
 
     conversation, first = await room.run(work)
@@ -158,7 +147,10 @@ async def _append(room: ConversationRoom, params: p.AppendParams) -> ContextUsag
 def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     if usage is None:
         return None
-    found = normalise_usage(usage)
+    try:
+        found = normalise_usage(usage)
+    except VendorFormatError as exc:
+        raise RequestError("badParams", str(exc)) from None
     if found is None:
         raise RequestError("badParams", "usage has no known vendor's form")
     return found
@@ -192,20 +184,11 @@ async def _reset(room: ConversationRoom, params: p.ResetParams) -> ContextUsage:
 
 async def _fit(room: ConversationRoom, params: p.FitParams) -> FitResult:
     conversation = _existing(room, params.session)
-    settings = room.workspace.settings.context
+    session, keep = conversation.session, room.workspace.settings.context.keep_turns
 
     def work() -> FitResult:
-        plans, session = conversation.plans, conversation.session
-        if params.plan_id is not None and params.apply:
-            return plans.apply(params.plan_id)
-        limit = params.max_tokens
-        plan = plans.make(
-            room.window(session).usable if limit is None else limit,
-            keep_turns=settings.keep_turns if params.keep_turns is None else params.keep_turns,
-            summarize=params.strategy == "summarize",
-            calibration=room.calibration(session),
-        )
-        return plans.apply(plan.plan_id) if params.apply else plan
+        calibration, window = room.calibration(session), room.window(session)
+        return conversation.plans.answer(params, window, keep_turns=keep, calibration=calibration)
 
     return await room.run(work)
 
@@ -229,7 +212,7 @@ async def _undo(room: ConversationRoom, params: p.UndoParams) -> ContextUsage:
 
 async def _assemble(room: ConversationRoom, params: p.AssembleParams) -> AssembleResult:
     def work() -> AssembleResult:
-        conversation = room.open(params.session)
+        conversation = room.open_unnoticed(params.session)
         session = conversation.session
         return conversation.assembler.assemble(
             params, session.counter, session.sections, room.window(session).usable
@@ -246,9 +229,9 @@ async def _response(room: ConversationRoom, params: p.ResponseParams) -> Respons
             raise RequestError("badParams", str(exc)) from None
         conversation = room.open(params.session, params.model)
         estimate = _estimate(room, conversation)
-        handled = _handled(room, conversation, reply, params.tools)
+        # Recorded first: where the ledger cannot be written, the session is as it was.
         room.record_reply(conversation.session, reply, params, estimate)
-        return _answer(room, conversation, handled)
+        return _answer(room, conversation, _handled(room, conversation, reply, params.tools))
 
     return await room.run(work)
 
@@ -277,9 +260,11 @@ def _handled(
         tools=own if tools is None else tools,
         keep_turns=room.workspace.settings.context.keep_turns,
         calibration=room.calibration(session),
+        learn=partial(room.learn, session),
     )
-    room.learn(session, handled.anchored)
     room.learn_reply(session, reply)
+    if handled.limit is not None:
+        room.talk.refused_limits[session.model] = handled.limit
     return handled
 
 
@@ -295,7 +280,7 @@ async def _preflight(room: ConversationRoom, params: p.PreflightParams) -> Prefl
     await room.ask_limit(params.model or room.model_of(params.session))
 
     def work() -> PreflightResult:
-        conversation = room.open(params.session)
+        conversation = room.existing_or_new(params.session)
         session = conversation.session
         own = session.model
         room.use_model(session, params.model or own)
