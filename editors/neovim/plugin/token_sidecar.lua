@@ -1,7 +1,5 @@
 -- Loads nothing of ours: that happens when a file is shown, after start-up, or a command runs.
-if vim.g.loaded_token_sidecar then
-  return
-end
+if vim.g.loaded_token_sidecar then return end
 vim.g.loaded_token_sidecar = 1
 
 --- With vim.g.token_sidecar_enabled = false only a vim.lsp.enable('token_sidecar') of the user's starts it.
@@ -15,21 +13,15 @@ local function attach(buf)
   local is_file = vim.api.nvim_buf_is_loaded(buf)
     and vim.bo[buf].buftype == ''
     and vim.api.nvim_buf_get_name(buf) ~= ''
-  if is_file and wanted() then
-    require('token_sidecar.server').attach(buf)
-  end
+  if is_file and wanted() then require('token_sidecar.server').attach(buf) end
 end
 
 local function attach_soon(event)
-  vim.schedule(function()
-    attach(event.buf)
-  end)
+  vim.schedule(function() attach(event.buf) end)
 end
 
 local function detach(event)
-  if package.loaded['token_sidecar.server'] then
-    require('token_sidecar.server').detach(event.buf)
-  end
+  if package.loaded['token_sidecar.server'] then require('token_sidecar.server').detach(event.buf) end
 end
 
 local group = vim.api.nvim_create_augroup('token_sidecar', {})
@@ -48,9 +40,7 @@ on('OptionSet', { 'fileformat', 'endofline' }, function()
   attach_soon(event)
 end)
 if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
-  vim.schedule(function()
-    vim.tbl_map(attach, vim.api.nvim_list_bufs())
-  end)
+  vim.schedule(function() vim.tbl_map(attach, vim.api.nvim_list_bufs()) end)
 end
 
 for name, link in pairs({
@@ -62,30 +52,21 @@ for name, link in pairs({
   vim.api.nvim_set_hl(0, name, { link = link, default = true })
 end
 
-vim.api.nvim_create_user_command('TokenSidecar', function(opts)
-  require('token_sidecar.commands').run(opts)
-end, {
-  nargs = '*',
-  range = true,
-  desc = 'token-sidecar: counts, context, cost',
-  complete = function(lead, line)
-    return require('token_sidecar.commands').complete(lead, line)
-  end,
-})
+local function run(opts) require('token_sidecar.commands').run(opts) end
+local function complete(lead, line) return require('token_sidecar.commands').complete(lead, line) end
+local about =
+  { nargs = '*', range = true, desc = 'token-sidecar: counts, context, cost', complete = complete }
+vim.api.nvim_create_user_command('TokenSidecar', run, about)
 
 for _, name in ipairs({ 'count', 'compare', 'context', 'cost', 'fit', 'model', 'reset', 'restart' }) do
   local plug = ('<Plug>(token-sidecar-%s)'):format(name)
   vim.keymap.set('n', plug, ('<Cmd>TokenSidecar %s<CR>'):format(name), { silent = true })
 end
 vim.keymap.set('x', '<Plug>(token-sidecar-count)', ':TokenSidecar count<CR>', { silent = true })
-vim.keymap.set({ 'n', 'x' }, '<Plug>(token-sidecar-selection)', function()
-  require('token_sidecar.visual').toggle()
-end)
-
+local function toggle() require('token_sidecar.visual').toggle() end
+vim.keymap.set({ 'n', 'x' }, '<Plug>(token-sidecar-selection)', toggle)
 on('ModeChanged', '*:[vV\22]*', function()
-  if vim.g.token_sidecar_selection then
-    require('token_sidecar.visual').start()
-  end
+  if vim.g.token_sidecar_selection then require('token_sidecar.visual').start() end
 end)
 
 -- Chat plugins, each only when it is there: their own events load what listens to them.

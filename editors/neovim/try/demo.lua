@@ -13,16 +13,12 @@ local function drawn_status_line()
 end
 
 local function finish(code, message)
-  if message then
-    io.stderr:write(message .. '\n')
-  end
+  if message then io.stderr:write(message .. '\n') end
   vim.cmd(code == 0 and 'qall!' or code .. 'cquit!')
 end
 
 ---@return string
-local function buffer_text()
-  return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\n') .. '\n'
-end
+local function buffer_text() return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\n') .. '\n' end
 
 ---@return integer? tokens of the buffer, by a request of its own
 local function recount()
@@ -37,12 +33,8 @@ end
 local function wait(done)
   local me, deadline = coroutine.running(), vim.uv.now() + WAIT_MS
   while not done() do
-    if vim.uv.now() > deadline then
-      return false
-    end
-    vim.defer_fn(function()
-      coroutine.resume(me)
-    end, POLL_MS)
+    if vim.uv.now() > deadline then return false end
+    vim.defer_fn(function() coroutine.resume(me) end, POLL_MS)
     coroutine.yield()
   end
   return true
@@ -70,35 +62,27 @@ end
 local function try(name, keys)
   local before = vim.b.changedtick
   vim.api.nvim_input(keys)
-  local edited = wait(function()
-    return keys == '' or (vim.b.changedtick > before and vim.fn.mode() == 'n')
-  end)
+  local edited = wait(
+    function() return keys == '' or (vim.b.changedtick > before and vim.fn.mode() == 'n') end
+  )
   if not (edited and wait(shown)) then
     return ('no exact count within %d s after: %s'):format(WAIT_MS / 1000, name)
   end
   local expected = recount()
-  local right = wait(function()
-    return shown() == expected
-  end)
+  local right = wait(function() return shown() == expected end)
   io.stdout:write(('%-24s | %s |\n'):format(name, drawn_status_line()))
-  if not right then
-    return ('shown %s, counted anew %s'):format(shown(), expected)
-  end
+  if not right then return ('shown %s, counted anew %s'):format(shown(), expected) end
 end
 
 local function run()
   for _, edit in ipairs(EDITS) do
     local problem = try(unpack(edit))
-    if problem then
-      return finish(1, problem)
-    end
+    if problem then return finish(1, problem) end
   end
   finish(vim.v.errmsg == '' and 0 or 1, vim.v.errmsg ~= '' and vim.v.errmsg or nil)
 end
 
 coroutine.wrap(function()
   local ok, problem = xpcall(run, debug.traceback)
-  if not ok then
-    finish(1, problem)
-  end
+  if not ok then finish(1, problem) end
 end)()

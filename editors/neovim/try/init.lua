@@ -12,8 +12,6 @@ if vim.env.TOKEN_SIDECAR_TRY_MODE == 'headless' then
   vim.o.showmode = false
   vim.o.report = 99999 -- no "500 more lines" between the printed lines
   vim.api.nvim_create_autocmd('VimEnter', {
-    callback = function()
-      dofile(here .. '/demo.lua')
-    end,
+    callback = function() dofile(here .. '/demo.lua') end,
   })
 end

@@ -103,6 +103,19 @@ def test_codecompanion_forgets_what_was_removed(codecompanion: Editor) -> None:
     assert after["tokens"] < before["tokens"]
 
 
+def test_codecompanion_is_sent_again_to_a_new_server(codecompanion: Editor) -> None:
+    codecompanion.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' })")
+    codecompanion.lua("fire('ChatSubmitted')")
+    wait_turns(codecompanion, "codecompanion:7", 2)
+    (first,) = codecompanion.server_pids()
+    codecompanion.command("TokenSidecar restart")
+    wait_for(lambda: codecompanion.server_pids() not in ([], [first]), "another process")
+    codecompanion.wait_tokens(4)
+    codecompanion.lua("table.insert(chat.messages, { role = 'user', content = 'More.' })")
+    codecompanion.lua("fire('ChatSubmitted')")
+    wait_turns(codecompanion, "codecompanion:7", 3)
+
+
 def test_codecompanion_is_held_once_when_it_does_not_fit(codecompanion: Editor) -> None:
     codecompanion.lua("fire('ChatCreated')")
     wait_turns(codecompanion, "codecompanion:7", 1)

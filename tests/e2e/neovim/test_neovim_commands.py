@@ -224,6 +224,10 @@ def test_the_selection_is_counted_beside_it(open_editor: Callable[..., Editor]) 
     editor.keys("Vj")
     wait_for(lambda: editor.screen()[1].startswith("short "), "the count beside the cursor")
     assert editor.screen()[0] == "alpha beta gamma"
+    editor.keys("<Esc>gg0<C-v>jl")
+    block = f"short {truth('al' + chr(10) + 'sh')} tokens"
+    wait_for(lambda: editor.screen()[1] == block, f"{block!r}, {editor.screen()[1]!r}")
+    assert editor.lua("return vim.fn.mode()") == "\x16"
     editor.keys("<Esc>")
     wait_for(lambda: editor.screen()[1] == "short", "nothing beside it")
 

@@ -12,36 +12,18 @@ local COMPLETION_MS = 2000
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
---- What a command is about: its range's text, else the buffer.
----@param opts token_sidecar.Command
----@param client vim.lsp.Client
----@return table params with `text` or `textDocument`
-local function target(opts, client)
-  local buf = vim.api.nvim_get_current_buf()
-  local text = selection.of_command(opts)
-  if not text and client.attached_buffers[buf] then
-    return { textDocument = { uri = vim.uri_from_bufnr(buf) } }
-  end
-  return { text = text or selection.document(buf) }
-end
-
---- Asks the server about the range or the buffer.
----@param opts token_sidecar.Command
----@param method string
----@param extra table further params
----@param done fun(result: any)
+--- Asks the server about the range of a command, else about the buffer.
 local function ask(opts, method, extra, done)
-  local buf = vim.api.nvim_get_current_buf()
+  local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
   server.with_client(buf, function(client)
-    local params = vim.tbl_extend('force', target(opts, client), extra)
-    server.request(buf, method, params, done)
+    local known = not text and client.attached_buffers[buf]
+    local document = known and { uri = vim.uri_from_bufnr(buf) } or nil
+    local params = { textDocument = document, text = not known and (text or selection.lines(buf)) or nil }
+    server.request(buf, method, vim.tbl_extend('force', params, extra), done)
   end)
 end
 
 --- Asks the server about the workspace of the buffer.
----@param method string
----@param extra table
----@param done fun(result: any)
 local function ask_workspace(method, extra, done)
   local status = vim.b.token_sidecar_status_dict
   local workspace = status and status.workspace ~= vim.NIL and status.workspace or nil
@@ -51,55 +33,42 @@ end
 
 local function count(opts)
   local what = opts.range > 0 and 'selection: ' or ''
-  ask(opts, 'tokens/count', {}, function(result)
-    notify(what .. format.count(result))
-  end)
+  ask(opts, 'tokens/count', {}, function(result) notify(what .. format.count(result)) end)
 end
 
 local function compare(opts)
   local named = vim.list_slice(opts.fargs, 2)
   local models = #named > 0 and named or vim.g.token_sidecar_compare or COMPARED
-  ask(opts, 'tokens/count', { models = models }, function(result)
-    report.open('Tokens by model', report.compare(result.models))
-  end)
+  local function show(result) report.open('Tokens by model', report.compare(result.models)) end
+  ask(opts, 'tokens/count', { models = models }, show)
 end
 
 local function context()
-  ask_workspace('context/usage', {}, function(usage)
-    report.open('Context', report.context(usage))
-  end)
+  ask_workspace('context/usage', {}, function(usage) report.open('Context', report.context(usage)) end)
 end
 
 local function cost()
-  ask_workspace('cost/detail', {}, function(detail)
-    report.open('Cost', report.cost(detail))
-  end)
+  ask_workspace('cost/detail', {}, function(detail) report.open('Cost', report.cost(detail)) end)
 end
 
 local function reset()
-  ask_workspace('context/reset', {}, function()
-    notify('context forgotten')
-  end)
+  ask_workspace('context/reset', {}, function() notify('context forgotten') end)
 end
 
 local function set_model(name)
-  ask_workspace('context/set', { model = name }, function()
-    notify('counting for ' .. name)
-  end)
+  ask_workspace('context/set', { model = name }, function() notify('counting for ' .. name) end)
+end
+
+local function label(model)
+  local bare = model.id:find('/', 1, true) or not model.provider
+  return bare and model.id or model.provider .. '/' .. model.id
 end
 
 local function model(opts)
-  if opts.fargs[2] then
-    return set_model(opts.fargs[2])
-  end
+  if opts.fargs[2] then return set_model(opts.fargs[2]) end
   server.request(vim.api.nvim_get_current_buf(), 'models/list', vim.empty_dict(), function(known)
-    local function label(each)
-      local bare = each.id:find('/', 1, true) or not each.provider
-      return bare and each.id or each.provider .. '/' .. each.id
-    end
-    vim.ui.select(known, { prompt = 'Count for the model', format_item = label }, function(chosen)
-      return chosen and set_model(chosen.id)
-    end)
+    local function choose(chosen) return chosen and set_model(chosen.id) end
+    vim.ui.select(known, { prompt = 'Count for the model', format_item = label }, choose)
   end)
 end
 
@@ -130,16 +99,12 @@ end
 --- `fit` applies the server's own fix of an exceeded budget; `fit N [start|middle|end]` a size.
 local function fit(opts)
   local max = tonumber(opts.fargs[2])
-  if max then
-    return fit_to(opts, max, opts.fargs[3] or 'middle')
-  end
+  if max then return fit_to(opts, max, opts.fargs[3] or 'middle') end
   server.with_client(vim.api.nvim_get_current_buf(), function()
     vim.lsp.buf.code_action({
       apply = true,
       range = { start = { 1, 0 }, ['end'] = { vim.api.nvim_buf_line_count(0), 0 } },
-      filter = function(action)
-        return vim.startswith(action.title, 'Fit to budget')
-      end,
+      filter = function(action) return vim.startswith(action.title, 'Fit to budget') end,
     })
   end)
 end
@@ -151,36 +116,26 @@ local SUBCOMMANDS = {
   cost = cost,
   count = count,
   fit = fit,
-  log = function()
-    vim.cmd.tabedit(vim.fn.fnameescape(vim.lsp.log.get_filename()))
-  end,
+  log = function() vim.cmd.tabedit(vim.fn.fnameescape(vim.lsp.log.get_filename())) end,
   model = model,
   reset = reset,
-  restart = function()
-    server.restart()
-  end,
+  restart = function() server.restart() end,
 }
 
 ---@param opts token_sidecar.Command
 function M.run(opts)
   local name = opts.fargs[1] or 'count'
   local subcommand = SUBCOMMANDS[name]
-  if subcommand then
-    return subcommand(opts)
-  end
+  if subcommand then return subcommand(opts) end
   local known = table.concat(M.complete('', 'TokenSidecar '), ', ')
   notify(('no command %s, only %s'):format(name, known), vim.log.levels.ERROR)
 end
 
 --- Model ids that begin like this; none when no server runs.
----@param lead string
----@return string[]
 local function model_names(lead)
   local client = server.clients()[1]
   local answer = client and client:request_sync('models/list', { query = lead }, COMPLETION_MS)
-  return vim.tbl_map(function(each)
-    return each.id
-  end, answer and answer.result or {})
+  return vim.tbl_map(function(each) return each.id end, answer and answer.result or {})
 end
 
 ---@param lead string
@@ -196,9 +151,7 @@ function M.complete(lead, line)
   elseif words[1] == 'fit' and #words == 3 then
     candidates = { 'start', 'middle', 'end' }
   end
-  candidates = vim.tbl_filter(function(name)
-    return vim.startswith(name, lead)
-  end, candidates)
+  candidates = vim.tbl_filter(function(name) return vim.startswith(name, lead) end, candidates)
   table.sort(candidates)
   return vim.fn.uniq(candidates)
 end

@@ -5,9 +5,7 @@ local M = {}
 ---@param text string
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
-  vim.schedule(function()
-    vim.notify('token-sidecar: ' .. text, level or vim.log.levels.INFO)
-  end)
+  vim.schedule(function() vim.notify('token-sidecar: ' .. text, level or vim.log.levels.INFO) end)
 end
 
 ---@param number integer
@@ -25,9 +23,7 @@ end
 
 ---@param usd? number
 ---@return string `$0.000219`, or `unpriced`
-function M.usd(usd)
-  return usd and ('$%.6f'):format(usd) or 'unpriced'
-end
+function M.usd(usd) return usd and ('$%.6f'):format(usd) or 'unpriced' end
 
 ---@param count token_sidecar.Count
 ---@return string `1,234 tokens (exact, gpt-5)`

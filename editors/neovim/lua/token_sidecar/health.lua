@@ -10,12 +10,10 @@ local INSTALL = {
 local function check_program()
   local argv = require('token_sidecar.server').command()
   local shown, ask = table.concat(argv, ' '), vim.list_slice(argv, 1, #argv - 1)
-  local ok, done = pcall(function()
-    return vim.system(vim.list_extend(ask, { '--version' }), { text = true }):wait(10000)
-  end)
-  if ok and done.code == 0 then
-    return vim.health.ok(('%s: %s'):format(shown, vim.trim(done.stdout)))
-  end
+  local ok, done = pcall(
+    function() return vim.system(vim.list_extend(ask, { '--version' }), { text = true }):wait(10000) end
+  )
+  if ok and done.code == 0 then return vim.health.ok(('%s: %s'):format(shown, vim.trim(done.stdout))) end
   local why = ok and vim.trim(done.stderr) or tostring(done)
   vim.health.error(('`%s` does not run: %s'):format(shown, why), INSTALL)
 end
@@ -28,9 +26,7 @@ local function check_clients()
     local text = '%s, %s, %d buffers, positions in %s'
     vim.health.ok(text:format(version, root, buffers, client.offset_encoding))
   end
-  if #clients == 0 then
-    vim.health.info('not running: it starts when a file is shown')
-  end
+  if #clients == 0 then vim.health.info('not running: it starts when a file is shown') end
 end
 
 function M.check()

@@ -10,18 +10,14 @@ local HIGHLIGHTS = {
 --- The count of a buffer as its last `status/update` said it.
 ---@param buf? integer default: the current buffer
 ---@return string text such as `12,345 tokens`, or `` before the first count
-function M.statusline(buf)
-  return vim.b[buf or 0].token_sidecar_status or ''
-end
+function M.statusline(buf) return vim.b[buf or 0].token_sidecar_status or '' end
 
 --- The same as a statusline or winbar item in the colour of its severity, for `%{%…%}`.
 ---@param buf? integer default: the current buffer
 ---@return string item `%#TokenSidecarWarning#…%*`, or `` before the first count
 function M.winbar(buf)
   local status = vim.b[buf or 0].token_sidecar_status_dict
-  if not status then
-    return ''
-  end
+  if not status then return '' end
   local group = HIGHLIGHTS[status.severity] or HIGHLIGHTS.ok
   return ('%%#%s#%s%%*'):format(group, (status.text:gsub('%%', '%%%%')))
 end

@@ -33,26 +33,20 @@ end
 ---@param usage token_sidecar.ContextUsage
 ---@return string[]
 function M.context(usage)
-  if not usage.tokens then
-    return { 'No conversation is known here.' }
-  end
+  if not usage.tokens then return { 'No conversation is known here.' } end
   local integer, session = format.integer, usage.session or {}
-  local used = ('%s of %s usable tokens, %d %%'):format(
-    format.tokens(usage.tokens, usage.method),
-    integer(usage.usable),
-    usage.percent
+  local used = format.tokens(usage.tokens, usage.method)
+  local lines = {
+    ('%s of %s usable tokens, %d %%'):format(used, integer(usage.usable), usage.percent),
+    ('window %s (%s), reserve %s'):format(integer(usage.limit), usage.limitSource, integer(usage.reserve)),
+    ('model %s, cost so far %s'):format(usage.model, format.usd(usage.costUsd)),
+    ('session %s (%s), %d turns'):format(session.id, session.source, usage.turns or 0),
+    '',
+  }
+  local rows = vim.tbl_map(
+    function(part) return { part, integer((usage.breakdown or {})[part] or 0), '' } end,
+    { 'system', 'tools', 'sections', 'turns', 'overhead' }
   )
-  local window = ('window %s (%s), reserve %s'):format(
-    integer(usage.limit),
-    usage.limitSource,
-    integer(usage.reserve)
-  )
-  local who = ('session %s (%s), %d turns'):format(session.id, session.source, usage.turns or 0)
-  local spent = 'cost so far: ' .. format.usd(usage.costUsd)
-  local lines, rows = { used, window, 'model ' .. usage.model, who, spent, '' }, {}
-  for _, part in ipairs({ 'system', 'tools', 'sections', 'turns', 'overhead' }) do
-    table.insert(rows, { part, integer(usage.breakdown and usage.breakdown[part] or 0), '' })
-  end
   for _, each in ipairs(usage.largest) do
     table.insert(rows, { 'largest', integer(each.tokens), (each.label:gsub('\n', ' ')) })
   end
@@ -62,12 +56,8 @@ end
 ---@param detail token_sidecar.CostReport
 ---@return string[]
 function M.cost(detail)
-  local lines = vim.tbl_map(function(row)
-    return row.text
-  end, detail.rows)
-  if #lines == 0 then
-    return { 'Nothing has been recorded for this workspace.' }
-  end
+  local lines = vim.tbl_map(function(row) return row.text end, detail.rows)
+  if #lines == 0 then return { 'Nothing has been recorded for this workspace.' } end
   local totals = detail.totals
   local sum = ('%s calls, %s'):format(format.integer(totals.calls), format.usd(totals.costUsd))
   local unpriced = (', %s tokens unpriced'):format(format.integer(totals.unpricedTokens))
@@ -77,9 +67,7 @@ end
 ---@param counts token_sidecar.Count[]
 ---@return string[]
 function M.compare(counts)
-  table.sort(counts, function(a, b)
-    return a.tokens < b.tokens
-  end)
+  table.sort(counts, function(a, b) return a.tokens < b.tokens end)
   local rows = { { 'model', 'tokens', 'of window', 'as input', 'method' } }
   for _, each in ipairs(counts) do
     local share = each.percent and each.percent .. ' %' or '?'

@@ -12,9 +12,10 @@ local told_missing, enabled_once = false, false
 ---@param buf? integer
 ---@return vim.lsp.Client[] those that run or start
 function M.clients(buf)
-  return vim.tbl_filter(function(client)
-    return not client:is_stopped()
-  end, vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true }))
+  return vim.tbl_filter(
+    function(client) return not client:is_stopped() end,
+    vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true })
+  )
 end
 
 --- What starts the server: vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD, the console script, the module.
@@ -24,12 +25,8 @@ function M.command()
   if type(set) == 'string' then
     set = vim.fn.executable(set) == 1 and { set } or vim.split(set, '%s+', { trimempty = true })
   end
-  if #set > 0 then
-    return #set == 1 and { set[1], 'serve' } or set
-  end
-  if vim.fn.executable('token-sidecar') == 1 then
-    return { 'token-sidecar', 'serve' }
-  end
+  if #set > 0 then return #set == 1 and { set[1], 'serve' } or set end
+  if vim.fn.executable('token-sidecar') == 1 then return { 'token-sidecar', 'serve' } end
   -- -P: the workspace's own folder named sidecar must not be what runs.
   return { vim.fn.executable('python3') == 1 and 'python3' or 'python', '-P', '-m', 'sidecar', 'serve' }
 end
@@ -51,9 +48,11 @@ local function when_installed(found)
     return found()
   end
   local code = 'import sys, importlib.util as u; sys.exit(u.find_spec("sidecar.server") is None)'
-  vim.system({ argv[1], '-P', '-c', code }, {}, function(done)
-    vim.schedule(done.code == 0 and found or missing)
-  end)
+  vim.system(
+    { argv[1], '-P', '-c', code },
+    {},
+    function(done) vim.schedule(done.code == 0 and found or missing) end
+  )
 end
 
 --- The `root_dir` of the configuration: calls `on_dir` only if there is a server to start. A buffer
@@ -70,12 +69,8 @@ end
 
 --- Starts the process. Its end reaches Neovim as an orderly one: Neovim's own long line about it,
 --- together with our message, would make a hit-enter prompt.
----@param dispatchers vim.lsp.rpc.Dispatchers
----@return vim.lsp.rpc.PublicClient
 function M.spawn(dispatchers)
-  local function on_exit()
-    dispatchers.on_exit(0, 0)
-  end
+  local function on_exit() dispatchers.on_exit(0, 0) end
   local rpc = vim.lsp.rpc.start(M.command(), setmetatable({ on_exit = on_exit }, { __index = dispatchers }))
   local request, terminate = rpc.request, rpc.terminate
   rpc.token_sidecar_asked_to_end = false
@@ -90,7 +85,6 @@ function M.spawn(dispatchers)
   return rpc
 end
 
----@param client vim.lsp.Client
 function M.on_init(client)
   local ready = waiting
   waiting = {}
@@ -108,9 +102,7 @@ function M.attach(buf)
   end
   if vim.lsp._enabled_configs[NAME] and #M.clients(buf) == 0 then
     local filetypes = vim.lsp.config[NAME].filetypes
-    if not filetypes or vim.list_contains(filetypes, vim.bo[buf].filetype) then
-      M.start(buf, true)
-    end
+    if not filetypes or vim.list_contains(filetypes, vim.bo[buf].filetype) then M.start(buf, true) end
   end
 end
 
@@ -134,9 +126,7 @@ function M.start(buf, attach)
     end
   end
   if not attach then
-    when_installed(function()
-      start(vim.fs.root(vim.fn.getcwd(), config.root_markers or {}))
-    end)
+    when_installed(function() start(vim.fs.root(vim.fn.getcwd(), config.root_markers or {})) end)
   elseif type(config.root_dir) == 'function' then
     config.root_dir(buf, start)
   else
@@ -147,9 +137,7 @@ end
 --- After an unexpected end: starts again, at most three times in three minutes.
 local function recover(root, buffers)
   local now = vim.uv.hrtime() / 1e9
-  crashes[root] = vim.tbl_filter(function(at)
-    return now - at < WITHIN_SECONDS
-  end, crashes[root] or {})
+  crashes[root] = vim.tbl_filter(function(at) return now - at < WITHIN_SECONDS end, crashes[root] or {})
   table.insert(crashes[root], now)
   local nth = #crashes[root]
   if nth > MAX_RESTARTS then
@@ -161,14 +149,9 @@ local function recover(root, buffers)
   end
 end
 
----@param code integer
----@param signal integer
----@param client_id integer
 function M.on_exit(code, signal, client_id)
   local client = vim.lsp.get_client_by_id(client_id)
-  if not client then
-    return
-  end
+  if not client then return end
   local buffers, expected = vim.tbl_keys(client.attached_buffers), client.rpc.token_sidecar_asked_to_end
   if expected == nil then -- a `cmd` of the user's own, not started by spawn()
     expected = code == 0 and (signal == 0 or signal == 15)
@@ -176,9 +159,7 @@ function M.on_exit(code, signal, client_id)
   vim.schedule(function()
     if vim.v.exiting == vim.NIL then
       require('token_sidecar.status').clear(buffers)
-      if not expected then
-        recover(client.root_dir or '', buffers)
-      end
+      if not expected then recover(client.root_dir or '', buffers) end
     end
   end)
 end
@@ -188,9 +169,7 @@ end
 ---@param run fun(client: vim.lsp.Client)
 function M.with_client(buf, run)
   local client = M.clients(buf)[1] or M.clients()[1]
-  if client and client.initialized then
-    return run(client)
-  end
+  if client and client.initialized then return run(client) end
   table.insert(waiting, run)
   if not client then
     told_missing = false
@@ -206,9 +185,7 @@ end
 function M.request(buf, method, params, done)
   M.with_client(buf, function(client)
     client:request(method, params, function(err, result)
-      if err then
-        return notify(err.message, vim.log.levels.ERROR)
-      end
+      if err then return notify(err.message, vim.log.levels.ERROR) end
       done(result)
     end, buf)
   end)

@@ -37,9 +37,7 @@ function M.update(status, client_id)
   local client, uri = vim.lsp.get_client_by_id(client_id), status.uri
   put_nulls_back(status)
   for buf in pairs(client and client.attached_buffers or {}) do
-    if vim.uri_from_bufnr(buf) == uri then
-      return show(buf, status)
-    end
+    if vim.uri_from_bufnr(buf) == uri then return show(buf, status) end
   end
 end
 
@@ -47,15 +45,11 @@ end
 ---@param buffers integer[]
 function M.clear(buffers)
   for _, buf in ipairs(buffers) do
-    if vim.api.nvim_buf_is_valid(buf) and vim.b[buf].token_sidecar_status then
-      show(buf, nil)
-    end
+    if vim.api.nvim_buf_is_valid(buf) and vim.b[buf].token_sidecar_status then show(buf, nil) end
   end
 end
 
 ---@param warning token_sidecar.ContextWarning
-function M.warn(warning)
-  require('token_sidecar.format').notify(warning.message, vim.log.levels.WARN)
-end
+function M.warn(warning) require('token_sidecar.format').notify(warning.message, vim.log.levels.WARN) end
 
 return M

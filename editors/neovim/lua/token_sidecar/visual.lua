@@ -6,9 +6,7 @@ local namespace = vim.api.nvim_create_namespace('token_sidecar_selection')
 local group = vim.api.nvim_create_augroup('token_sidecar_selection', {})
 local timer, shown_in, asked = assert(vim.uv.new_timer()), nil, 0
 
-local function is_visual()
-  return vim.fn.mode():find('^[vV\22]') ~= nil
-end
+local function is_visual() return vim.fn.mode():find('^[vV\22]') ~= nil end
 
 local function clear()
   if shown_in and vim.api.nvim_buf_is_valid(shown_in) then
@@ -17,8 +15,6 @@ local function clear()
   shown_in = nil
 end
 
----@param buf integer
----@param count token_sidecar.Count
 local function show(buf, count)
   clear()
   local tokens = require('token_sidecar.format').tokens(count.tokens, count.method)
@@ -30,9 +26,7 @@ end
 
 local function update()
   local buf, client = vim.api.nvim_get_current_buf(), require('token_sidecar.server').clients(0)[1]
-  if not (client and client.initialized and is_visual()) then
-    return
-  end
+  if not (client and client.initialized and is_visual()) then return end
   asked = asked + 1
   local mine, params = asked, { text = require('token_sidecar.selection').visual() }
   client:request('tokens/count', params, function(_, count)
@@ -42,9 +36,7 @@ local function update()
   end, buf)
 end
 
-local function later()
-  timer:start(DEBOUNCE_MS, 0, vim.schedule_wrap(update))
-end
+local function later() timer:start(DEBOUNCE_MS, 0, vim.schedule_wrap(update)) end
 
 --- From the beginning of a selection to its end.
 function M.start()

@@ -39,33 +39,27 @@ local function snapshot(chat)
   return { model = model_of(chat), systemPrompt = table.concat(system, '\n\n'), tools = tools, turns = turns }
 end
 
-local function session_of(chat)
-  return 'codecompanion:' .. tostring(assert(chat.id))
-end
+local function session_of(chat) return 'codecompanion:' .. tostring(assert(chat.id)) end
 
 --- Asked before a chat is sent: false holds it; sent again within 30 seconds it goes.
 local function guard(chat)
   local answer
   sync.update(session_of(chat), snapshot(chat), function(client)
-    client:request('context/preflight', { session = session_of(chat) }, function(_, result)
-      answer = result
-    end)
+    client:request(
+      'context/preflight',
+      { session = session_of(chat) },
+      function(_, result) answer = result end
+    )
   end)
-  vim.wait(GUARD_MS, function()
-    return answer ~= nil
-  end, 10)
-  if not answer or answer.verdict == 'ok' then
-    return
-  end
+  vim.wait(GUARD_MS, function() return answer ~= nil end, 10)
+  if not answer or answer.verdict == 'ok' then return end
   local why = answer.reasons[1] and answer.reasons[1].message or answer.verdict
   local insists = os.time() - (held_at[chat] or 0) < AGAIN_SECONDS
   local hold = answer.verdict == 'refuse' and not insists
   held_at[chat] = hold and os.time() or nil
   why = hold and why .. ' Not sent; submit again to send it all the same.' or why
   require('token_sidecar.format').notify(why, vim.log.levels.WARN)
-  if hold then
-    return false
-  end
+  if hold then return false end
 end
 
 --- Any of the plugin's `User CodeCompanion…` events.

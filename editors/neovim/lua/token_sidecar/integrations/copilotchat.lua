@@ -22,16 +22,12 @@ end)
 --- Chains the plugin's own callback, once: called when its chat buffer appears.
 M.on_event = sync.quietly(function()
   local config = require('CopilotChat').config
-  if hooked or type(config) ~= 'table' then
-    return
-  end
+  if hooked or type(config) ~= 'table' then return end
   hooked = true
   local before = config.callback
   config.callback = function(...)
     vim.schedule(send) -- the reply joins the messages after this call
-    if before then
-      return before(...)
-    end
+    if before then return before(...) end
   end
 end)
 

@@ -8,12 +8,14 @@ local M = {}
 ---@field turns token_sidecar.Turn[]
 ---@field usage? table as of `context/append`
 
-local sent = {} ---@type table<string, {turns: string[], set: string}> what the server has, by session
+---@type table<string, {turns: string[], set: string, client: integer}> what a server has, by session
+local sent = {}
 local busy = {} ---@type table<string, fun()> what to do after a session that is being sent
 
 --- The requests that bring the server from what it has to this.
-local function steps(session, chat)
+local function steps(session, chat, client)
   local had, todo = sent[session], {}
+  if had and had.client ~= client.id then had = nil end -- another process knows nothing
   local turns = vim.tbl_map(vim.json.encode, chat.turns)
   local tools = chat.tools and #chat.tools > 0 and chat.tools or nil
   local params = { session = session, model = chat.model, systemPrompt = chat.systemPrompt, tools = tools }
@@ -22,26 +24,20 @@ local function steps(session, chat)
     had = nil
     table.insert(todo, { 'context/reset', { session = session } })
   end
-  if not had or had.set ~= set then
-    table.insert(todo, { 'context/set', params })
-  end
+  if not had or had.set ~= set then table.insert(todo, { 'context/set', params }) end
   local fresh = vim.list_slice(chat.turns, had and #had.turns + 1 or 1)
   if #fresh > 0 or chat.usage then
     table.insert(todo, { 'context/append', { session = session, turns = fresh, usage = chat.usage } })
   end
-  sent[session] = { turns = turns, set = set }
+  sent[session] = { turns = turns, set = set, client = client.id }
   return todo
 end
 
 local function run(client, todo, done)
   local step = table.remove(todo, 1)
-  if not step then
-    return done(true)
-  end
+  if not step then return done(true) end
   client:request(step[1], step[2], function(err)
-    if err then
-      return done(false)
-    end
+    if err then return done(false) end
     run(client, todo, done)
   end)
 end
@@ -52,19 +48,15 @@ end
 ---@param done? fun(client: vim.lsp.Client)
 function M.update(session, chat, done)
   if busy[session] then
-    busy[session] = function()
-      M.update(session, chat, done)
-    end
+    busy[session] = function() M.update(session, chat, done) end
     return
   end
   require('token_sidecar.server').with_client(0, function(client)
     busy[session] = function() end
-    run(client, steps(session, chat), function(ok)
+    run(client, steps(session, chat, client), function(ok)
       local after = busy[session]
       busy[session], sent[session] = nil, ok and sent[session] or nil
-      if ok and done then
-        done(client)
-      end
+      if ok and done then done(client) end
       after()
     end)
   end)
@@ -95,9 +87,7 @@ end
 function M.quietly(read)
   return function(...)
     local ok, result = pcall(read, ...)
-    if ok then
-      return result
-    end
+    if ok then return result end
     vim.lsp.log.info('token-sidecar', 'a chat plugin of unknown shape', result)
   end
 end
