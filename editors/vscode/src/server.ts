@@ -14,7 +14,7 @@ import type { CloseHandlerResult, LanguageClientOptions } from "vscode-languagec
 import { reason } from "./format";
 import { type ServerCommand, findServer } from "./locate";
 import type { ContextWarning, StatusUpdate } from "./generated";
-import { SECTION, serverKeys, writtenSettings } from "./settings";
+import { SECTION, countsParts, serverKeys, writtenSettings } from "./settings";
 
 const MOST_RESTARTS = 3;
 const RESTART_WINDOW_MS = 3 * 60_000;
@@ -147,6 +147,7 @@ export class Server implements Disposable {
         },
       },
       middleware: {
+        provideDocumentSymbols: (document, token, next) => (countsParts(document) ? next(document, token) : []),
         workspace: {
           configuration: (params, token, next) =>
             params.items.every((item) => item.section === SECTION)

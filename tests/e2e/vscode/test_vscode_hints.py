@@ -37,14 +37,25 @@ def lenses(window: Window) -> list[str]:
     return [str(text) for text in window.page(f"return await {LENSES}")]
 
 
+def outline(window: Window) -> list[str]:
+    """What the outline says beside each name."""
+    code = """
+        const { uri } = vscode.window.activeTextEditor.document;
+        const found = await vscode.commands.executeCommand(
+            "vscode.executeDocumentSymbolProvider", uri);
+        return found.map(({ detail }) => detail);
+    """
+    return [str(detail) for detail in window.host(code)]
+
+
 def drawn(window: Window) -> str:
     """The text that the editor shows, hints included."""
     lines = window.page("return await page.locator('.view-lines').innerText()")
     return str(lines).replace("\xa0", " ")
 
 
-def test_hints_and_lenses(open_window: OpenWindow) -> None:
-    """Each section's count, at its end and above it; gone when switched off."""
+def test_hints_lenses_and_outline(open_window: OpenWindow) -> None:
+    """Each section's count, at its end, above it and in the outline; gone when switched off."""
     files = {"prompt.md": TEXT}
     window = open_window(files, tokenSidecar__inlayHints=True, tokenSidecar__codeLens=True)
     window.show("prompt.md")
@@ -52,28 +63,16 @@ def test_hints_and_lenses(open_window: OpenWindow) -> None:
     wait_for(lambda: all(count in drawn(window) for count in expected), "hints on the page")
     wait_for(lambda: [text.strip() for text in lenses(window)] == expected, "two lenses")
     window.screenshot("hints")
+    for count in expected:
+        wait_for(lambda count=count: any(count in each for each in outline(window)), count)
     window.server.configure({})
     wait_for(lambda: hints(window) == [], "the hints to go")
 
 
-def test_hints_and_lenses_are_off_by_default(window: Window) -> None:
+def test_they_are_off_by_default(window: Window) -> None:
     """Nobody is shown what nobody asked for."""
     window.show("plain.md", TEXT)
     window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
     assert hints(window) == []
     assert lenses(window) == []
-
-
-def test_the_outline_has_each_section_with_its_count(window: Window) -> None:
-    """Document symbols: one a section."""
-    window.show("outline.md", TEXT)
-    window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
-    code = """
-        const { uri } = vscode.window.activeTextEditor.document;
-        const found = await vscode.commands.executeCommand(
-            "vscode.executeDocumentSymbolProvider", uri);
-        return found.map(({ name, detail }) => `${name} ${detail}`);
-    """
-    for section in SECTIONS:
-        count = f"{O200K.count_whole(section)} tokens"
-        wait_for(lambda count=count: any(count in each for each in window.host(code)), count)
+    assert not any("tokens" in detail for detail in outline(window))
