@@ -45,7 +45,10 @@ async def _show(server: SidecarServer, title: str) -> str | None:
         return None
     await asyncio.sleep(PATIENCE_SECONDS)
     token = f"token-sidecar/{next(_numbers)}"
-    await server.work_done_progress.create_async(token)
+    try:
+        await server.work_done_progress.create_async(token)
+    except Exception:  # a client may refuse: then nothing is shown
+        return None
     server.work_done_progress.begin(token, types.WorkDoneProgressBegin(title, percentage=0))
     return token
 

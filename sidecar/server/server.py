@@ -74,7 +74,7 @@ class SidecarServer(LanguageServer):
     def load_features(self) -> None:
         """Import what features need at their first call. Blocking: for a worker thread."""
         for method in REQUESTS:
-            if isinstance(self.protocol.custom[method], partial):
+            if _is_late(self, method):
                 feature_of(method)
 
     def close(self) -> None:
@@ -93,10 +93,17 @@ def create_server(services: Services | None = None) -> SidecarServer:
     return server
 
 
-def _late(server: SidecarServer, method: str, params: Any) -> Any:
+async def _late(server: SidecarServer, method: str, params: Any) -> Any:
     """Register the feature that a method belongs to, at its first call, and hand the call on."""
-    feature_of(method).register(server)
-    return server.protocol.custom[method](params)
+    feature = await server.services.counting.run(partial(feature_of, method))
+    if _is_late(server, method):
+        feature.register(server)
+    return await server.protocol.custom[method](params)
+
+
+def _is_late(server: SidecarServer, method: str) -> bool:
+    handler = server.protocol.custom[method]
+    return isinstance(handler, partial) and handler.func is _late
 
 
 def feature_of(method: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_NO_CHAT = re.compile(
+    "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
+    "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
+)
+"""Models that hold no conversation like this one, by what their names say."""
 
 
 class ConversationRoom:
@@ -218,7 +225,7 @@ class ConversationRoom:
         found = [
             Alternative(model=info.id, context_window=info.context_window)
             for info in catalogue.search()
-            if info.provider == provider and info.context_window
+            if info.provider == provider and info.context_window and not _NO_CHAT.search(info.id)
         ]
         endpoints = self.services.endpoints(self.workspace)
         return found + [

@@ -12,22 +12,23 @@ from sidecar.counting.incremental import (
     basis_of,
     count_pieces,
     count_text,
+    cuts_of,
     document_tokens,
     pending_characters,
+    scaled,
     units_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from sidecar.counting.count import Tokenizer
     from sidecar.text.document import TextDocument
-    from sidecar.text.pieces import Piece
 
 T = TypeVar("T")
 
-INLINE_CHARACTERS = 8_192
-"""What the event loop may tokenize itself: under a millisecond with the slowest engine."""
+INLINE_CHARACTERS = 4_096
+"""What the event loop may tokenize itself: under a millisecond of ordinary text with any engine."""
 
 SAMPLE_CHARACTERS = 6_000
 
@@ -37,17 +38,37 @@ class Counting:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
-        self._stop = threading.Event()
+        self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
+        self._closing = threading.Event()
         self._loaded: set[Tokenizer] = set()
 
+    def stop(self) -> None:
+        """Give up every count that runs (it raises `Stopped`)."""
+        self._closing.set()
+
     def close(self) -> None:
-        """Give up what runs (it raises `Stopped`); what waits is cancelled."""
-        self._stop.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Give up what runs; what waits is cancelled."""
+        self.stop()
+        for pool in (self._pool, self._others):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run blocking work off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        """Run blocking work that is no bulk counting off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._others, work)
+
+    async def _count_off(self, work: Callable[[Callable[[], bool]], T]) -> T:
+        """Run counting work, which asks whether to stop; it does when nobody waits any more."""
+        given_up = threading.Event()
+
+        def should_stop() -> bool:
+            return given_up.is_set() or self._closing.is_set()
+
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._pool, partial(work, should_stop))
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
 
     def load(self, tokenizer: Tokenizer) -> None:
         """Load a tokenizer in the background, so that the first count need not."""
@@ -62,14 +83,24 @@ class Counting:
             return None
         return document_tokens(document, tokenizer)
 
-    async def document(self, document: TextDocument, tokenizer: Tokenizer) -> int:
-        """The document's tokens as it is when the last missing piece has been counted."""
+    async def document(
+        self, document: TextDocument, tokenizer: Tokenizer
+    ) -> tuple[int, int | None, int]:
+        """The document's tokens, with the version and the characters that they are of.
+
+        Of the document as it is when the last missing piece was counted; where a tokenizer can
+        only count it whole, as it was when that count began.
+        """
         while (tokens := self.document_now(document, tokenizer)) is None:
             if tokenizer not in self._loaded:
                 await self.run(partial(self._load, tokenizer))
             basis = basis_of(tokenizer)
-            await self.run(partial(self._count, units_of(document, basis), basis))
-        return tokens
+            pieces, version = units_of(document, basis), document.version
+            characters = document.characters
+            counted = await self._count_off(partial(count_pieces, pieces, basis))
+            if cuts_of(basis) == "none":
+                return scaled(counted, tokenizer), version, characters
+        return tokens, document.version, document.characters
 
     def guess(self, document: TextDocument, tokenizer: Tokenizer) -> int:
         """A number to show at once: a sample's tokens for each character, times the characters."""
@@ -86,22 +117,25 @@ class Counting:
         """The text's tokens."""
         if not text:
             return 0
-        if tokenizer in self._loaded and len(text) <= _inline(tokenizer):
+        if tokenizer in self._loaded and _is_quick(text, tokenizer):
             return tokenizer.count(text)
 
-        def work() -> int:
+        def work(should_stop: Callable[[], bool]) -> int:
             self._load(tokenizer)
-            return count_text(text, tokenizer, self._stop.is_set)
+            return count_text(text, tokenizer, should_stop)
 
-        return await self.run(work)
-
-    def _count(self, pieces: Sequence[Piece], tokenizer: Tokenizer) -> None:
-        count_pieces(pieces, tokenizer, self._stop.is_set)
+        return await self._count_off(work)
 
     def _load(self, tokenizer: Tokenizer) -> None:
         if tokenizer not in self._loaded:
             tokenizer.count("a")
             self._loaded.add(tokenizer)
+
+
+def _is_quick(text: str, tokenizer: Tokenizer) -> bool:
+    """Whether counting a text takes under a millisecond."""
+    slow: Callable[[str], bool] | None = getattr(basis_of(tokenizer), "slow", None)
+    return len(text) <= _inline(tokenizer) and not (slow is not None and slow(text))
 
 
 def _inline(tokenizer: Tokenizer) -> int:

@@ -53,23 +53,24 @@ def proposals(
 ) -> list[Proposal]:
     """Every fix of some findings, the most welcome first."""
     made: list[Proposal] = []
+    text = taken.read().text
     for finding in findings:
-        made += _of(taken, finding, workspace, tokenizers, language_id)
+        made += _of(taken, text, finding, workspace, tokenizers, language_id)
     return made
 
 
 def _of(
     taken: Snapshot,
+    text: str,
     finding: Finding,
     workspace: Workspace,
     tokenizers: Tokenizers,
     language_id: str,
 ) -> Iterator[Proposal]:
-    text = taken.text
     counter = TextCounter(text, tokenizers.for_model, taken.pieces)
     for fix in fixes.fit_fixes(text, finding, tokenizers.for_model(finding.model)):
         yield _here(fix)
-    if (moved := _move(taken, finding, workspace, counter)) is not None:
+    if (moved := _move(taken, text, finding, workspace, counter)) is not None:
         yield moved
     if (dropped := fixes.drop_fix(text, finding, counter)) is not None:
         yield _here(dropped)
@@ -84,12 +85,12 @@ def _here(fix: Fix) -> Proposal:
 
 
 def _move(
-    taken: Snapshot, finding: Finding, workspace: Workspace, counter: TextCounter
+    taken: Snapshot, text: str, finding: Finding, workspace: Workspace, counter: TextCounter
 ) -> Proposal | None:
     if workspace.path is None:
         return None
     place = _free_name(workspace.path / taken.name)
-    fix = fixes.move_fix(taken.text, finding, counter, place.name)
+    fix = fixes.move_fix(text, finding, counter, place.name)
     if fix is None:
         return None
     new_file = Target(place.as_uri(), fix.new_file or "")

@@ -15,14 +15,29 @@ if TYPE_CHECKING:
 
 
 def path_of(uri: str) -> PurePath | None:
-    """The local path of a `file:` URI; None for any other scheme. Touches no disk."""
-    parts = urlsplit(uri)
+    """The local path of a `file:` URI; None for anything else. Touches no disk."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
     if parts.scheme != "file":
         return None
     path = unquote(parts.path)
     if os.name == "nt" and len(path) > 2 and path[0] == "/" and path[2] == ":":
         path = path[1:]
     return PurePath(path)
+
+
+def _as_uri(workspace: str) -> str:
+    """A workspace as a URI; it may be named by an absolute path.
+
+    Raises:
+        RequestError: `badParams`.
+    """
+    try:
+        return workspace if "://" in workspace else Path(workspace).as_uri()
+    except ValueError:
+        raise RequestError("badParams", "a workspace is a URI or an absolute path") from None
 
 
 class Roots:
@@ -74,9 +89,11 @@ class Roots:
         """
         if workspace is None:
             return self._only()
-        uri = workspace if "://" in workspace else Path(workspace).as_uri()
-        found = self._by_uri.get(uri.rstrip("/")) or self.of_document(uri)
-        if found is self.outside:
+        uri = _as_uri(workspace)
+        found = self._by_uri.get(uri.rstrip("/"))
+        if found is None and path_of(uri) is not None:
+            found = self.of_document(uri)
+        if found is None or found is self.outside:
             raise RequestError("badParams", "the workspace named is in no open root folder")
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -25,11 +26,12 @@ from sidecar.workspace.sums import SumCounts
 from sidecar.workspace.verdicts import findings, relative_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sidecar.budget.finding import Finding
     from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
+    from sidecar.text.pieces import Piece
     from sidecar.text.positions import Encoding
     from sidecar.workspace.state import State
     from sidecar.workspace.verdicts import Snapshot
@@ -63,6 +65,7 @@ class Services:
     _sums: SumCounts = field(default_factory=SumCounts)
     _sums_lock: threading.Lock = field(default_factory=threading.Lock)
     _priced: bool = False
+    _looked_up: set[Any] = field(default_factory=set)
 
     @cached_property
     def state(self) -> State:
@@ -105,7 +108,8 @@ class Services:
         return self._endpoints[key]
 
     async def aclose(self) -> None:
-        """Close connections and write what was learned."""
+        """Give up counting, close connections and write what was learned."""
+        self.counting.stop()
         for endpoints in self._endpoints.values():
             await endpoints.aclose()
         if "state" in self.__dict__:
@@ -134,11 +138,24 @@ class Services:
         """The local count of a document as it is when the counting ends."""
         name = model or workspace.model
         tokenizer = self.tokenizers(workspace).for_model(name)
-        tokens = await self.counting.document(document, tokenizer)
+        await self.look_up(name, workspace)
+        tokens, version, characters = await self.counting.document(document, tokenizer)
         measure = self._corrected(document, _measure(tokens, tokenizer))
-        return Counted(
-            self.to_count(measure, name, document.characters, workspace), document.version
-        )
+        return Counted(self.to_count(measure, name, characters, workspace), version)
+
+    async def look_up(self, model: str, workspace: Workspace) -> None:
+        """Have window and price of a model that is new here looked up off the event loop."""
+        key = (model, workspace.settings.prices)
+        if key in self._looked_up or not self._priced:
+            return
+        await self.counting.run(partial(self._price, model, workspace))
+        if len(self._looked_up) > 4096:  # random names must not fill the memory
+            self._looked_up.clear()
+        self._looked_up.add(key)
+
+    def _price(self, model: str, workspace: Workspace) -> None:
+        catalogue.window_of(model)
+        self.state.book(workspace.settings).estimate(model, 1)
 
     async def ask_for_document(
         self, document: TextDocument, model: str, workspace: Workspace, seconds: float
@@ -183,6 +200,7 @@ class Services:
     async def count_text(self, text: str, model: str | None, workspace: Workspace) -> Count:
         """The count of a text; an empty one is 0, exact, for every model, and asks nobody."""
         name = model or workspace.model
+        await self.look_up(name, workspace)
         tokenizer = self.tokenizers(workspace).for_model(name)
         miss = None
         if text and self.asks_endpoint(name, tokenizer, workspace):
@@ -205,6 +223,7 @@ class Services:
         from sidecar.counting.messages import count_messages
 
         name = model or workspace.model
+        await self.look_up(name, workspace)
         characters = sum(_characters(message) for message in messages)
         note = None
         if (messages or tools) and _may_ask(workspace) and self.endpoints(workspace).serves(name):
@@ -239,18 +258,18 @@ class Services:
 
     # -- budgets ----------------------------------------------------------------------------
 
-    def buffers(self, workspace: Workspace, taken: Snapshot) -> dict[str, str]:
+    def buffers(self, workspace: Workspace, taken: Snapshot) -> dict[str, Sequence[Piece]]:
         """The other open documents of a workspace by name, where a budget is for several files."""
         if not any(rule.budget.sum for rule in taken.rules):
             return {}
         return {
-            relative_name(workspace, uri): document.text
+            relative_name(workspace, uri): document.pieces
             for uri, document in self.documents.items()
             if self.roots.of_document(uri) is workspace
         }
 
     def verdicts(
-        self, taken: Snapshot, workspace: Workspace, buffers: dict[str, str]
+        self, taken: Snapshot, workspace: Workspace, buffers: Mapping[str, Sequence[Piece]]
     ) -> list[Finding]:
         """What budgets say of a snapshot. Blocking: for a worker thread."""
         tokenizers, together = self.tokenizers(workspace), {}
@@ -274,7 +293,10 @@ class Services:
         endpoint = self.endpoints(workspace).known_limit(model) if _may_ask(workspace) else None
         if not catalogue.loaded() and endpoint is None:
             return None
+        talk = workspace.known_talk
+        own = talk is not None and model == talk.current_model
         return resolve_limit(
+            request=talk.current_limit if talk is not None and own else None,
             endpoint=endpoint,
             catalogue=catalogue.known_window(model),
             setting=workspace.settings.context.limit,
@@ -302,8 +324,19 @@ class Services:
         """Load windows and prices: most of a second, so on a worker thread."""
         catalogue.warm()
         for workspace in self.roots:
-            self.state.book(workspace.settings).estimate(workspace.model, 1)
+            self._price(workspace.model, workspace)
+            self._looked_up.add((workspace.model, workspace.settings.prices))
+            self._recall(workspace)
         self._priced = True
+
+    def _recall(self, workspace: Workspace) -> None:
+        """What earlier runs have recorded of a workspace, for its status."""
+        from sidecar.cost.ledger import FILE_NAME, LedgerError
+
+        if not (self.state.folder / FILE_NAME).exists():
+            return
+        with contextlib.suppress(LedgerError):
+            self.spending(workspace).refresh("")
 
     def spending(self, workspace: Workspace) -> Spending:
         """What a workspace spends; blocking, for worker threads."""
@@ -315,7 +348,7 @@ class Services:
 
     def input_cost(self, model: str, tokens: int, workspace: Workspace) -> float | None:
         """USD of so many uncached input tokens; None where no price is known, or not yet."""
-        if not self._priced:
+        if (model, workspace.settings.prices) not in self._looked_up:
             return None
         cost = self.state.book(workspace.settings).estimate(model, tokens)
         return None if cost is None else float(cost)

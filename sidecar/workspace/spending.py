@@ -51,9 +51,12 @@ class Spending:
 
     def record(self, params: CostRecordParams) -> CostRecorded:
         """Keep a call. Raises ValueError for a usage in no known form, LedgerError."""
-        placed = msgspec.structs.replace(params, workspace=self._uri)
+        talk = self._workspace.known_talk
+        current = talk.conversations.current() if talk else None
+        session = params.session or (current.session.id if current else None)
+        placed = msgspec.structs.replace(params, workspace=self._uri, session=session)
         recorded = self._book.record(placed)
-        self.refresh(params.session or "")
+        self.refresh(session or "")
         return recorded
 
     def record_reply(
@@ -116,7 +119,8 @@ class Spending:
 
         costs = self._workspace.costs
         spend = self._book.spend(self._uri, session)
-        costs.today = None if "day" in spend.unknown else spend.day
+        recorded = bool(spend.workspace) or "workspace" in spend.unknown
+        costs.today = spend.day if recorded and "day" not in spend.unknown else None
         costs.workspace = spend.workspace
         costs.sessions[session] = None if "session" in spend.unknown else float(spend.session)
         # Nothing is about to be sent: the caps judge what was spent alone.

@@ -48,7 +48,7 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What the workspace has cost, in USD."""
+    """What was spent today, everywhere, in USD; the tooltip has the workspace's total too."""
 
     cost_usd: float | None
     text: str
@@ -148,6 +148,11 @@ def _method_text(count: Count) -> str:
 _RANKS: tuple[Severity, ...] = ("ok", "warning", "error")
 
 
+def graver(one: Severity, other: Severity) -> Severity:
+    """The graver of two."""
+    return max(one, other, key=_RANKS.index)
+
+
 def status_update(
     workspace: Workspace,
     uri: str | None,
@@ -197,7 +202,7 @@ def cost_status(costs: Costs) -> CostStatus | None:
         return None
     rows = [("Today", f"${costs.today:,.4f}"), ("This workspace", f"${costs.workspace:,.4f}")]
     return CostStatus(
-        cost_usd=float(costs.workspace),
+        cost_usd=float(costs.today),
         text=f"${costs.today:,.2f}",
         tooltip=_table(rows),
         severity=costs.severity,

@@ -13,12 +13,13 @@ from sidecar.text.outline_marks import WORD, ignores_file
 from sidecar.workspace.files import File, Text, find, read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from sidecar.budget.rules import Rule, Rules
     from sidecar.counting.count import Tokenizer
     from sidecar.counting.tokenizers import Tokenizers
+    from sidecar.text.pieces import Piece
 
 LISTING_SECONDS = 10.0
 """How long a folder's listing is believed: a new file counts after that at the latest."""
@@ -37,13 +38,13 @@ class SumCounts:
         mine: tuple[Rule, ...],
         name: str,
         root: Path,
-        buffers: Mapping[str, str],
+        buffers: Mapping[str, Sequence[Piece]],
         tokenizers: Tokenizers,
         model: str,
     ) -> dict[str, Together]:
         """What the other files of each sum rule hold, by the rule's key.
 
-        `name` is the document's own relative path; `buffers` are the open documents' texts by
+        `name` is the document's own relative path; `buffers` are the open documents' pieces by
         theirs, which stand for what is on disk.
         """
         found: dict[str, Together] = {}
@@ -68,11 +69,11 @@ class SumCounts:
         return self._listing[key]
 
     def _tokens(
-        self, root: Path, name: str, buffers: Mapping[str, str], tokenizer: Tokenizer
+        self, root: Path, name: str, buffers: Mapping[str, Sequence[Piece]], tokenizer: Tokenizer
     ) -> int | None:
         """None for a file that takes no part: gone, binary, or marked to be ignored."""
         if name in buffers:
-            return _part(buffers[name], tokenizer)
+            return _part("".join([piece.text for piece in buffers[name]]), tokenizer)
         path = root / name
         try:
             stat = path.stat()

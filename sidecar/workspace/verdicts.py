@@ -10,8 +10,10 @@ from sidecar.budget.counter import TextCounter
 from sidecar.budget.evaluate import Together, evaluate
 from sidecar.budget.rules import Rule
 from sidecar.config.settings import Budget
+from sidecar.text.document import TextDocument
 from sidecar.text.outline_marks import WORD
 from sidecar.text.pieces import Piece
+from sidecar.text.positions import Encoding
 from sidecar.workspace.roots import path_of
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizers import Tokenizers
-    from sidecar.text.document import TextDocument
     from sidecar.workspace.workspace import Workspace
 
 
@@ -29,10 +30,15 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     name: str
     version: int | None
-    text: str
     pieces: tuple[Piece, ...]
     rules: tuple[Rule, ...]
     model: str
+    encoding: Encoding
+
+    def read(self) -> TextDocument:
+        """The document as it was. Blocking for big ones."""
+        text = "".join([piece.text for piece in self.pieces])
+        return TextDocument("", text, self.version, self.encoding)
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:
@@ -45,14 +51,13 @@ def relative_name(workspace: Workspace, uri: str) -> str:
     return path.name
 
 
-def snapshot(document: TextDocument, workspace: Workspace) -> Snapshot | None:
-    """What to evaluate of a document now; None where no rule and no mark concerns it."""
+def snapshot(document: TextDocument, workspace: Workspace) -> Snapshot:
+    """What to evaluate of a document now."""
     name = relative_name(workspace, document.uri)
     rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
     rules += _window_rule(document, workspace, name)
-    if not rules and not _marked(document):
-        return None
-    return Snapshot(name, document.version, document.text, document.pieces, rules, workspace.model)
+    version, pieces = document.version, document.pieces
+    return Snapshot(name, version, pieces, rules, workspace.model, document.encoding)
 
 
 def _window_rule(document: TextDocument, workspace: Workspace, name: str) -> tuple[Rule, ...]:
@@ -72,8 +77,9 @@ def _window_rule(document: TextDocument, workspace: Workspace, name: str) -> tup
     return (Rule("window", Budget(files=(name,), max_tokens=room, warn_at=warn_at)),)
 
 
-def _marked(document: TextDocument) -> bool:
-    return any(WORD in piece.text for piece in document.pieces)
+def concerns(taken: Snapshot) -> bool:
+    """Whether any rule or mark concerns a document. Looks through its text: for a worker."""
+    return bool(taken.rules) or any(WORD in piece.text for piece in taken.pieces)
 
 
 def findings(
@@ -83,11 +89,19 @@ def findings(
     whole: Mapping[str, Measure] | None = None,
 ) -> list[Finding]:
     """The findings of a snapshot. Blocking: run it off the event loop."""
-    counter = TextCounter(taken.text, tokenizers.for_model, taken.pieces, whole)
-    return evaluate(taken.name, taken.text, taken.rules, counter, taken.model, together)
+    if not concerns(taken):
+        return []
+    text = "".join([piece.text for piece in taken.pieces])
+    counter = TextCounter(text, tokenizers.for_model, taken.pieces, whole)
+    return evaluate(taken.name, text, taken.rules, counter, taken.model, together)
 
 
-def tightest(rules: Sequence[Rule]) -> int | None:
-    """The smallest budget that whole files of these rules have, in tokens: what a status shows."""
-    budgets = [rule.budget.max_tokens for rule in rules if rule.for_whole_files]
+def tightest(rules: Sequence[Rule], model: str) -> int | None:
+    """The smallest budget in tokens that these rules give a whole file, counted for `model`: what
+    a status shows. Budgets for another model speak through diagnostics."""
+    budgets = [
+        rule.budget.max_tokens
+        for rule in rules
+        if rule.for_whole_files and rule.budget.model in (None, model)
+    ]
     return min((budget for budget in budgets if budget is not None), default=None)

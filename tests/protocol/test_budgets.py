@@ -257,3 +257,40 @@ async def test_a_prompt_buffer_is_held_to_the_window_where_that_is_switched_on(
     assert told["diagnostics"][0]["code"] == "budget-exceeded"
     assert told["diagnostics"][0]["data"]["rule"] == "window"
     bare.ignore("textDocument/publishDiagnostics")
+
+
+async def test_a_closed_file_counts_as_it_is_on_disk(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(
+        '[[budget]]\nfiles = ["*.md"]\nsum = true\nmax-tokens = 20\n'
+    )
+    (tmp_path / "b.md").write_text("short\n")
+    await bare.initialize(
+        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
+    )
+    bare.ignore("status/update")
+    first, second = (tmp_path / "a.md").as_uri(), (tmp_path / "b.md").as_uri()
+    bare.open("a few words\n", first)
+    bare.open("word " * 40, second)
+    told = await bare.take("textDocument/publishDiagnostics", lambda p: p["uri"] == first)
+    assert told["diagnostics"]
+    told = await bare.take("textDocument/publishDiagnostics", lambda p: p["uri"] == second)
+    assert told["diagnostics"]
+    bare.notify("textDocument/didClose", {"textDocument": {"uri": second}})
+    told = await bare.take("textDocument/publishDiagnostics", lambda p: p["uri"] == first)
+    assert told["diagnostics"] == []
+    bare.ignore("textDocument/publishDiagnostics")
+
+
+async def test_a_budget_for_another_model_colours_the_status(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(
+        '[[budget]]\nfiles = ["*.md"]\nmodel = "claude-opus-4-7"\nmax-tokens = 100\n'
+    )
+    await bare.initialize(
+        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
+    )
+    bare.open("word " * 90, (tmp_path / "a.md").as_uri())
+    told = await bare.take("textDocument/publishDiagnostics")
+    assert "claude-opus-4-7" in told["diagnostics"][0]["message"]
+    shown = await bare.take("status/update", lambda u: u["severity"] == "warning")
+    assert shown["document"]["budget"] is None
+    bare.ignore("status/update")

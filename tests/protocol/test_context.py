@@ -283,3 +283,61 @@ async def test_a_cap_that_is_far_away_does_not_colour_the_status(
         await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
         shown = await bare.take("status/update")
         assert shown["cost"]["severity"] == spent, shown["cost"]["text"]
+
+
+async def test_giving_a_request_up_in_mid_count_leaves_the_conversation_right(
+    talker: Client,
+) -> None:
+    turns = [{"role": "user", "content": f"{n} " + "word " * 400} for n in range(600)]
+    params = {"turns": turns, "session": "s"}
+    answer = talker.answers.setdefault(900, asyncio.get_running_loop().create_future())
+    talker.send({"jsonrpc": "2.0", "id": 900, "method": "context/append", "params": params})
+    await asyncio.sleep(0.005)
+    talker.notify("$/cancelRequest", {"id": 900})
+    assert (await answer)["error"]["code"] == -32800
+    usage = await talker.request("context/append", {"turns": [USER], "session": "s"})
+    other = await talker.request("context/append", {"turns": [*turns, USER], "session": "t"})
+    assert (usage["tokens"], usage["turns"]) == (other["tokens"], 601)
+    talker.ignore("context/warning")
+
+
+async def test_a_question_makes_no_session(talker: Client) -> None:
+    await talker.request("context/append", {"turns": [USER], "session": "a"})
+    await talker.request("context/preflight", {"session": "typo", "text": "hello"})
+    assert (await talker.request("context/usage"))["session"]["id"] == "a"
+
+
+async def test_a_session_is_forgotten_when_it_is_no_longer_to_be_kept(bare: Client) -> None:
+    await bare.initialize()
+    bare.ignore("status/update")
+    await bare.request("context/set", {"session": "s", "persist": True})
+    await bare.request("context/append", {"session": "s", "turns": [USER]})
+    await bare.request("context/set", {"session": "s", "persist": False})
+    other = Client(create_server())
+    other.ignore("status/update")
+    await other.initialize()
+    assert (await other.request("context/usage", {"session": "s"}))["tokens"] is None
+    other.server.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("context/usage", {"workspace": "foo"}),
+        ("context/usage", {"workspace": "file://[x"}),
+        ("context/usage", {"session": "\ud800"}),
+        ("context/append", {"turns": [], "usage": {"prompt_tokens": -5}}),
+        ("context/append", {"turns": [], "usage": {"prompt_tokens": 1.5}}),
+        ("context/append", {"turns": [], "usage": {"nothing": 1}}),
+        ("context/response", {"response": {"nothing": 1}}),
+        ("context/fit", {"session": "none"}),
+        ("context/fit", {"planId": "none"}),
+        ("cost/record", {"model": "gpt-5", "usage": {}}),
+    ],
+)
+async def test_bad_params_are_said_to_be(
+    talker: Client, method: str, params: dict[str, Any]
+) -> None:
+    with pytest.raises(RpcError) as caught:
+        await talker.request(method, params)
+    assert caught.value.data == {"kind": "badParams", "retryable": False}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +214,14 @@ def test_a_byte_order_mark_is_not_counted(project: Path) -> None:
     plain = found("fine.txt")["fine.txt"]["tokens"]
     write(project, "fine.txt", b"\xef\xbb\xbfNothing to say.\n")
     assert found("fine.txt")["fine.txt"]["tokens"] == plain
+
+
+def test_a_name_that_is_not_utf8_is_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "*.md"\nmax-tokens = 1\n')
+    with open(os.fsencode(tmp_path) + b"/b\xffad.md", "wb") as file:  # a Path would do as well
+        file.write(b"more than one token")
+    for form in ("text", "json", "sarif", "github"):
+        command = [sys.executable, "-P", "-m", "sidecar", "check", ".", "--format", form]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 1, done.stderr.decode()
+        assert b"Traceback" not in done.stderr

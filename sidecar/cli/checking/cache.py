@@ -177,7 +177,7 @@ def remember(root: Path, memory: Memory) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft.write_bytes(msgspec.msgpack.encode(memory))
         draft.replace(path)
-    except OSError:
+    except (OSError, UnicodeEncodeError):  # a name that is not UTF-8 cannot be written down
         with contextlib.suppress(OSError):
             draft.unlink()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def as_json(report: Report) -> str:
             {**msgspec.to_builtins(growth), "added": growth.added, "message": growth.message}
             for growth in report.growth
         ]
-    return msgspec.json.encode(result).decode()
+    return _dumped(result)
 
 
 def as_github(report: Report) -> str:
@@ -72,7 +73,7 @@ def as_sarif(report: Report) -> str:
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
-    return msgspec.json.encode(log).decode()
+    return _dumped(log)
 
 
 def _summary(report: Report) -> str:
@@ -151,3 +152,8 @@ def _rule(name: str, words: str) -> dict[str, Any]:
         "helpUri": f"{DOCUMENTATION}#{name}",
         "defaultConfiguration": {"level": "note" if name != "budget-exceeded" else "warning"},
     }
+
+
+def _dumped(value: object) -> str:
+    """JSON in ASCII: a file name that is not UTF-8 can be written down only so."""
+    return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))

@@ -36,9 +36,9 @@ def register(server: SidecarServer) -> None:
             return []
         uri = params.text_document.uri
         services = server.services
-        taken, found = await server.diagnostics.findings(uri)
+        taken, found, _ = await server.diagnostics.findings(uri)
         document = services.document(uri)
-        if taken is None or document.version != taken.version:
+        if not found or document.version != taken.version:
             return []
         touched = [finding for finding in found if _touches(document, finding, params.range)]
         workspace = services.roots.of_document(uri)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from sidecar.context.params import FitParams
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.workspace import Workspace
 
 PREFIX = "tokenSidecar.server."
 HEAVIEST_SHOWN = 8
@@ -56,7 +57,14 @@ def register(server: SidecarServer) -> None:
 
     @server.command(f"{PREFIX}resolveFullContext")
     async def resolve(*arguments: Any) -> str | None:
-        return await _resolve(server, str(arguments[0]) if arguments else None)
+        session, root = (*arguments, None, None)[:2]
+        await server.services.configured.wait()
+        workspace = server.services.roots.find(_text(root))
+        return await _resolve(server, workspace, _text(session))
+
+
+def _text(argument: object) -> str | None:
+    return None if argument is None else str(argument)
 
 
 def _uri(arguments: tuple[Any, ...]) -> str:
@@ -69,9 +77,8 @@ def _tell(server: SidecarServer, text: str) -> None:
     server.window_show_message(types.ShowMessageParams(types.MessageType.Info, text))
 
 
-async def _resolve(server: SidecarServer, session: str | None) -> str | None:
+async def _resolve(server: SidecarServer, workspace: Workspace, session: str | None) -> str | None:
     """Ask what to do about a full context; the person has just asked for it."""
-    workspace = server.services.roots.default
     if workspace.talk.remembered is not None:
         return workspace.talk.remembered
     usage = workspace.talk.shown
@@ -87,37 +94,40 @@ async def _resolve(server: SidecarServer, session: str | None) -> str | None:
         workspace.talk.remembered = GO_ON
         return GO_ON
     if chosen in CHOICES:
-        await _call(server, "context/fit", _plan(session, CHOICES[chosen]))
+        await _call(server, "context/fit", _plan(workspace, session, CHOICES[chosen]))
     if chosen == SWITCH:
-        await _switch(server, session)
+        await _switch(server, workspace, session)
     return chosen
 
 
-def _plan(session: str | None, strategy: Any) -> FitParams:
+def _plan(workspace: Workspace, session: str | None, strategy: Any) -> FitParams:
     from sidecar.context.params import FitParams
 
-    return FitParams(session=session, strategy=strategy, apply=True)
+    return FitParams(workspace=workspace.uri, session=session, strategy=strategy, apply=True)
 
 
-async def _switch(server: SidecarServer, session: str | None) -> None:
+async def _switch(server: SidecarServer, workspace: Workspace, session: str | None) -> None:
     """Offer the models whose window would hold the conversation."""
     from sidecar.context.params import SetParams
     from sidecar.workspace.conversations import ConversationRoom
 
-    services = server.services
-    workspace = services.roots.default
-    room = ConversationRoom(services, workspace)
+    room = ConversationRoom(server.services, workspace)
     conversation = workspace.talk.conversations.get(session)
     usage = workspace.talk.shown
     if conversation is None or usage is None or usage.tokens is None:
         return
-    offered = await room.run(lambda: room.offers(conversation.session, usage))
+    async with workspace.talk.lock:
+        offered = await room.run(lambda: room.offers(conversation.session, usage))
     actions = [types.MessageActionItem(one.model) for one in offered]
     answer = await server.window_show_message_request_async(
         types.ShowMessageRequestParams(types.MessageType.Info, "Switch to which model?", actions)
     )
     if answer is not None:
-        await _call(server, "context/set", SetParams(session=session, model=answer.title))
+        await _call(
+            server,
+            "context/set",
+            SetParams(workspace=workspace.uri, session=session, model=answer.title),
+        )
 
 
 async def _call(server: SidecarServer, method: str, params: Any) -> None:

@@ -28,17 +28,23 @@ def register(server: SidecarServer) -> None:
     async def record(params: CostRecordParams) -> CostRecorded:
         await services.configured.wait()
         workspace = services.roots.find(params.workspace)
-        work = partial(services.spending(workspace).record, params)
+
+        def work() -> CostRecorded:
+            return services.spending(workspace).record(params)
+
         recorded = await services.counting.run(partial(_explained, work))
         server.status.context_changed(workspace)
         return recorded
 
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
-        spending = services.spending(services.roots.find(params.workspace))
+        workspace = services.roots.find(params.workspace)
         stop = threading.Event()
         async with progress(server, "Cost report") as report:
-            work = partial(spending.detail, params, stop.is_set, report)
+
+            def work() -> CostReport:
+                return services.spending(workspace).detail(params, stop.is_set, report)
+
             try:
                 return await services.counting.run(partial(_explained, work))
             except asyncio.CancelledError:

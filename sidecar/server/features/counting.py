@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -12,7 +13,11 @@ from sidecar.counting.catalogue import search
 from sidecar.server.messages import CountParams, CountResult, FitTextParams, ModelsParams
 from sidecar.workspace.errors import RequestError
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from sidecar.counting.catalogue import ModelInfo
     from sidecar.counting.count import Count
     from sidecar.counting.fit import Fitted
@@ -107,7 +112,7 @@ async def _count_document(services: Services, params: CountParams, uri: str) -> 
     else:
         counted = await services.count_document(document, params.model, workspace)
         count, version = counted.count, counted.version
-    ranges = [await services.count_text(part, params.model, workspace) for part in parts]
+    ranges = [await _yielding(services.count_text(part, params.model, workspace)) for part in parts]
     models = await _each_model(services, params, target, workspace)
     return _result(count, version, ranges if params.ranges is not None else None, models)
 
@@ -117,10 +122,20 @@ async def _each_model(
 ) -> list[Count] | None:
     if params.models is None:
         return None
-    if isinstance(target, str):
-        return [await services.count_text(target, model, workspace) for model in params.models]
-    found = [await services.count_document(target, model, workspace) for model in params.models]
-    return [counted.count for counted in found]
+    counts: list[Count] = []
+    for model in params.models:
+        if isinstance(target, str):
+            counts.append(await _yielding(services.count_text(target, model, workspace)))
+        else:
+            found = await _yielding(services.count_document(target, model, workspace))
+            counts.append(found.count)
+    return counts
+
+
+async def _yielding(work: Awaitable[T]) -> T:
+    """Let others have the loop between many small counts."""
+    await asyncio.sleep(0)
+    return await work
 
 
 def _slice(document: TextDocument, span: Range) -> str:

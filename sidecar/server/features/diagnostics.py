@@ -7,7 +7,6 @@ and, for budgets over several files, in the other open ones that share them.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from sidecar.config.options import Problem
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
+    from sidecar.workspace.status import Severity
 
 DEBOUNCE_SECONDS = 0.2
 SOURCE = "token-sidecar"
@@ -43,6 +43,7 @@ class Diagnostics:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._sent: set[str] = set()
+        self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
         self.pull = False
         """Whether this client asks for diagnostics instead of being sent them."""
@@ -58,10 +59,7 @@ class Diagnostics:
     def edited(self, uri: str) -> None:
         """A document was edited: it is due, and so are those that share a budget with it."""
         self.changed(uri)
-        workspace = self._services.roots.of_document(uri)
-        if workspace.rules and workspace.rules.sums:
-            for other in self._services.documents:
-                self.changed(other)
+        self._shared_changed(uri)
 
     def all_changed(self) -> None:
         """Settings changed: every document is due, and so are the mistakes in them."""
@@ -77,30 +75,49 @@ class Diagnostics:
             timer.cancel()
         if task := self._running.pop(uri, None):
             task.cancel()
+        self._severities.pop(uri, None)
         if uri in self._sent:
             self._sent.discard(uri)
             self._publish(uri, None, [])
+        # Now the file on disk counts: it may share a budget with what is open.
+        self._shared_changed(uri)
+
+    def _shared_changed(self, uri: str) -> None:
+        workspace = self._services.roots.of_document(uri)
+        if workspace.rules and workspace.rules.sums:
+            for other in self._services.documents:
+                self.changed(other)
+
+    def severity_of(self, uri: str) -> Severity:
+        """What the document's own budgets came to when they were last looked at."""
+        return self._severities.get(uri, "ok")
 
     async def of(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
         """The diagnostics of a document and the version that they are of."""
-        while True:
-            taken, found = await self.findings(uri)
-            document = self._services.document(uri)
-            if taken is None:
-                return document.version, []
-            if document.version == taken.version:
-                return taken.version, [_diagnostic(document, finding) for finding in found]
+        taken, found, diagnostics = await self.findings(uri)
+        whole = [one.severity for one in found if one.kind == "file" and one.over]
+        worst: Severity = "error" if "error" in whole else "warning" if whole else "ok"
+        if worst != self.severity_of(uri):
+            self._severities[uri] = worst
+            self._server.status.changed(uri)
+        return taken.version, diagnostics
 
-    async def findings(self, uri: str) -> tuple[Snapshot | None, list[Finding]]:
-        """What budgets say about a document now; the snapshot is None where none concerns it."""
+    async def findings(self, uri: str) -> tuple[Snapshot, list[Finding], list[types.Diagnostic]]:
+        """What budgets say about a document as it is now, and the same as diagnostics."""
         services = self._services
         await services.configured.wait()
         document, workspace = services.document(uri), services.roots.of_document(uri)
         taken = snapshot(document, workspace)
-        if taken is None:
-            return None, []
-        work = partial(services.verdicts, taken, workspace, services.buffers(workspace, taken))
-        return taken, await services.counting.run(work)
+        buffers = services.buffers(workspace, taken)
+
+        def work() -> tuple[list[Finding], list[types.Diagnostic]]:
+            found = services.verdicts(taken, workspace, buffers)
+            if not found:
+                return found, []
+            before = taken.read()
+            return found, [_diagnostic(before, finding) for finding in found]
+
+        return taken, *await services.counting.run(work)
 
     def _due(self, uri: str) -> None:
         self._timers.pop(uri, None)
@@ -116,6 +133,8 @@ class Diagnostics:
             if found or uri in self._sent:
                 self._publish(uri, version, found)
             (self._sent.add if found else self._sent.discard)(uri)
+            if version != self._services.document(uri).version:
+                self.changed(uri)
         except Stopped:
             return
         except Exception as exc:  # nobody awaits this task

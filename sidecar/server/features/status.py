@@ -20,12 +20,13 @@ from sidecar.workspace.status import (
     StatusUpdate,
     document_severity,
     document_status,
+    graver,
     status_update,
 )
 from sidecar.workspace.verdicts import relative_name, tightest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from sidecar.counting.count import Count
     from sidecar.server.server import SidecarServer
@@ -107,13 +108,15 @@ class StatusBoard:
         if entry.sent is None and document.characters > INLINE_CHARACTERS:
             self._send(uri, services.guess_document(document, workspace))
         if entry.counting is None:
-            work = self._ask(uri) if ask else self._count(uri)
+            work = self._ask if ask else self._count
             entry.counting = asyncio.ensure_future(self._guarded(uri, entry, work))
 
-    async def _guarded(self, uri: str, entry: _Entry, work: Awaitable[Counted]) -> None:
+    async def _guarded(
+        self, uri: str, entry: _Entry, work: Callable[[str], Awaitable[Counted]]
+    ) -> None:
         """Send what `work` counts, unless the document was closed; look again if it changed."""
         try:
-            counted = await work
+            counted = await work(uri)
         except Stopped:
             return
         except Exception as exc:  # nobody awaits this task
@@ -155,9 +158,11 @@ class StatusBoard:
         entry = self._entries[uri]
         workspace = self._services.roots.of_document(uri)
         rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
-        shown = document_status(count, tightest(rules), workspace.settings.status.show)
+        budget = tightest(rules, count.model)
+        shown = document_status(count, budget, workspace.settings.status.show)
         version = self._services.document(uri).version
-        update = status_update(workspace, uri, version, shown, document_severity(shown))
+        severity = graver(document_severity(shown), self._server.diagnostics.severity_of(uri))
+        update = status_update(workspace, uri, version, shown, severity)
         if entry.sent is not None and _same(entry.sent, update):
             return
         entry.sent = update

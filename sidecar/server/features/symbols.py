@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lsprotocol import types
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from sidecar.text.document import TextDocument
     from sidecar.workspace.parts import CountedPart
 
+MOST_SYMBOLS = 1_000
+"""More is no outline that anyone reads, and would hold up the loop while it is written out."""
+
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
@@ -33,7 +36,7 @@ def register(server: SidecarServer) -> None:
         parts = await parts_of(server, uri)
         document, workspace = services.document(uri), services.roots.of_document(uri)
         method = services.tokenizers(workspace).for_model(workspace.model).method
-        return tree(document, parts, method)
+        return tree(document, parts[:MOST_SYMBOLS], method)
 
 
 def tree(
@@ -49,9 +52,7 @@ def tree(
         symbol = _symbol(document, counted, method)
         siblings = roots
         if above:
-            parent = above[-1][1]
-            siblings = list(parent.children or [])
-            parent.children = siblings
+            siblings = cast("list[types.DocumentSymbol]", above[-1][1].children)
         siblings.append(symbol)
         above.append((part.end_line, symbol))
     return roots

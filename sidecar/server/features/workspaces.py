@@ -32,7 +32,9 @@ def register(server: SidecarServer) -> None:
         for folder in params.event.removed:
             services.roots.remove(folder.uri)
         for folder in params.event.added:
-            services.roots.add(folder.uri)
+            added = services.roots.add(folder.uri)
+            added.editor = added.editor or services.roots.outside.editor
+        services.configured.clear()  # nothing is counted by settings that were not read yet
         server.configuration.reload()
 
 

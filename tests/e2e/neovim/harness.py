@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -83,22 +84,21 @@ class Editor:
         self.init = folder / "init.lua"
         self.init.write_text(INIT.format(shim=SHIM, extra=lua), encoding="utf-8")
         self._stderr = folder / "stderr.txt"
-        self._nvim = self._start(environment(folder, env))
+        self._socket = tempfile.TemporaryDirectory(prefix="nvim-")  # a socket's path is short
+        address = f"{self._socket.name}/nvim"
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [NVIM, "--embed", "--headless", "--clean", "-n", "-u", self.init]
+                + ["--listen", address],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                env=environment(folder, env),
+            )
+        wait_for(lambda: Path(address).exists(), "Neovim's socket")
+        self._nvim = pynvim.attach("socket", path=address)
         self.errors_expected = False
         self._closed = False
-
-    def _start(self, env: dict[str, str]) -> pynvim.Nvim:
-        # pynvim drops standard error: a shell keeps it in a file.
-        script = 'err=$1; shift; exec "$@" 2>"$err"'
-        nvim = [str(NVIM), "--embed", "--headless", "--clean", "-n", "-u", str(self.init)]
-        before = dict(os.environ)
-        os.environ.clear()
-        os.environ.update(env)
-        try:
-            return pynvim.attach("child", argv=["sh", "-c", script, "sh", str(self._stderr), *nvim])
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
 
     def lua(self, code: str, *arguments: object) -> Any:
         """Runs Lua with these arguments (`...`), and gives back what it returns."""
@@ -220,11 +220,13 @@ class Editor:
             return
         self._closed = True
         errmsg = self.lua("return vim.v.errmsg")
-        pid = self.lua("return vim.fn.getpid()")
-        self._nvim.close()  # an embedded Neovim ends with its channel
-        wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the end of Neovim")
+        self._nvim.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # an embedded Neovim ends with its channel
+        self._process.wait(WAIT_SECONDS)
+        self._socket.cleanup()
         with warnings.catch_warnings():
-            # pynvim leaves its pipes and its process to the garbage collector.
+            # pynvim leaves its loop and its socket to the garbage collector.
             warnings.simplefilter("ignore", ResourceWarning)
             del self._nvim
             gc.collect()
