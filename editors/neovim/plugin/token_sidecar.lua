@@ -8,14 +8,10 @@ local function wanted()
     or (package.loaded['vim.lsp'] and vim.lsp._enabled_configs.token_sidecar) ~= nil
 end
 
----@param buf integer
 local function attach(buf)
-  local is_file = vim.api.nvim_buf_is_loaded(buf)
-    and vim.bo[buf].buftype == ''
-    and vim.api.nvim_buf_get_name(buf) ~= ''
-  if is_file and wanted() then require('token_sidecar.server').attach(buf) end
+  local is_file = vim.api.nvim_buf_is_loaded(buf) and vim.api.nvim_buf_get_name(buf) ~= ''
+  if is_file and vim.bo[buf].buftype == '' and wanted() then require('token_sidecar.server').attach(buf) end
 end
-
 local function attach_soon(event)
   vim.schedule(function() attach(event.buf) end)
 end
@@ -43,13 +39,10 @@ if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
   vim.schedule(function() vim.tbl_map(attach, vim.api.nvim_list_bufs()) end)
 end
 
-for name, link in pairs({
-  TokenSidecarOk = 'StatusLine',
-  TokenSidecarWarning = 'DiagnosticWarn',
-  TokenSidecarError = 'DiagnosticError',
-  TokenSidecarSelection = 'Comment',
-}) do
-  vim.api.nvim_set_hl(0, name, { link = link, default = true })
+local highlights =
+  { Ok = 'StatusLine', Warning = 'DiagnosticWarn', Error = 'DiagnosticError', Selection = 'Comment' }
+for name, link in pairs(highlights) do
+  vim.api.nvim_set_hl(0, 'TokenSidecar' .. name, { link = link, default = true })
 end
 
 local function run(opts) require('token_sidecar.commands').run(opts) end

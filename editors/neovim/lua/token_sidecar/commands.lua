@@ -43,18 +43,6 @@ local function compare(opts)
   ask(opts, 'tokens/count', { models = models }, show)
 end
 
-local function context()
-  ask_workspace('context/usage', {}, function(usage) report.open('Context', report.context(usage)) end)
-end
-
-local function cost()
-  ask_workspace('cost/detail', {}, function(detail) report.open('Cost', report.cost(detail)) end)
-end
-
-local function reset()
-  ask_workspace('context/reset', {}, function() notify('context forgotten') end)
-end
-
 local function set_model(name)
   ask_workspace('context/set', { model = name }, function() notify('counting for ' .. name) end)
 end
@@ -112,21 +100,26 @@ end
 ---@type table<string, fun(opts: token_sidecar.Command)>
 local SUBCOMMANDS = {
   compare = compare,
-  context = context,
-  cost = cost,
+  context = function()
+    ask_workspace('context/usage', {}, function(usage) report.open('Context', report.context(usage)) end)
+  end,
+  cost = function()
+    ask_workspace('cost/detail', {}, function(detail) report.open('Cost', report.cost(detail)) end)
+  end,
   count = count,
   fit = fit,
   log = function() vim.cmd.tabedit(vim.fn.fnameescape(vim.lsp.log.get_filename())) end,
   model = model,
-  reset = reset,
+  reset = function()
+    ask_workspace('context/reset', {}, function() notify('context forgotten') end)
+  end,
   restart = function() server.restart() end,
 }
 
 ---@param opts token_sidecar.Command
 function M.run(opts)
   local name = opts.fargs[1] or 'count'
-  local subcommand = SUBCOMMANDS[name]
-  if subcommand then return subcommand(opts) end
+  if SUBCOMMANDS[name] then return SUBCOMMANDS[name](opts) end
   local known = table.concat(M.complete('', 'TokenSidecar '), ', ')
   notify(('no command %s, only %s'):format(name, known), vim.log.levels.ERROR)
 end
@@ -138,15 +131,11 @@ local function model_names(lead)
   return vim.tbl_map(function(each) return each.id end, answer and answer.result or {})
 end
 
----@param lead string
 ---@param line string up to the cursor
----@return string[]
 function M.complete(lead, line)
   local words = vim.split(line:gsub('^.-TokenSidecar%s*', ''), '%s+')
-  local candidates = {}
-  if #words < 2 then
-    candidates = vim.tbl_keys(SUBCOMMANDS)
-  elseif words[1] == 'model' and #words == 2 or words[1] == 'compare' then
+  local candidates = #words < 2 and vim.tbl_keys(SUBCOMMANDS) or {}
+  if words[1] == 'model' and #words == 2 or words[1] == 'compare' and #words > 1 then
     candidates = model_names(lead)
   elseif words[1] == 'fit' and #words == 3 then
     candidates = { 'start', 'middle', 'end' }

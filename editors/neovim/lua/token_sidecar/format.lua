@@ -2,26 +2,21 @@
 local M = {}
 
 --- From anywhere: an exit callback may not draw.
----@param text string
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
   vim.schedule(function() vim.notify('token-sidecar: ' .. text, level or vim.log.levels.INFO) end)
 end
 
----@param number integer
 ---@return string `1,234,567`
 function M.integer(number)
   return (('%d'):format(number):reverse():gsub('(%d%d%d)', '%1,'):reverse():gsub('^(-?),', '%1'))
 end
 
----@param tokens integer
----@param method? string
 ---@return string `1,234`, with `~` before what is not exact
 function M.tokens(tokens, method)
   return ((method == 'estimate' or method == 'calibrated') and '~' or '') .. M.integer(tokens)
 end
 
----@param usd? number
 ---@return string `$0.000219`, or `unpriced`
 function M.usd(usd) return usd and ('$%.6f'):format(usd) or 'unpriced' end
 
@@ -33,7 +28,6 @@ end
 
 --- Rows with their columns aligned: the first to the left, the last as it is.
 ---@param rows string[][]
----@return string[]
 function M.table(rows)
   local widths, width = {}, vim.fn.strdisplaywidth
   for _, row in ipairs(rows) do

@@ -1,12 +1,6 @@
 -- What a status line calls. Everything here only reads what the server has pushed.
 local M = {}
 
-local HIGHLIGHTS = {
-  ok = 'TokenSidecarOk',
-  warning = 'TokenSidecarWarning',
-  error = 'TokenSidecarError',
-}
-
 --- The count of a buffer as its last `status/update` said it.
 ---@param buf? integer default: the current buffer
 ---@return string text such as `12,345 tokens`, or `` before the first count
@@ -18,7 +12,7 @@ function M.statusline(buf) return vim.b[buf or 0].token_sidecar_status or '' end
 function M.winbar(buf)
   local status = vim.b[buf or 0].token_sidecar_status_dict
   if not status then return '' end
-  local group = HIGHLIGHTS[status.severity] or HIGHLIGHTS.ok
+  local group = 'TokenSidecar' .. status.severity:gsub('^%l', string.upper)
   return ('%%#%s#%s%%*'):format(group, (status.text:gsub('%%', '%%%%')))
 end
 

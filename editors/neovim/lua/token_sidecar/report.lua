@@ -4,34 +4,28 @@ local M = {}
 local format = require('token_sidecar.format')
 
 --- Shows lines in a floating window that `q` and `<Esc>` close.
----@param title string
----@param lines string[]
 function M.open(title, lines)
-  local buf, width = vim.api.nvim_create_buf(false, true), #title + 4
+  local buf, widths = vim.api.nvim_create_buf(false, true), vim.tbl_map(vim.fn.strdisplaywidth, lines)
   vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
   vim.bo[buf].bufhidden, vim.bo[buf].modifiable, vim.bo[buf].filetype = 'wipe', false, 'token-sidecar'
-  for _, line in ipairs(lines) do
-    width = math.max(width, vim.fn.strdisplaywidth(line) + 1)
-  end
-  width = math.max(1, math.min(width, vim.o.columns - 4))
+  local width = math.max(1, math.min(math.max(#title + 4, unpack(widths)) + 1, vim.o.columns - 4))
   local height = math.max(1, math.min(#lines, vim.o.lines - 6))
   vim.api.nvim_open_win(buf, true, {
     relative = 'editor',
-    row = math.max(0, math.floor((vim.o.lines - height) / 2) - 1),
-    col = math.max(0, math.floor((vim.o.columns - width) / 2) - 1),
+    row = math.floor((vim.o.lines - height) / 2) - 1,
+    col = math.floor((vim.o.columns - width) / 2) - 1,
     width = width,
     height = height,
     style = 'minimal',
     border = 'rounded',
     title = (' %s '):format(title),
   })
-  for _, key in ipairs({ 'q', '<Esc>' }) do
-    vim.keymap.set('n', key, '<Cmd>close<CR>', { buffer = buf, nowait = true, silent = true })
-  end
+  local options = { buffer = buf, nowait = true, silent = true }
+  vim.keymap.set('n', 'q', '<Cmd>close<CR>', options)
+  vim.keymap.set('n', '<Esc>', '<Cmd>close<CR>', options)
 end
 
 ---@param usage token_sidecar.ContextUsage
----@return string[]
 function M.context(usage)
   if not usage.tokens then return { 'No conversation is known here.' } end
   local integer, session = format.integer, usage.session or {}
@@ -54,7 +48,6 @@ function M.context(usage)
 end
 
 ---@param detail token_sidecar.CostReport
----@return string[]
 function M.cost(detail)
   local lines = vim.tbl_map(function(row) return row.text end, detail.rows)
   if #lines == 0 then return { 'Nothing has been recorded for this workspace.' } end
@@ -65,7 +58,6 @@ function M.cost(detail)
 end
 
 ---@param counts token_sidecar.Count[]
----@return string[]
 function M.compare(counts)
   table.sort(counts, function(a, b) return a.tokens < b.tokens end)
   local rows = { { 'model', 'tokens', 'of window', 'as input', 'method' } }

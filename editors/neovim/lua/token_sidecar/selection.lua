@@ -5,7 +5,6 @@ local M = {}
 local EOL, BLOCK = { unix = '\n', dos = '\r\n', mac = '\r' }, '\22'
 
 --- Whole lines with their line ends; the last without one where the buffer has none.
----@param buf integer
 ---@param first? integer 1-based, default: the first
 ---@param last? integer 1-based and included, default: the last
 ---@return string
@@ -46,7 +45,6 @@ local function was_to_line_ends()
 end
 
 --- What the current buffer's visual mode has selected now.
----@return string
 function M.visual()
   local mode, from, to = vim.fn.mode(), vim.fn.getpos('v'), vim.fn.getpos('.')
   if mode == 'V' then return M.lines(0, math.min(from[2], to[2]), math.max(from[2], to[2])) end
@@ -57,7 +55,6 @@ function M.visual()
 end
 
 --- The text of a command's range in the current buffer; nil when it was given none.
----@param opts vim.api.keyset.create_user_command.command_args
 ---@return string?
 function M.of_command(opts)
   if opts.range == 0 then return nil end

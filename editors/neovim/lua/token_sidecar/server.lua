@@ -57,7 +57,6 @@ end
 
 --- The `root_dir` of the configuration: calls `on_dir` only if there is a server to start. A buffer
 --- without a name is no file: it has no URI of its own.
----@param buf integer
 ---@param on_dir fun(root?: string)
 function M.root_dir(buf, on_dir)
   when_installed(function()
@@ -88,9 +87,7 @@ end
 function M.on_init(client)
   local ready = waiting
   waiting = {}
-  for _, run in ipairs(ready) do
-    run(client)
-  end
+  vim.tbl_map(function(run) run(client) end, ready)
 end
 
 --- Starts the server for a buffer, unless it has one, or the user has it switched off.
@@ -109,13 +106,10 @@ end
 --- Takes a buffer from its server: before its name changes, or to have it opened there anew.
 ---@param buf integer
 function M.detach(buf)
-  for _, client in ipairs(M.clients(buf)) do
-    vim.lsp.buf_detach_client(buf, client.id)
-  end
+  vim.tbl_map(function(client) vim.lsp.buf_detach_client(buf, client.id) end, M.clients(buf))
 end
 
 --- Starts a client with the configuration that vim.lsp.config resolved, as vim.lsp.enable() would.
----@param buf integer
 ---@param attach boolean false for a command in a buffer that is no file
 function M.start(buf, attach)
   local config = vim.deepcopy(vim.lsp.config[NAME])
@@ -134,19 +128,19 @@ function M.start(buf, attach)
   end
 end
 
+local function start_all(buffers)
+  vim.tbl_map(function(buf) M.start(buf, true) end, buffers)
+end
+
 --- After an unexpected end: starts again, at most three times in three minutes.
 local function recover(root, buffers)
   local now = vim.uv.hrtime() / 1e9
   crashes[root] = vim.tbl_filter(function(at) return now - at < WITHIN_SECONDS end, crashes[root] or {})
   table.insert(crashes[root], now)
-  local nth = #crashes[root]
-  if nth > MAX_RESTARTS then
-    return notify('the server keeps ending. :TokenSidecar restart', vim.log.levels.WARN)
-  end
-  notify(('the server ended; started again (%d of %d)'):format(nth, MAX_RESTARTS), vim.log.levels.WARN)
-  for _, buf in ipairs(buffers) do
-    M.start(buf, true)
-  end
+  local nth, again = #crashes[root], 'the server ended; started again (%d of %d)'
+  local final = nth > MAX_RESTARTS and 'the server keeps ending. :TokenSidecar restart'
+  notify(final or again:format(nth, MAX_RESTARTS), vim.log.levels.WARN)
+  if not final then start_all(buffers) end
 end
 
 function M.on_exit(code, signal, client_id)
@@ -157,15 +151,13 @@ function M.on_exit(code, signal, client_id)
     expected = code == 0 and (signal == 0 or signal == 15)
   end
   vim.schedule(function()
-    if vim.v.exiting == vim.NIL then
-      require('token_sidecar.status').clear(buffers)
-      if not expected then recover(client.root_dir or '', buffers) end
-    end
+    if vim.v.exiting ~= vim.NIL then return end
+    require('token_sidecar.status').clear(buffers)
+    if not expected then recover(client.root_dir or '', buffers) end
   end)
 end
 
 --- Calls `run` with an initialized client: the buffer's, else any, else one started for it.
----@param buf integer
 ---@param run fun(client: vim.lsp.Client)
 function M.with_client(buf, run)
   local client = M.clients(buf)[1] or M.clients()[1]
@@ -178,8 +170,6 @@ function M.with_client(buf, run)
 end
 
 --- Asks the server; a failure becomes one message.
----@param buf integer
----@param method string
 ---@param params table
 ---@param done fun(result: any)
 function M.request(buf, method, params, done)
@@ -201,12 +191,9 @@ function M.restart()
   end
   buffers = #buffers > 0 and buffers or { vim.api.nvim_get_current_buf() }
   local function again()
-    if #vim.lsp.get_clients({ name = NAME, _uninitialized = true }) > 0 then
-      return vim.defer_fn(again, POLL_MS)
-    end
-    for _, buf in ipairs(buffers) do
-      M.start(buf, true)
-    end
+    local gone = #vim.lsp.get_clients({ name = NAME, _uninitialized = true }) == 0
+    if not gone then return vim.defer_fn(again, POLL_MS) end
+    start_all(buffers)
   end
   again()
 end

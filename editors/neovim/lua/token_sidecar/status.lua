@@ -2,12 +2,9 @@
 local M = {}
 
 --- JSON's null goes missing in a Lua table: put back, so that the dictionary is what was sent.
-local NULLABLE = {
-  document = { 'percent', 'budget' },
-  context = { 'tokens', 'percent' },
-  cost = { 'costUsd' },
-  status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' },
-}
+local NULLABLE =
+  { document = { 'percent', 'budget' }, context = { 'tokens', 'percent' }, cost = { 'costUsd' } }
+NULLABLE.status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' }
 
 ---@param status token_sidecar.StatusUpdate changed in place
 local function put_nulls_back(status)
@@ -19,7 +16,6 @@ local function put_nulls_back(status)
   end
 end
 
----@param buf integer
 ---@param status? token_sidecar.StatusUpdate nil takes it away
 local function show(buf, status)
   vim.b[buf].token_sidecar_status = status and status.text
@@ -32,7 +28,6 @@ local function show(buf, status)
 end
 
 ---@param status token_sidecar.StatusUpdate
----@param client_id integer
 function M.update(status, client_id)
   local client, uri = vim.lsp.get_client_by_id(client_id), status.uri
   put_nulls_back(status)

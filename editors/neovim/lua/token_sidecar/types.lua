@@ -177,7 +177,7 @@
 ---@field note string
 ---@field text string
 
---- What the workspace has cost, in USD.
+--- What was spent today, everywhere, in USD; the tooltip has the workspace's total too.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string

@@ -3,9 +3,7 @@ local M = {}
 
 local sync = require('token_sidecar.integrations.sync')
 
----@return string?
-local function model()
-  local config = require('avante.config')
+local function model_of(config)
   local provider = (config.providers or {})[config.provider] or config[config.provider] or {}
   return type(provider.model) == 'string' and provider.model or nil
 end
@@ -15,16 +13,12 @@ M.on_event = sync.quietly(function()
   local history = assert(require('avante').get().chat_history)
   local turns = {}
   for _, entry in ipairs(history.messages) do
-    if entry.state ~= 'generating' and not entry.just_for_display then
-      local message = entry.message
-      table.insert(turns, { role = assert(message.role), content = message.content })
-    end
+    local done = entry.state ~= 'generating' and not entry.just_for_display
+    if done then table.insert(turns, sync.turn(entry.message, assert(entry.message.role))) end
   end
-  sync.update('avante:' .. tostring(history.filename or history.timestamp or ''), {
-    model = model(),
-    systemPrompt = type(history.system_prompt) == 'string' and history.system_prompt or nil,
-    turns = turns,
-  })
+  local system = type(history.system_prompt) == 'string' and history.system_prompt or nil
+  local chat = { model = model_of(require('avante.config')), systemPrompt = system, turns = turns }
+  sync.update('avante:' .. tostring(history.filename or history.timestamp or ''), chat)
 end)
 
 return M

@@ -20,23 +20,19 @@ local function turn(message)
   made.toolCallId = made.toolCallId or tools.call_id
   if (message._meta or {}).tag == 'image' then
     local mime = (message.context or {}).mimetype
-    local source = { type = 'base64', media_type = mime, data = message.content }
+    local source = { type = 'base64', media_type = mime, data = made.content }
     made.content = { { type = 'image', source = source } }
   end
   return made
 end
 
 local function snapshot(chat)
-  local system, turns = {}, {}
-  for _, message in ipairs(chat.messages) do
-    local is_system = message.role == 'system'
-    table.insert(is_system and system or turns, is_system and message.content or turn(message))
-  end
-  local tools = {}
-  for _, schema in vim.spairs((chat.tool_registry or {}).schemas or {}) do
-    table.insert(tools, schema)
-  end
-  return { model = model_of(chat), systemPrompt = table.concat(system, '\n\n'), tools = tools, turns = turns }
+  local system, turns = sync.split(chat.messages, turn)
+  local schemas = (chat.tool_registry or {}).schemas or {}
+  local names = vim.tbl_keys(schemas)
+  table.sort(names)
+  local tools = vim.tbl_map(function(name) return schemas[name] end, names)
+  return { model = model_of(chat), systemPrompt = system, tools = tools, turns = turns }
 end
 
 local function session_of(chat) return 'codecompanion:' .. tostring(assert(chat.id)) end
@@ -44,13 +40,9 @@ local function session_of(chat) return 'codecompanion:' .. tostring(assert(chat.
 --- Asked before a chat is sent: false holds it; sent again within 30 seconds it goes.
 local function guard(chat)
   local answer
-  sync.update(session_of(chat), snapshot(chat), function(client)
-    client:request(
-      'context/preflight',
-      { session = session_of(chat) },
-      function(_, result) answer = result end
-    )
-  end)
+  local function keep(_, result) answer = result end
+  local function ask(client) client:request('context/preflight', { session = session_of(chat) }, keep) end
+  sync.update(session_of(chat), snapshot(chat), ask)
   vim.wait(GUARD_MS, function() return answer ~= nil end, 10)
   if not answer or answer.verdict == 'ok' then return end
   local why = answer.reasons[1] and answer.reasons[1].message or answer.verdict

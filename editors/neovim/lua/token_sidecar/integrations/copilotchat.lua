@@ -4,19 +4,15 @@ local M = {}
 local sync = require('token_sidecar.integrations.sync')
 local hooked = false
 
+local function turn(message) return sync.turn(message, assert(message.role), message.tool_calls) end
+
 local send = sync.quietly(function()
   local plugin = require('CopilotChat')
-  local chat, system, turns = plugin.chat, {}, {}
-  for _, message in ipairs(chat.get_messages and chat:get_messages() or assert(chat.messages)) do
-    local is_system = message.role == 'system'
-    local turn = not is_system and sync.turn(message, assert(message.role), message.tool_calls)
-    table.insert(is_system and system or turns, turn or message.content)
-  end
-  sync.update('copilotchat', {
-    model = (chat.config or {}).model or plugin.config.model,
-    systemPrompt = table.concat(system, '\n\n'),
-    turns = turns,
-  })
+  local chat = plugin.chat
+  local messages = chat.get_messages and chat:get_messages() or assert(chat.messages)
+  local system, turns = sync.split(messages, turn)
+  local model = (chat.config or {}).model or plugin.config.model
+  sync.update('copilotchat', { model = model, systemPrompt = system, turns = turns })
 end)
 
 --- Chains the plugin's own callback, once: called when its chat buffer appears.

@@ -1,13 +1,6 @@
 -- Hands a chat plugin's conversation to the server: only what is new, one step after the other.
 local M = {}
 
----@class token_sidecar.Snapshot
----@field model? string
----@field systemPrompt? string
----@field tools? table[]
----@field turns token_sidecar.Turn[]
----@field usage? table as of `context/append`
-
 ---@type table<string, {turns: string[], set: string, client: integer}> what a server has, by session
 local sent = {}
 local busy = {} ---@type table<string, fun()> what to do after a session that is being sent
@@ -44,7 +37,7 @@ end
 
 --- Brings the server up to date, then calls `done`. Calls for a session that is being sent wait.
 ---@param session string
----@param chat token_sidecar.Snapshot
+---@param chat {model?: string, systemPrompt?: string, tools?: table[], turns: table[], usage?: table}
 ---@param done? fun(client: vim.lsp.Client)
 function M.update(session, chat, done)
   if busy[session] then
@@ -62,28 +55,32 @@ function M.update(session, chat, done)
   end)
 end
 
---- A message with OpenAI's members, its tool calls in the protocol's form.
----@param message table
----@param role string
----@param calls? table[]
----@return token_sidecar.Turn
+--- A turn from a message with OpenAI's members, its tool calls in the protocol's form.
 function M.turn(message, role, calls)
-  local tool_calls = calls
-    and vim.tbl_map(function(call)
-      local named = call['function'] or call
-      local ok, arguments = true, named.arguments
-      if type(arguments) == 'string' then
-        ok, arguments = pcall(vim.json.decode, arguments)
-      end
-      local object = ok and type(arguments) == 'table' and next(arguments) and arguments or vim.empty_dict()
-      return { id = call.id or '', name = named.name, arguments = object }
-    end, calls)
-  return { role = role, content = message.content, toolCalls = tool_calls, toolCallId = message.tool_call_id }
+  local function tool_call(call)
+    local named = call['function'] or call
+    local ok, arguments = true, named.arguments
+    if type(arguments) == 'string' then
+      ok, arguments = pcall(vim.json.decode, arguments)
+    end
+    local object = ok and type(arguments) == 'table' and next(arguments) and arguments or vim.empty_dict()
+    return { id = call.id or '', name = named.name, arguments = object }
+  end
+  calls = calls and vim.tbl_map(tool_call, calls)
+  return { role = role, content = message.content, toolCalls = calls, toolCallId = message.tool_call_id }
+end
+
+--- The system prompt, and the turns that `turn` makes of the other messages.
+function M.split(messages, turn)
+  local system, turns = {}, {}
+  for _, message in ipairs(messages) do
+    local is_system = message.role == 'system'
+    table.insert(is_system and system or turns, is_system and message.content or turn(message))
+  end
+  return table.concat(system, '\n\n'), turns
 end
 
 --- Runs what reads a plugin's insides; a shape that is not the known one makes no noise.
----@param read function
----@return function
 function M.quietly(read)
   return function(...)
     local ok, result = pcall(read, ...)
