@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Iterator
 
     from pathspec import GitIgnoreSpec
@@ -132,10 +133,30 @@ def _ignored(path: str, folder: bool, rules: list[_Rules]) -> bool:
         return False
     absolute = _with_slashes(os.path.abspath(path)) + ("/" if folder else "")
     for prefix, spec in reversed(rules):
-        verdict = spec.check_file(absolute[len(prefix) :]).include
+        verdict = _verdict(spec, absolute[len(prefix) :])
         if verdict is not None:
             return verdict
     return False
+
+
+def _verdict(spec: GitIgnoreSpec, path: str) -> bool | None:
+    """What the last pattern that matches says; None where none does."""
+    for pattern in reversed(spec.patterns):
+        regex = pattern.regex
+        if pattern.include is not None and regex is not None and _matches(regex, path):
+            return pattern.include
+    return None
+
+
+def _matches(regex: re.Pattern[str], path: str) -> bool:
+    """Whether a pattern matches the path itself, as for git, and not only a folder above it.
+
+    pathspec's expressions have the group `ps_d` where a folder may have been matched; folders
+    above were judged on the way down. Those without it (`a/**`) mean what is in a folder.
+    """
+    if "ps_d" not in regex.groupindex:
+        return regex.search(path.rstrip("/")) is not None
+    return any(match.end("ps_d") in (-1, len(path)) for match in regex.finditer(path))
 
 
 def _rules_above(folder: str) -> list[_Rules]:

@@ -141,7 +141,7 @@ def _growth_result(path: str, message: str) -> dict[str, Any]:
 def _artifact(path: str) -> dict[str, str]:
     from urllib.parse import quote
 
-    uri = quote(path.replace("\\", "/").removeprefix("./"))
+    uri = quote(path.replace("\\", "/").removeprefix("./"), errors="surrogateescape")
     return {"uri": f"file://{uri}"} if uri.startswith("/") else {"uri": uri}
 
 

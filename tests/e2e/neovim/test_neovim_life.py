@@ -226,6 +226,21 @@ def test_a_plain_entry_without_the_plugin(open_editor: Callable[..., Editor]) ->
     assert editor.lua(OURS_LOADED) == []
 
 
+def test_two_folders_keep_apart(editor: Editor) -> None:
+    for name, budget in (("one", 100), ("two", 3)):
+        rule = f'[[budget]]\nfiles = "*.md"\nmax-tokens = {budget}\n'
+        editor.write(f"{name}/.token-sidecar.toml", rule)
+        editor.edit(f"{name}/a.md", "Hello, world!\n")
+        editor.wait_tokens(4)
+        status = wait_for(lambda: editor.status()["document"]["budget"], "the budget")
+        assert status == budget
+        assert editor.status()["workspace"].endswith(f"/{name}")
+    assert editor.status()["severity"] == "warning"
+    editor.command("buffer one/a.md")
+    assert editor.status()["severity"] == "ok"
+    assert len(editor.server_pids()) == 2
+
+
 def test_leaving_ends_the_server(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor()
     editor.edit("a.md", "Hello, world!\n")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +18,6 @@ from tests.truth import truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from types import ModuleType
 
 PROMPT = (SHIM / "try/prompt.md").read_text(encoding="utf-8")
@@ -31,6 +33,14 @@ def demo() -> ModuleType:
     spec.loader.exec_module(module)
     module.BIN = SERVER.parent  # type: ignore[attr-defined]
     return module
+
+
+def environ_of(pid: str) -> str:
+    """A process's environment; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 class Terminal:
@@ -88,6 +98,17 @@ demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
     screen = terminal.wait("token-sidecar: ")
     assert f"token-sidecar: {truth(PROMPT + 'Hello, world!' + chr(10))} tokens" in screen
     assert "Press ENTER" not in screen
+    out = subprocess.run(
+        ["pgrep", "-f", f"{SERVER} serve"], capture_output=True, text=True, check=True
+    )
+    mine = [pid for pid in out.stdout.split() if str(tmp_path) in environ_of(pid)]
+    for pid in mine:
+        os.kill(int(pid), signal.SIGKILL)
+    screen = terminal.wait("started again (1 of 3)")
+    assert len(mine) == 1
+    assert "Press ENTER" not in screen
+    terminal.type("o", "one more", "Escape")
+    terminal.wait(f"{truth(PROMPT + 'Hello, world!' + chr(10) + 'one more' + chr(10))} tokens")
     terminal.type(":help token-sidecar", "Enter")
     terminal.wait("token-sidecar is a language server")
 
