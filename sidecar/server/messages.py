@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from sidecar.counting.count import Count
-from sidecar.counting.fit import MARKER, Mode
+from sidecar.counting.count import Count, Method
+from sidecar.counting.fit import MARKER, Fitted, Mode
 from sidecar.text.positions import Range
 
 PROTOCOL_VERSION = 1
@@ -32,7 +32,7 @@ class TextDocumentIdentifier(Params, frozen=True, kw_only=True):
 
 
 class CountParams(Params, frozen=True, kw_only=True):
-    """What to count: one of `textDocument` or `text`; for which model or models."""
+    """What to count: one of `textDocument`, `text` and `messages`; for which model or models."""
 
     text_document: TextDocumentIdentifier | None = None
     text: str | None = None
@@ -88,6 +88,15 @@ class CountResult(Count, frozen=True, rename="camel", kw_only=True):
     models: list[Count] | None = None
 
 
+class FitTextResult(Fitted, frozen=True, rename="camel", kw_only=True):
+    """A text that fits, what it lost, and how it was counted."""
+
+    model: str
+    method: Method
+    tokenizer: str
+    error_percent: float | None
+
+
 class Request(msgspec.Struct, frozen=True):
     """One custom request. Types are named (`module:Class`) and loaded when first needed: a server
     that starts must not wait for rooms that nobody has asked for yet."""
@@ -136,7 +145,7 @@ REQUESTS: dict[str, Request] = {
     ),
     "tokens/fit": Request(
         "sidecar.server.messages:FitTextParams",
-        "sidecar.counting.fit:Fitted",
+        "sidecar.server.messages:FitTextResult",
         "A text in at most `maxTokens` tokens: its beginning, its end, or both ends.",
     ),
     "models/list": Request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 import msgspec
@@ -67,6 +68,10 @@ Custom JSON-RPC methods of token-sidecar, protocol version {version}. `initializ
 under `capabilities.experimental.tokenSidecar`. Fields are only added, never renamed. A `null`
 means "not known". Positions are in the negotiated encoding, `characters` are Unicode code points,
 money is USD. Every request gets an answer; an error carries `data: {{kind, retryable}}`.
+
+The server is started with `token-sidecar serve` and speaks LSP on standard input and output. In
+its first moments `limit`, `percent` and `inputCostUsd` of a count may be null: the list of models
+is loaded in the background, and a `status/update` follows.
 """
 
 
@@ -93,7 +98,7 @@ def _default(key: str, value: dict[str, Any], definition: dict[str, Any]) -> str
     if key in definition.get("required", ()):
         return "always there"
     default = value.get("default")
-    return "optional" if default is None else f"optional, `{default}`"
+    return "optional" if default is None else f"optional, `{json.dumps(default)}`"
 
 
 def _name(value: dict[str, Any]) -> str:

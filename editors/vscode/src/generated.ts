@@ -271,7 +271,7 @@ export interface Count {
 }
 
 /**
- * What to count: one of `textDocument` or `text`; for which model or models.
+ * What to count: one of `textDocument`, `text` and `messages`; for which model or models.
  */
 export interface CountParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -365,14 +365,18 @@ export interface FitTextParams {
 }
 
 /**
- * A text that fits, and what it lost.
+ * A text that fits, what it lost, and how it was counted.
  */
-export interface Fitted {
+export interface FitTextResult {
   text: string;
   tokens: number;
   removedTokens: number;
   removedLines: number;
   changed: boolean;
+  model: string;
+  method: "calibrated" | "endpoint" | "estimate" | "exact";
+  tokenizer: string;
+  errorPercent: number | null;
 }
 
 /**

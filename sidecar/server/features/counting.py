@@ -10,7 +10,13 @@ import msgspec
 
 from sidecar.counting import fit as fitting
 from sidecar.counting.catalogue import search
-from sidecar.server.messages import CountParams, CountResult, FitTextParams, ModelsParams
+from sidecar.server.messages import (
+    CountParams,
+    CountResult,
+    FitTextParams,
+    FitTextResult,
+    ModelsParams,
+)
 from sidecar.workspace.errors import RequestError
 
 T = TypeVar("T")
@@ -20,7 +26,6 @@ if TYPE_CHECKING:
 
     from sidecar.counting.catalogue import ModelInfo
     from sidecar.counting.count import Count
-    from sidecar.counting.fit import Fitted
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Range
@@ -41,12 +46,20 @@ def register(server: SidecarServer) -> None:
             return await _count_messages(services, params, params.messages)
         return await _count_text(services, params, params.text or "")
 
-    async def fit(params: FitTextParams) -> Fitted:
+    async def fit(params: FitTextParams) -> FitTextResult:
         await services.configured.wait()
         text, workspace = _text_of(services, params)
-        tokenizer = services.tokenizers(workspace).for_model(params.model or workspace.model)
+        model = params.model or workspace.model
+        tokenizer = services.tokenizers(workspace).for_model(model)
         work = partial(fitting.fit, text, params.max_tokens, params.mode, tokenizer, params.marker)
-        return await services.counting.run(work)
+        fitted = await services.counting.run(work)
+        return FitTextResult(
+            **msgspec.structs.asdict(fitted),
+            model=model,
+            method=tokenizer.method,
+            tokenizer=tokenizer.name,
+            error_percent=tokenizer.error_percent,
+        )
 
     async def models(params: ModelsParams) -> list[ModelInfo]:
         await services.configured.wait()

@@ -208,7 +208,7 @@
 ---@field inputCostUsd? number
 ---@field note? string
 
---- What to count: one of `textDocument` or `text`; for which model or models.
+--- What to count: one of `textDocument`, `text` and `messages`; for which model or models.
 ---@class token_sidecar.CountParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -281,13 +281,17 @@
 ---@field model? string
 ---@field marker? string
 
---- A text that fits, and what it lost.
----@class token_sidecar.Fitted
+--- A text that fits, what it lost, and how it was counted.
+---@class token_sidecar.FitTextResult
 ---@field text string
 ---@field tokens integer
 ---@field removedTokens integer
 ---@field removedLines integer
 ---@field changed boolean
+---@field model string
+---@field method "calibrated"|"endpoint"|"estimate"|"exact"
+---@field tokenizer string
+---@field errorPercent? number
 
 --- What is known of a model (contract: `models/list`).
 ---@class token_sidecar.ModelInfo
