@@ -13,7 +13,7 @@ import {
 import { showCostReport } from "./costReport";
 import { how, number, reason, tokens, usd } from "./format";
 import { installServer } from "./managed";
-import type { Capability, ContextUsage, Count, CountResult, Fitted, ModelInfo } from "./generated";
+import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo } from "./generated";
 import type { Server } from "./server";
 import { countSelections } from "./status";
 import { workspaceParam } from "./workspaceParam";
@@ -138,9 +138,9 @@ async function fitToSize(server: Server): Promise<boolean> {
   });
   if (answer === undefined) return false;
   const params = { textDocument: { uri: server.uri(document.uri) }, maxTokens: Number(answer) };
-  const fitted = await server.request<Fitted>("tokens/fit", params);
+  const fitted = await server.request<FitTextResult>("tokens/fit", params);
   if (!fitted.changed) {
-    void window.showInformationMessage(`It fits: ${number(fitted.tokens)} tokens.`);
+    void window.showInformationMessage(`It fits: ${tokens(fitted)} tokens.`);
     return false;
   }
   if (document.version !== version) throw new Error("the document changed meanwhile: try again");
