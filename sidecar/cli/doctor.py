@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 if TYPE_CHECKING:
     from sidecar.config.resolve import Loaded
@@ -135,11 +137,24 @@ def _capabilities(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _values(loaded: Loaded) -> list[dict[str, str]]:
+    settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
-        {"key": key, "from": str(origin)}
+        {"key": key, "value": _value(settings, key), "from": str(origin)}
         for key, origin in sorted(loaded.origins.items())
-        if origin.source != "default"
+        if origin.source != "default" and f"{key}[0]" not in loaded.origins
     ]
+
+
+def _value(settings: Any, key: str) -> str:
+    """A setting by its key, such as `context.limit` or `budget[0]`, as JSON."""
+    found = settings
+    for part in re.findall(r"[^.\[\]]+", key):
+        if isinstance(found, dict):
+            found = found.get(part)
+        elif isinstance(found, list | tuple) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+    given = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else found
+    return json.dumps(given, default=str)
 
 
 def _text(report: dict[str, Any]) -> str:
@@ -161,7 +176,10 @@ def _text(report: dict[str, Any]) -> str:
     ]
     lines += ["", "Configuration", _row("user file", configuration["userFile"])]
     lines += [_row("root", configuration["root"]), _row("state", configuration["stateFolder"])]
-    lines += [_row(value["key"], value["from"]) for value in configuration["values"]]
+    lines += [
+        _row(value["key"], f"{value['value']}  ({value['from']})")
+        for value in configuration["values"]
+    ]
     lines += [f"  problem: {problem}" for problem in configuration["problems"]]
     return "\n".join(lines)
 
