@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sidecar.text.positions import Range
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.model_counter import ModelCounter
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
     from sidecar.text.document import TextDocument
     from sidecar.text.pieces import Piece
-    from sidecar.text.positions import Range
 
 
 class FollowedDocument:
@@ -25,27 +25,49 @@ class FollowedDocument:
     """
 
     def __init__(self, uri: str, span: Range | None, documents: Mapping[str, TextDocument]) -> None:
+        """Raises RequestError `badParams` for a range that is none."""
         self.uri = uri
-        self._span = span
         self._documents = documents
+        self._place = self._offsets(span)
         self._version: Hashable = None
         self._pieces: Sequence[Piece] = ()
         self._measures: dict[str, tuple[Hashable, Measure]] = {}
         self.refresh()
 
-    def refresh(self) -> None:
-        """Take the document as it is now.
+    def _offsets(self, span: Range | None) -> tuple[int, int] | None:
+        document = self._documents.get(self.uri)
+        if span is None or document is None:
+            return None
+        try:
+            return document.offsets(span)
+        except ValueError as exc:
+            raise RequestError("badParams", str(exc)) from None
 
-        Raises:
-            RequestError: `badParams` for a range that is none.
+    def edited(self, start: int, end: int, inserted: int) -> None:
+        """The characters from `start` to `end` are about to become `inserted` others.
+
+        The range moves with its text: what is put in before it pushes it on, what is put in
+        inside or at its end belongs to it.
         """
+        if self._place is None:
+            return
+        first, last = self._place
+        grown = inserted - (end - start)
+        if end <= first:
+            self._place = first + grown, last + grown
+        elif start <= last:
+            self._place = min(first, start), max(last, end) + grown
+
+    def refresh(self) -> None:
+        """Take the document as it is now."""
         document = self._documents.get(self.uri)
         if document is None or (version := (id(document), document.version)) == self._version:
             return
-        try:
-            self._pieces = document.pieces if self._span is None else document.pieces_in(self._span)
-        except ValueError as exc:
-            raise RequestError("badParams", str(exc)) from None
+        if self._place is None:
+            self._pieces = document.pieces
+        else:
+            start, end = (document.position_at(offset) for offset in self._place)
+            self._pieces = document.pieces_in(Range(start, end))
         self._version = version
 
     @property

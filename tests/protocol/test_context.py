@@ -341,3 +341,17 @@ async def test_bad_params_are_said_to_be(
     with pytest.raises(RpcError) as caught:
         await talker.request(method, params)
     assert caught.value.data == {"kind": "badParams", "retryable": False}
+
+
+async def test_a_range_moves_with_its_text(talker: Client) -> None:
+    talker.open("first line\nthe section\nlast line\n")
+    span = edit((1, 0), (2, 0), "")["range"]
+    section = {"name": "part", "textDocument": {"uri": URI}, "range": span}
+    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    assert usage["breakdown"]["sections"] == truth("the section\n")
+    talker.change(edit((0, 0), (0, 0), "zero\nand more 🙂\n"))
+    usage = await talker.request("context/usage")
+    assert usage["breakdown"]["sections"] == truth("the section\n")
+    talker.change(edit((3, 3), (3, 3), " longer"))
+    usage = await talker.request("context/usage")
+    assert usage["breakdown"]["sections"] == truth("the longer section\n")

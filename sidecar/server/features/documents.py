@@ -34,7 +34,9 @@ def register(server: SidecarServer) -> None:
         try:
             for change in params.content_changes:
                 span = getattr(change, "range", None)
-                document.apply(to_range(span) if span is not None else None, change.text)
+                place = to_range(span) if span is not None else None
+                server.following.about_to_edit(document, place, change.text)
+                document.apply(place, change.text)
         except ValueError as exc:
             raise RequestError("badParams", str(exc)) from None
         finally:

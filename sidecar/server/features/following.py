@@ -10,6 +10,8 @@ from sidecar.server.errors import log_defect
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
+    from sidecar.text.document import TextDocument
+    from sidecar.text.positions import Range
     from sidecar.workspace.conversations import ConversationRoom
     from sidecar.workspace.workspace import Workspace
 
@@ -23,6 +25,21 @@ class Following:
         self._server = server
         self._due: dict[int, asyncio.TimerHandle] = {}
         self._running: set[asyncio.Task[None]] = set()
+
+    def about_to_edit(self, document: TextDocument, span: Range | None, text: str) -> None:
+        """Let ranges that a context follows move with their text.
+
+        Raises:
+            ValueError: the range is none.
+        """
+        talk = self._server.services.roots.of_document(document.uri).known_talk
+        if talk is None:
+            return
+        mine = [source for source in talk.followed() if source.uri == document.uri]
+        if mine:
+            place = (0, document.characters) if span is None else document.offsets(span)
+            for source in mine:
+                source.edited(*place, len(text))
 
     def edited(self, uri: str) -> None:
         """A document was edited."""
