@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,12 @@ def wait_for(
         time.sleep(POLL_SECONDS)
 
 
+def answers(address: str) -> bool:
+    """Whether somebody listens on a socket: it is there a moment before that."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(address) == 0
+
+
 def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The process's, with Neovim's and the server's own folders under `folder`."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("TOKEN_SIDECAR")}
@@ -96,7 +103,7 @@ class Editor:
                 stderr=stderr,
                 env=environment(folder, env),
             )
-        wait_for(lambda: Path(address).exists(), "Neovim's socket")
+        wait_for(lambda: answers(address), "Neovim's socket")
         self._nvim = pynvim.attach("socket", path=address)
         self.errors_expected = False
         self._closed = False
