@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, cast
 
 from lsprotocol import types
@@ -25,7 +26,9 @@ def register(server: SidecarServer) -> None:
         server.diagnostics.choose(params.capabilities)
         _take_options(server, params.initialization_options)
         server.configuration.reload()
-        services.counting.load(services.tokenizers(default).for_model(default.model))
+        # After the answer: loading holds the interpreter for some tens of milliseconds.
+        tokenizer = services.tokenizers(default).for_model(default.model)
+        asyncio.get_running_loop().call_soon(services.counting.load, tokenizer)
 
     @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
