@@ -16,8 +16,8 @@ local function attach_soon(event)
   vim.schedule(function() attach(event.buf) end)
 end
 
-local function detach(event)
-  if package.loaded['token_sidecar.server'] then require('token_sidecar.server').detach(event.buf) end
+local function reopen(buf)
+  if package.loaded['token_sidecar.server'] then require('token_sidecar.server').reopen(buf) end
 end
 
 local group = vim.api.nvim_create_augroup('token_sidecar', {})
@@ -28,13 +28,8 @@ end
 -- Every file, those of no known type too: for these vim.lsp.enable() waits in vain for FileType.
 -- Scheduled, so that start-up and the opening of a file do not wait for us.
 on({ 'BufReadPost', 'BufNewFile', 'BufFilePost', 'BufWritePost' }, '*', attach_soon)
--- Neovim tells a server neither of another name nor of other line ends: there it is opened anew.
-on('BufFilePre', '*', detach)
-on('OptionSet', { 'fileformat', 'endofline' }, function()
-  local event = { buf = vim.api.nvim_get_current_buf() }
-  detach(event)
-  attach_soon(event)
-end)
+on('BufFilePost', '*', function(event) reopen(event.buf) end)
+on('OptionSet', { 'fileformat', 'endofline' }, function() reopen(vim.api.nvim_get_current_buf()) end)
 if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
   vim.schedule(function() vim.tbl_map(attach, vim.api.nvim_list_bufs()) end)
 end

@@ -108,7 +108,7 @@ def test_other_line_ends_are_counted_at_once(editor: Editor) -> None:
     editor.wait_tokens(truth("one\ntwo\n\n\nthree\n"))
     editor.command("set fileformat=dos")
     editor.wait_tokens(truth("one\r\ntwo\r\n\r\n\r\nthree\r\n"))
-    editor.keys("ggOzero<Esc>")
+    editor.command("set fileformat=unix | set fileformat=dos | normal! ggOzero")
     editor.wait_tokens(truth("zero\r\none\r\ntwo\r\n\r\n\r\nthree\r\n"))
     editor.command("set fileformat=unix noendofline nofixendofline")
     editor.wait_tokens(truth("zero\none\ntwo\n\n\nthree"))
@@ -121,8 +121,7 @@ def test_another_name_is_followed(editor: Editor) -> None:
     editor.keys("Goone two three<Esc>")
     editor.wait_tokens(truth("Hello, world!\none two three\n"))
     assert editor.status()["uri"].endswith("/b.txt")
-    editor.command(f"saveas {editor.workspace / 'c.txt'}")
-    editor.keys("dd")
+    editor.lua("vim.cmd.saveas(...); vim.cmd.normal('dd')", str(editor.workspace / "c.txt"))
     editor.wait_tokens(4)
     assert editor.status()["uri"].endswith("/c.txt")
     assert len(editor.server_pids()) == 1

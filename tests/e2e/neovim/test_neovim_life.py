@@ -161,6 +161,39 @@ def test_restart_is_no_crash(editor: Editor) -> None:
     assert editor.messages() == []
 
 
+@pytest.mark.parametrize("restart", ["TokenSidecar restart", "call system('kill -9 ' . g:pid)"])
+def test_edits_while_it_restarts_are_not_lost(editor: Editor, restart: str) -> None:
+    editor.edit("a.txt", "Hello, world!\n")
+    editor.wait_tokens(4)
+    (first,) = editor.server_pids()
+    editor.command(f"let g:pid = {first}")
+    editor.command(restart)
+    text = "Hello, world!\n"
+    for number in range(10):
+        editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { ... })", f"line {number}")
+        editor.lua("vim.wait(20)")
+        text += f"line {number}\n"
+    wait_for(lambda: editor.server_pids() not in ([], [first]), "another process")
+    editor.wait_tokens(truth(text))
+    editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { 'the end' })")
+    editor.wait_tokens(truth(text + "the end\n"))
+    wait_for(lambda: len(editor.server_pids()) == 1, "the end of the first")
+
+
+def test_a_hanging_server_is_replaced(editor: Editor) -> None:
+    editor.edit("a.txt", "Hello, world!\n")
+    editor.wait_tokens(4)
+    (first,) = editor.server_pids()
+    os.kill(first, signal.SIGSTOP)
+    editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, true, { 'one two three' })")
+    editor.command("TokenSidecar restart")
+    editor.wait_tokens(truth("Hello, world!\none two three\n"))
+    os.kill(first, signal.SIGCONT)
+    wait_for(lambda: len(editor.server_pids()) == 1, "the end of the first")
+    assert editor.messages() == []
+    editor.wait_tokens(truth("Hello, world!\none two three\n"))
+
+
 def test_a_missing_server_is_one_message(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor(TOKEN_SIDECAR_CMD="/nowhere/token-sidecar")  # noqa: S106
     editor.edit("a.md", "Hello, world!\n")

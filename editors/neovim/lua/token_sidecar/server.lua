@@ -3,11 +3,11 @@ local notify = require('token_sidecar.format').notify
 local M = {}
 
 local NAME = 'token_sidecar'
-local MAX_RESTARTS, WITHIN_SECONDS, POLL_MS = 3, 180, 50
+local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
 local waiting = {} ---@type fun(client: vim.lsp.Client)[] for a server that is starting
 local crashes = {} ---@type table<string, number[]> times of unexpected ends in seconds, by root
-local told_missing, enabled_once = false, false
+local told_missing, enabled_once, module_found = false, false, false
 
 ---@param buf? integer
 ---@return vim.lsp.Client[] those that run or start
@@ -44,7 +44,7 @@ local function when_installed(found)
   local argv = M.command()
   if vim.fn.executable(argv[1]) == 0 then
     return missing()
-  elseif argv[3] ~= '-m' then
+  elseif argv[3] ~= '-m' or module_found then
     return found()
   end
   local code = 'import sys, importlib.util as u; sys.exit(u.find_spec("sidecar.server") is None)'
@@ -103,10 +103,15 @@ function M.attach(buf)
   end
 end
 
---- Takes a buffer from its server: before its name changes, or to have it opened there anew.
----@param buf integer
-function M.detach(buf)
-  vim.tbl_map(function(client) vim.lsp.buf_detach_client(buf, client.id) end, M.clients(buf))
+--- Opens a buffer anew at its server, which Neovim tells neither of another name nor of other line
+--- ends. In one go: an edit between the two would make Neovim stop listening to the buffer.
+function M.reopen(buf)
+  local old, uri = (vim.b[buf].token_sidecar_status_dict or {}).uri, vim.uri_from_bufnr(buf)
+  for _, client in ipairs(M.clients(buf)) do
+    if old and old ~= uri then client:notify('textDocument/didClose', { textDocument = { uri = old } }) end
+    vim.lsp.buf_detach_client(buf, client.id)
+    vim.lsp.buf_attach_client(buf, client.id)
+  end
 end
 
 --- Starts a client with the configuration that vim.lsp.config resolved, as vim.lsp.enable() would.
@@ -152,7 +157,8 @@ function M.on_exit(code, signal, client_id)
   end
   vim.schedule(function()
     if vim.v.exiting ~= vim.NIL then return end
-    require('token_sidecar.status').clear(buffers)
+    local left = vim.tbl_filter(function(buf) return #M.clients(buf) == 0 end, buffers)
+    require('token_sidecar.status').clear(left)
     if not expected then recover(client.root_dir or '', buffers) end
   end)
 end
@@ -181,21 +187,17 @@ function M.request(buf, method, params, done)
   end)
 end
 
---- Ends every server, waits until they are gone, and starts them for the same buffers.
+--- Ends every server and starts them for the same buffers. Does not wait for the end: an edit while
+--- a buffer has no client would make Neovim stop listening to it. What hangs is ended by force.
 function M.restart()
   crashes, told_missing = {}, false
   local buffers = {}
   for _, client in ipairs(M.clients()) do
     vim.list_extend(buffers, vim.tbl_keys(client.attached_buffers))
     client:stop()
+    vim.defer_fn(client.rpc.terminate, PATIENCE_MS)
   end
-  buffers = #buffers > 0 and buffers or { vim.api.nvim_get_current_buf() }
-  local function again()
-    local gone = #vim.lsp.get_clients({ name = NAME, _uninitialized = true }) == 0
-    if not gone then return vim.defer_fn(again, POLL_MS) end
-    start_all(buffers)
-  end
-  again()
+  start_all(#buffers > 0 and buffers or { vim.api.nvim_get_current_buf() })
 end
 
 return M
