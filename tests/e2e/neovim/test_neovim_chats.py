@@ -48,7 +48,7 @@ end
 def usage(editor: Editor, session: str) -> dict[str, Any]:
     """What the server knows of a session."""
     answer = editor.lua(
-        "return vim.lsp.get_clients({ name = 'token_sidecar' })[1]:request_sync(...)",
+        "return require('token_sidecar.server').clients()[1]:request_sync(...)",
         "context/usage", {"session": session}, 20000,
     )  # fmt: skip
     return dict(answer["result"])

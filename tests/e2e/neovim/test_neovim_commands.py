@@ -27,7 +27,7 @@ def ready(editor: Editor) -> Editor:
 def ask(editor: Editor, method: str, params: dict[str, Any]) -> dict[str, Any]:
     """The server's answer to a request of the test's own."""
     answer = editor.lua(
-        "return vim.lsp.get_clients({ name = 'token_sidecar' })[1]:request_sync(...)",
+        "return require('token_sidecar.server').clients()[1]:request_sync(...)",
         method, params, 20000,
     )  # fmt: skip
     assert "result" in answer, answer
