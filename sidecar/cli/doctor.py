@@ -13,7 +13,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from sidecar.config.resolve import Loaded
+    from sidecar.config.loaded import Loaded
     from sidecar.config.settings import Settings
 
 _ENGINES = {"rs-bpe": "rs_bpe", "toktok": "toktok-rs", "tiktoken": "tiktoken"}

@@ -6,9 +6,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from sidecar.config.loaded import Loaded
 from sidecar.config.options import Layer, Origin, Problem, key_text
 from sidecar.config.paths import config_file, project_files
-from sidecar.config.resolve import Loaded, resolve
+from sidecar.config.resolve import resolve
 from sidecar.config.toml_repair import parse
 from sidecar.config.toml_spans import line_of, toml_spans
 

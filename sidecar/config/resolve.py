@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
 from sidecar.config.checks import InvalidError, check_budget, check_context, soft_over_hard, typed
+from sidecar.config.loaded import Loaded
 from sidecar.config.options import Layer, Origin, Problem, key_text
 from sidecar.config.settings import TRUSTED, Budget, Context, Positive, Settings, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sidecar.config.options import Severity
     from sidecar.config.toml_spans import Path as KeyPath
@@ -21,14 +21,6 @@ EDITOR_ONLY = frozenset({"server", "trace"})
 """Keys of the editor's section that are the shim's business."""
 
 _T = TypeVar("_T", bound=Table)
-
-
-class Loaded(msgspec.Struct, frozen=True):
-    """Settings, what was wrong on the way, and the origin of each value by its key."""
-
-    settings: Settings
-    problems: tuple[Problem, ...]
-    origins: Mapping[str, Origin]
 
 
 def resolve(layers: Sequence[Layer]) -> Loaded:

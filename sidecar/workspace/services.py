@@ -13,7 +13,6 @@ import msgspec
 
 from sidecar.context.window import Limit, Window, resolve_limit
 from sidecar.counting import catalogue
-from sidecar.counting.calibration import DocumentCalibration
 from sidecar.counting.count import Count, Measure, Tokenizer
 from sidecar.counting.engines import names
 from sidecar.counting.tokenizers import Tokenizers
@@ -22,18 +21,19 @@ from sidecar.workspace.counting import Counting
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.roots import Roots
 from sidecar.workspace.spending import Spending
-from sidecar.workspace.sums import SumCounts
 from sidecar.workspace.verdicts import findings, relative_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sidecar.budget.finding import Finding
+    from sidecar.counting.calibration import DocumentCalibration
     from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
     from sidecar.text.pieces import Piece
     from sidecar.text.positions import Encoding
     from sidecar.workspace.state import State
+    from sidecar.workspace.sums import SumCounts
     from sidecar.workspace.verdicts import Snapshot
     from sidecar.workspace.workspace import Workspace
 
@@ -62,10 +62,15 @@ class Services:
     _tokenizers: dict[Any, Tokenizers] = field(default_factory=dict)
     _endpoints: dict[Any, Endpoints] = field(default_factory=dict)
     _learned: dict[str, DocumentCalibration] = field(default_factory=dict)
-    _sums: SumCounts = field(default_factory=SumCounts)
     _sums_lock: threading.Lock = field(default_factory=threading.Lock)
     _priced: bool = False
     _looked_up: set[Any] = field(default_factory=set)
+
+    @cached_property
+    def _sums(self) -> SumCounts:
+        from sidecar.workspace.sums import SumCounts
+
+        return SumCounts()
 
     @cached_property
     def state(self) -> State:
@@ -169,6 +174,8 @@ class Services:
             return found
         tokenizer = self.tokenizers(workspace).for_model(model)
         estimate = await self.counting.text(text, tokenizer)
+        from sidecar.counting.calibration import DocumentCalibration
+
         learned = self._learned.setdefault(document.uri, DocumentCalibration())
         learned.learn(estimate, found.tokens)
         measure = Measure(found.tokens, "endpoint", f"{found.server}:{found.model}", 0.0)

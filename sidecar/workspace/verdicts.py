@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.counter import TextCounter
-from sidecar.budget.evaluate import Together, evaluate
 from sidecar.budget.rules import Rule
 from sidecar.config.settings import Budget
 from sidecar.text.document import TextDocument
-from sidecar.text.outline_marks import WORD
 from sidecar.text.pieces import Piece
 from sidecar.text.positions import Encoding
 from sidecar.workspace.roots import path_of
@@ -19,6 +16,7 @@ from sidecar.workspace.roots import path_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sidecar.budget.evaluate import Together
     from sidecar.budget.finding import Finding
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizers import Tokenizers
@@ -79,6 +77,8 @@ def _window_rule(document: TextDocument, workspace: Workspace, name: str) -> tup
 
 def concerns(taken: Snapshot) -> bool:
     """Whether any rule or mark concerns a document. Looks through its text: for a worker."""
+    from sidecar.text.outline_marks import WORD
+
     return bool(taken.rules) or any(WORD in piece.text for piece in taken.pieces)
 
 
@@ -89,6 +89,10 @@ def findings(
     whole: Mapping[str, Measure] | None = None,
 ) -> list[Finding]:
     """The findings of a snapshot. Blocking: run it off the event loop."""
+    # The room is loaded here, on a worker: a server that starts must not wait for it.
+    from sidecar.budget.counter import TextCounter
+    from sidecar.budget.evaluate import evaluate
+
     if not concerns(taken):
         return []
     text = "".join([piece.text for piece in taken.pieces])

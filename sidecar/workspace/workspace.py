@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sidecar.budget.rules import Rules
-from sidecar.config.resolve import Loaded
+from sidecar.config.loaded import Loaded
 from sidecar.config.settings import Settings
 from sidecar.workspace.spending import Costs
 

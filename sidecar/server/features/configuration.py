@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 
 from sidecar.budget.rules import Rules
-from sidecar.config.load import Loaded, load
 from sidecar.config.paths import watched_paths
 from sidecar.counting import catalogue
 from sidecar.server.errors import log_defect
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from sidecar.config.loaded import Loaded
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.workspace import Workspace
 
@@ -169,6 +169,8 @@ def _times(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
 
 
 def _read(path: Path | None, editor: Any) -> tuple[Loaded, Rules]:
+    from sidecar.config.load import load
+
     loaded = load(path, editor)
     return loaded, Rules(loaded.settings)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from sidecar.budget.finding import DOCUMENTATION, Finding
 from sidecar.counting.incremental import Stopped
 from sidecar.server.convert import from_position
 from sidecar.server.errors import log_defect
@@ -20,6 +19,7 @@ from sidecar.workspace.verdicts import Snapshot, snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from sidecar.budget.finding import Finding
     from sidecar.config.options import Problem
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
@@ -164,6 +164,8 @@ class Diagnostics:
 
 
 def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
+    from sidecar.budget.finding import DOCUMENTATION
+
     start = document.position_at(finding.start)
     end = document.position_at(finding.end)
     return types.Diagnostic(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sidecar.workspace.parts import CountedPart, counted_parts
-
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.parts import CountedPart
 
 
 async def parts_of(server: SidecarServer, uri: str) -> tuple[CountedPart, ...]:
@@ -19,6 +18,8 @@ async def parts_of(server: SidecarServer, uri: str) -> tuple[CountedPart, ...]:
     Raises:
         RequestError: `unknownDocument`.
     """
+    from sidecar.workspace.parts import counted_parts
+
     services = server.services
     await services.configured.wait()
     document, workspace = services.document(uri), services.roots.of_document(uri)
