@@ -31,6 +31,9 @@ export class ContextView implements TreeDataProvider<Row> {
       server.onHealth(() => {
         this.refresh();
       }),
+      this.view.onDidChangeVisibility(() => {
+        this.refresh();
+      }),
     ];
   }
 
@@ -41,6 +44,7 @@ export class ContextView implements TreeDataProvider<Row> {
 
   /** Ask again soon; a hidden view asks nothing. */
   refresh(): void {
+    if (!this.view.visible) return; // it asks when it is shown
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
       this.changed.fire(undefined);
