@@ -70,11 +70,6 @@ class Counting:
             given_up.set()
             raise
 
-    def load(self, tokenizer: Tokenizer) -> None:
-        """Load a tokenizer in the background, so that the first count need not."""
-        if tokenizer not in self._loaded:
-            self._pool.submit(self._load, tokenizer)
-
     def document_now(self, document: TextDocument, tokenizer: Tokenizer) -> int | None:
         """The document's tokens if that takes under a millisecond, else None."""
         if tokenizer not in self._loaded:
@@ -93,7 +88,7 @@ class Counting:
         """
         while (tokens := self.document_now(document, tokenizer)) is None:
             if tokenizer not in self._loaded:
-                await self.run(partial(self._load, tokenizer))
+                await self.run(partial(self.load, tokenizer))
             basis = basis_of(tokenizer)
             pieces, version = units_of(document, basis), document.version
             characters = document.characters
@@ -121,12 +116,13 @@ class Counting:
             return tokenizer.count(text)
 
         def work(should_stop: Callable[[], bool]) -> int:
-            self._load(tokenizer)
+            self.load(tokenizer)
             return count_text(text, tokenizer, should_stop)
 
         return await self._count_off(work)
 
-    def _load(self, tokenizer: Tokenizer) -> None:
+    def load(self, tokenizer: Tokenizer) -> None:
+        """Load a tokenizer, so that its first count need not. Blocking: for a worker thread."""
         if tokenizer not in self._loaded:
             tokenizer.count("a")
             self._loaded.add(tokenizer)

@@ -102,6 +102,11 @@ class Services:
             self._tokenizers[key] = Tokenizers(*key)
         return self._tokenizers[key]
 
+    def load_tokenizers(self) -> None:
+        """Load what counts for each root's model: some tens of milliseconds, for a worker."""
+        for workspace in self.roots:
+            self.counting.load(self.tokenizers(workspace).for_model(workspace.model))
+
     def endpoints(self, workspace: Workspace) -> Endpoints:
         """The model servers that the user declared: shared by all with the same settings."""
         settings = workspace.settings
@@ -128,6 +133,7 @@ class Services:
         """The count of a document as it is when the counting ends, waiting for an endpoint for
         300 ms at most."""
         name = model or workspace.model
+        await self.look_up(name, workspace)
         tokenizer = self.tokenizers(workspace).for_model(name)
         if self.asks_endpoint(name, tokenizer, workspace) and document.characters:
             found = await self.ask_for_document(document, name, workspace, DOCUMENT_SECONDS)
@@ -142,8 +148,8 @@ class Services:
     ) -> Counted:
         """The local count of a document as it is when the counting ends."""
         name = model or workspace.model
-        tokenizer = self.tokenizers(workspace).for_model(name)
         await self.look_up(name, workspace)
+        tokenizer = self.tokenizers(workspace).for_model(name)
         tokens, version, characters = await self.counting.document(document, tokenizer)
         measure = self._corrected(document, _measure(tokens, tokenizer))
         return Counted(self.to_count(measure, name, characters, workspace), version)
@@ -151,7 +157,10 @@ class Services:
     async def look_up(self, model: str, workspace: Workspace) -> None:
         """Have window and price of a model that is new here looked up off the event loop."""
         key = (model, workspace.settings.prices)
-        if key in self._looked_up or not self._priced:
+        if key in self._looked_up:
+            return
+        if not self._priced:  # the list is not there yet: only make sure that it can be counted
+            await self.counting.run(partial(self.tokenizers(workspace).for_model, model))
             return
         await self.counting.run(partial(self._price, model, workspace))
         if len(self._looked_up) > 4096:  # random names must not fill the memory
@@ -159,6 +168,7 @@ class Services:
         self._looked_up.add(key)
 
     def _price(self, model: str, workspace: Workspace) -> None:
+        self.tokenizers(workspace).for_model(model)
         catalogue.window_of(model)
         self.state.book(workspace.settings).estimate(model, 1)
 

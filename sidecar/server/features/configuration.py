@@ -79,6 +79,7 @@ class Configuration:
             # Times before contents: a file that changes in between is read once more.
             self._times = await services.counting.run(partial(_times, paths))
             await asyncio.gather(*(self._load(workspace) for workspace in services.roots))
+            await services.counting.run(services.load_tokenizers)
         services.configured.set()
         self._server.status.all_changed()
         self._server.diagnostics.all_changed()

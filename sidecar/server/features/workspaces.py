@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, cast
 
 from lsprotocol import types
@@ -21,14 +20,10 @@ def register(server: SidecarServer) -> None:
     def initialize(params: types.InitializeParams) -> None:
         for uri in _roots(params):
             services.roots.add(uri)
-        default = services.roots.default
         services.encoding = _encoding(params.capabilities)
         server.diagnostics.choose(params.capabilities)
         _take_options(server, params.initialization_options)
         server.configuration.reload()
-        # After the answer: loading holds the interpreter for some tens of milliseconds.
-        tokenizer = services.tokenizers(default).for_model(default.model)
-        asyncio.get_running_loop().call_soon(services.counting.load, tokenizer)
 
     @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
