@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.config.loaded import Loaded
 from sidecar.config.options import Layer, Origin, Problem, key_text
-from sidecar.config.paths import config_file, project_files
+from sidecar.config.paths import LIMIT_VARIABLE, config_file, project_files
 from sidecar.config.resolve import resolve
 from sidecar.config.toml_repair import parse
 from sidecar.config.toml_spans import line_of, toml_spans
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sidecar.config.options import Source
     from sidecar.config.toml_spans import Path as KeyPath
 
-LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
 _SECTION: KeyPath = ("tool", "token-sidecar")
 
 __all__ = ["Loaded", "Origin", "Problem", "find_root", "load"]

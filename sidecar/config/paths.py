@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 APP = "token-sidecar"
+LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
+"""The environment's cap of the context window, in tokens."""
 PROJECT_FILE = ".token-sidecar.toml"
 PYPROJECT = "pyproject.toml"
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
 from sidecar.budget.rules import Rules
-from sidecar.config.paths import watched_paths
+from sidecar.config.loaded import Loaded
+from sidecar.config.paths import LIMIT_VARIABLE, watched_paths
+from sidecar.config.settings import Settings
 from sidecar.counting import catalogue
 from sidecar.server.errors import log_defect
 
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from sidecar.config.loaded import Loaded
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.workspace import Workspace
 
@@ -170,10 +172,19 @@ def _times(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
 
 
 def _read(path: Path | None, editor: Any) -> tuple[Loaded, Rules]:
+    if not editor and LIMIT_VARIABLE not in os.environ and not _any_file(path):
+        # Nobody has written anything: the reader is not even loaded.
+        return Loaded(Settings(), (), {}), Rules(Settings())
     from sidecar.config.load import load
 
     loaded = load(path, editor)
     return loaded, Rules(loaded.settings)
+
+
+def _any_file(path: Path | None) -> bool:
+    return "TOKEN_SIDECAR_CONFIG" in os.environ or any(
+        file.exists() for file in watched_paths(path)
+    )
 
 
 def register(server: SidecarServer) -> None:
