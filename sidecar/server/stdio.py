@@ -1,4 +1,4 @@
-"""The stdio loop: a reader thread that feeds the event loop, a writer that never makes it wait.
+"""The stdio loop: the event loop reads (or a thread feeds it), a writer never makes it wait.
 
 pygls reads through the pool that its handlers use, and its writes block the loop (measured: a
 trivial request takes 2 to 3 times as long, and seconds when the pool is full), so both are ours.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # A pipe that select() calls writable takes this much without blocking (POSIX PIPE_BUF).
 _SURE_BYTES = 4096 if sys.platform != "win32" else 0
+_READ_BYTES = 1 << 18
 
 
 class Writer:
@@ -88,15 +89,45 @@ def take_stdio() -> tuple[int, int]:
     return stdin, stdout
 
 
-def _read(fd: int, deliver: Callable[[list[bytes | BadFrame] | None], None]) -> None:
+Frames = list[bytes | BadFrame] | None
+"""Frames that became complete together; None at the end of input."""
+
+
+def _read(fd: int, deliver: Callable[[Frames], None]) -> None:
+    """Read until the end of input, in a thread of its own."""
     framer = Framer()
     try:
-        while data := os.read(fd, 1 << 18):
+        while data := os.read(fd, _READ_BYTES):
             if frames := framer.feed(data):
                 deliver(frames)
     except OSError:
         pass
     deliver(None)
+
+
+def _read_on_loop(
+    loop: asyncio.AbstractEventLoop, fd: int, receive: Callable[[Frames], None]
+) -> bool:
+    """Have the event loop read whenever there is something: one wake-up less for each message.
+
+    False where the loop cannot watch such a descriptor (Windows; a plain file).
+    """
+    framer = Framer()
+
+    def readable() -> None:
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            loop.remove_reader(fd)
+        receive(framer.feed(data) if data else None)
+
+    try:
+        loop.add_reader(fd, readable)
+    except (NotImplementedError, OSError):
+        return False
+    return True
 
 
 async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
@@ -105,20 +136,21 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
     protocol.set_writer(writer)
     done = protocol.start(loop)
 
-    def receive(frames: list[bytes | BadFrame] | None) -> None:
+    def receive(frames: Frames) -> None:
         if frames is None:
             protocol.end(1)
             return
         for frame in frames:
             protocol.receive(frame)
 
-    def deliver(frames: list[bytes | BadFrame] | None) -> None:
+    def deliver(frames: Frames) -> None:
         try:
             loop.call_soon_threadsafe(receive, frames)
         except RuntimeError:
             return  # the loop has closed: nobody is left to tell
 
-    threading.Thread(target=_read, args=(stdin, deliver), name="stdin", daemon=True).start()
+    if not _read_on_loop(loop, stdin, receive):
+        threading.Thread(target=_read, args=(stdin, deliver), name="stdin", daemon=True).start()
     code = await done
     await server.services.aclose()
     return code
