@@ -28,6 +28,9 @@ def path_of(uri: str) -> PurePath | None:
     return PurePath(path)
 
 
+_FOUND_KEPT = 4_096
+
+
 def _as_uri(workspace: str) -> str:
     """A workspace as a URI; it may be named by an absolute path.
 
@@ -46,6 +49,8 @@ class Roots:
     def __init__(self) -> None:
         self._by_uri: dict[str, Workspace] = {}
         self.outside = Workspace(uri=None, path=None)
+        self._found: dict[str, Workspace] = {}
+        """By document: asked several times at each keystroke."""
 
     def __iter__(self) -> Iterator[Workspace]:
         return iter([*self._by_uri.values(), self.outside])
@@ -57,6 +62,7 @@ class Roots:
 
     def add(self, uri: str) -> Workspace:
         """Open a root; adding it again changes nothing."""
+        self._found.clear()
         key = uri.rstrip("/") or uri
         if key not in self._by_uri:
             path = path_of(key)
@@ -65,10 +71,19 @@ class Roots:
 
     def remove(self, uri: str) -> None:
         """Close a root; its documents belong from now on to whatever root holds them."""
+        self._found.clear()
         self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
         """The innermost root that holds `uri`, by whole path parts; else the rootless workspace."""
+        found = self._found.get(uri)
+        if found is None:
+            if len(self._found) > _FOUND_KEPT:
+                self._found.clear()
+            found = self._found[uri] = self._innermost(uri)
+        return found
+
+    def _innermost(self, uri: str) -> Workspace:
         path = path_of(uri)
         best = self.outside
         for workspace in self._by_uri.values():
