@@ -85,7 +85,7 @@ def _event(rng: random.Random, at: datetime, day: int, session: int) -> Event:
         provider=provider,
         model=model,
         category="main" if main else "summary",
-        workspace=f"file:///work/{session % 3}",
+        workspace=f"file:///projects/{session % 3}",
         session=f"{day}-{session}",
         request_id=f"req_{rng.getrandbits(96):024x}",
         buckets=Buckets(

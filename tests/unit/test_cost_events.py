@@ -176,7 +176,7 @@ def test_service_tiers(raw: object, tier: str) -> None:
         ("file:///caf%C3%A9", "file:///caf%C3%A9"),
         ("file:///a%2Bb", "file:///a%2Bb"),
         ("file:///c%3A/work", "file:///C:/work"),
-        ("file:///C:/work/", "file:///C:/work"),
+        ("file:///C:/projects/", "file:///C:/projects"),
         ("vscode-remote://ssh/w", "vscode-remote://ssh/w"),
         ("untitled", "untitled"),
     ],
