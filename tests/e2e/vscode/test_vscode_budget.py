@@ -51,11 +51,11 @@ def test_exceed_fit_and_undo(open_window: OpenWindow) -> None:
     wait_for(lambda: text_of(window) == TEXT, "the text to be there")
     wait_for(lambda: diagnostics(window) != [], "a diagnostic")
     (found,) = diagnostics(window)
-    assert found["code"] == "budget-exceeded"
+    assert found["code"] == "budget-exceeded", found
     assert found["line"] > 2
     window.page("await page.locator('.squiggly-warning, .squiggly-error').first().waitFor()")
     color = "page.locator(\"[id='token-sidecar.token-sidecar.status']\").getAttribute('class')"
-    assert "-kind" in str(window.page(f"return await {color}"))
+    wait_for(lambda: "-kind" in str(window.page(f"return await {color}")), "the warning's colour")
     window.screenshot("budget")
 
     window.host("void vscode.commands.executeCommand('tokenSidecar.fitToBudget')")

@@ -95,7 +95,9 @@ def main() -> None:
         results: dict[str, list[float]] = {"idle server": [], "token-sidecar": []}
         try:
             for turn in range(runs):
-                for kind, program in (("idle server", idle), ("token-sidecar", None)):
+                pair = (("idle server", idle), ("token-sidecar", None))
+                # What ran before tells on what runs next: neither is always second.
+                for kind, program in pair[:: -1 if turn % 2 else 1]:
                     place = folder / f"{turn}-{program is None}" / "folder"
                     results[kind].append(run(code_server, browser, place, program))
         finally:

@@ -1,6 +1,6 @@
 -- What a user's init.lua would hold: the plugin on the runtimepath, and its text in the status line.
 local here = vim.fs.dirname(debug.getinfo(1, 'S').source:sub(2))
-vim.opt.runtimepath:prepend(vim.fs.dirname(here))
+vim.opt.runtimepath:prepend(vim.fs.joinpath(vim.fs.dirname(here), 'neovim'))
 vim.opt.runtimepath:append(vim.env.TOKEN_SIDECAR_TRY_HELP)
 vim.cmd.helptags(vim.env.TOKEN_SIDECAR_TRY_HELP .. '/doc')
 

