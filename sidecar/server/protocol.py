@@ -257,6 +257,7 @@ class SidecarProtocol(LanguageServerProtocol):
         """Announce our own methods beside LSP's."""
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
+        self._server.providers.hold_back(result.capabilities, params.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {
                 "protocolVersion": PROTOCOL_VERSION,

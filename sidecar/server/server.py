@@ -27,6 +27,7 @@ from sidecar.server.features import (
 from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.following import Following
+from sidecar.server.features.providers import Providers
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.messages import REQUESTS
@@ -66,10 +67,16 @@ class SidecarServer(LanguageServer):
         self.status = StatusBoard(self)
         self.diagnostics = Diagnostics(self)
         self.following = Following(self)
+        self.providers = Providers(self)
         self.configuration = Configuration(self)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Nothing pops up by itself; requests are answered, and the log has the rest."""
+
+    def model_changed(self) -> None:
+        """Another model counts: what depends on the numbers is worked out anew."""
+        self.diagnostics.all_changed()
+        self.providers.numbers_changed()
 
     def load_features(self) -> None:
         """Import what features need at their first call. Blocking: for a worker thread."""

@@ -60,7 +60,7 @@ class Client:
 
     def _take(self, message: Message) -> None:
         if "method" in message and message["method"] in self._answers:
-            result = self._answers[message["method"]](message["params"])
+            result = self._answers[message["method"]](message.get("params"))
             self.send({"jsonrpc": "2.0", "id": message["id"], "result": result})
         elif "method" in message:
             if message["method"] not in self._ignored:

@@ -86,7 +86,13 @@ class Configuration:
         self._server.status.all_changed()
         self._server.diagnostics.all_changed()
         self._spawn(self._load_catalogue())
+        self._spawn(self._announce())
         self._watch(paths)
+
+    async def _announce(self) -> None:
+        """Before `initialized` a client may not be asked for anything."""
+        await self._initialized.wait()
+        self._server.providers.settings_changed()
 
     async def _load_catalogue(self) -> None:
         """Windows come after the first counts: importing their list takes most of a second."""

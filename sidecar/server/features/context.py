@@ -77,6 +77,7 @@ async def _locked(
     workspace = services.roots.find(params.workspace)
     room = ConversationRoom(services, workspace)
     async with workspace.talk.lock:
+        before = workspace.model
         try:
             await room.restore()
             result = await handler(room, params)
@@ -84,6 +85,8 @@ async def _locked(
             await room.run(room.show)
             await room.keep()
             server.following.told(workspace, room)
+            if workspace.model != before:
+                server.model_changed()
     return result
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from sidecar.text.document import TextDocument
     from sidecar.workspace.parts import CountedPart
 
+LABEL = "Tokens"
+"""Tells these from a language server's own symbols."""
+
 MOST_SYMBOLS = 1_000
 """More is no outline that anyone reads, and would hold up the loop while it is written out."""
 
@@ -27,8 +30,7 @@ def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services = server.services
 
-    # The label tells these from a language server's own symbols.
-    options = types.DocumentSymbolOptions(label="Tokens")
+    options = types.DocumentSymbolOptions(label=LABEL)
 
     @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, options)
     async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:

@@ -1,0 +1,180 @@
+"""Providers that a setting switches on: when they are announced, taken back and asked anew."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.protocol.client import URI
+
+if TYPE_CHECKING:
+    from tests.protocol.client import Client
+
+HINT, LENS = "textDocument/inlayHint", "textDocument/codeLens"
+SYMBOL = "textDocument/documentSymbol"
+ON = {"tokenSidecar": {"inlayHints": True}}
+BOTH = {"tokenSidecar": {"inlayHints": True, "codeLens": True}}
+OFF: dict[str, Any] = {"tokenSidecar": {"model": "gpt-5"}}
+FIELDS = ("inlayHintProvider", "codeLensProvider", "documentSymbolProvider")
+
+
+def abilities(*, dynamic: bool, refresh: bool) -> dict[str, Any]:
+    """What a client says it can do with hints, lenses and symbols."""
+    later, again = {"dynamicRegistration": dynamic}, {"refreshSupport": refresh}
+    return {
+        "textDocument": {"inlayHint": later, "codeLens": later, "documentSymbol": later},
+        "workspace": {"inlayHint": again, "codeLens": again},
+    }
+
+
+class Asked(list[tuple[str, Any]]):
+    """The requests of a server that a client has answered, with their params."""
+
+    METHODS = (
+        "client/registerCapability",
+        "client/unregisterCapability",
+        "workspace/inlayHint/refresh",
+        "workspace/codeLens/refresh",
+    )
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        for method in self.METHODS:
+            client.answer(method, partial(self._take, method))
+
+    def _take(self, method: str, params: Any) -> None:
+        self.append((method, params))
+
+    def names(self) -> list[str]:
+        """The methods, which are forgotten."""
+        found = [method for method, _ in self]
+        self.clear()
+        return found
+
+
+async def start(client: Client, settings: Any, *, dynamic: bool, refresh: bool = False) -> Any:
+    """Initialize and wait for the settings; what the server announces at once."""
+    result = await client.initialize(
+        capabilities=abilities(dynamic=dynamic, refresh=refresh), initializationOptions=settings
+    )
+    client.ignore("status/update")
+    await settled(client)
+    return result["capabilities"]
+
+
+async def configured(client: Client, settings: Any) -> None:
+    """Change the settings, and wait until they are in force."""
+    client.notify("workspace/didChangeConfiguration", {"settings": settings})
+    await settled(client)
+
+
+async def settled(client: Client) -> None:
+    """Wait until nothing of the configuration is under way."""
+    async with asyncio.timeout(20):
+        await asyncio.sleep(0)  # a notification is taken in a task
+        while any(not task.done() for task in client.server.configuration._tasks):
+            await asyncio.sleep(0.01)
+
+
+def methods(params: Any) -> list[str]:
+    """What a registration, or the taking back of one, is of."""
+    (entries,) = params.values()
+    return [entry["method"] for entry in entries]
+
+
+async def test_a_client_that_cannot_be_told_later_hears_of_all_at_once(bare: Client) -> None:
+    asked = Asked(bare)
+    announced = await start(bare, OFF, dynamic=False)
+    assert announced["inlayHintProvider"] == {"resolveProvider": False}
+    assert announced["codeLensProvider"] == {"resolveProvider": False}
+    assert announced["documentSymbolProvider"] == {"label": "Tokens"}
+    assert asked == []
+
+
+async def test_nothing_is_announced_that_nobody_switched_on(bare: Client) -> None:
+    asked = Asked(bare)
+    announced = await start(bare, OFF, dynamic=True, refresh=True)
+    assert not announced.keys() & FIELDS
+    assert announced["hoverProvider"] is True
+    assert asked == []
+
+
+async def test_each_is_announced_when_it_is_switched_on_and_taken_back(bare: Client) -> None:
+    asked = Asked(bare)
+    await start(bare, ON, dynamic=True)
+    ((method, params),) = asked
+    assert method == "client/registerCapability"
+    assert methods(params) == [HINT, SYMBOL]
+    assert [each["registerOptions"] for each in params["registrations"]] == [
+        {"documentSelector": None},
+        {"documentSelector": None, "label": "Tokens"},
+    ]
+    ids = [each["id"] for each in params["registrations"]]
+    await configured(bare, BOTH)
+    method, params = asked[-1]
+    assert (method, methods(params)) == ("client/registerCapability", [LENS])
+    await configured(bare, OFF)
+    method, params = asked[-1]
+    assert (method, methods(params)) == ("client/unregisterCapability", [HINT, LENS, SYMBOL])
+    assert {each["id"] for each in params["unregisterations"]} > set(ids)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+async def test_what_is_on_is_asked_anew_after_a_change(bare: Client, dynamic: bool) -> None:
+    """Settings and the model change the numbers, and no edit tells the client so."""
+    asked = Asked(bare)
+    await start(bare, ON, dynamic=dynamic, refresh=True)
+    asked.clear()
+    await configured(bare, ON)
+    assert asked.names() == ["workspace/inlayHint/refresh"]
+    await bare.request("context/set", {"model": "gpt-4"})
+    assert asked.names() == ["workspace/inlayHint/refresh"]
+    await bare.request("context/set", {"model": "gpt-4"})
+    assert asked.names() == []
+
+
+async def test_hints_go_when_they_are_switched_off(bare: Client) -> None:
+    """A client that was told at once has to ask again to see that there are none."""
+    asked = Asked(bare)
+    await start(bare, ON, dynamic=False, refresh=True)
+    asked.clear()
+    await configured(bare, OFF)
+    assert asked.names() == ["workspace/inlayHint/refresh"]
+
+
+async def test_nothing_is_asked_of_a_client_before_it_is_initialized(bare: Client) -> None:
+    asked = Asked(bare)
+    params = {
+        "processId": None,
+        "rootUri": "file:///ws",
+        "capabilities": abilities(dynamic=True, refresh=False),
+        "initializationOptions": ON,
+    }
+    await bare.request("initialize", params)
+    await bare.server.services.configured.wait()
+    await asyncio.sleep(0.1)
+    assert asked == []
+    bare.notify("initialized", {})
+    await settled(bare)
+    assert [methods(each) for _, each in asked] == [[HINT, SYMBOL]]
+
+
+async def test_budgets_are_judged_anew_for_another_model(bare: Client) -> None:
+    """A verdict is by the model that counts; a switch reaches open documents at once."""
+    text = "你好，世界。" * 20
+    budget = {"files": "*.md", "maxTokens": 1}
+    await bare.initialize(initializationOptions={"tokenSidecar": {"budget": [budget]}})
+    bare.ignore("status/update")
+    bare.open(text)
+    first = await bare.take("textDocument/publishDiagnostics")
+    counts = (await bare.count(models=["gpt-5", "gpt-4"]))["models"]
+    assert counts[0]["tokens"] != counts[1]["tokens"]
+    await bare.request("context/set", {"model": "gpt-4"})
+    second = await bare.take("textDocument/publishDiagnostics")
+    tokens = [each["diagnostics"][0]["data"]["tokens"] for each in (first, second)]
+    assert tokens == [count["tokens"] for count in counts]
+    assert first["uri"] == second["uri"] == URI
