@@ -1,17 +1,15 @@
 -- Read by vim.lsp.enable('token_sidecar'); change any of it with vim.lsp.config('token_sidecar', {…}).
+local function server() return require('token_sidecar.server') end
+
 ---@type vim.lsp.Config
 return {
-  cmd = function(dispatchers) return require('token_sidecar.server').spawn(dispatchers) end,
+  cmd = function(dispatchers) return server().spawn(dispatchers) end,
   root_markers = { '.token-sidecar.toml', '.git', 'pyproject.toml' },
-  root_dir = function(buf, on_dir) require('token_sidecar.server').root_dir(buf, on_dir) end,
-  on_init = function(client) require('token_sidecar.server').on_init(client) end,
-  on_exit = function(code, signal, client_id)
-    require('token_sidecar.server').on_exit(code, signal, client_id)
-  end,
+  root_dir = function(buf, on_dir) server().root_dir(buf, on_dir) end,
+  on_init = function(client) server().on_init(client) end,
+  on_exit = function(code, signal, client_id) server().on_exit(code, signal, client_id) end,
   handlers = {
-    ['status/update'] = function(_, status, ctx)
-      require('token_sidecar.status').update(status, ctx.client_id)
-    end,
+    ['status/update'] = function(_, status, ctx) require('token_sidecar.status').update(status, ctx) end,
     ['context/warning'] = function(_, warning) require('token_sidecar.status').warn(warning) end,
   },
 }

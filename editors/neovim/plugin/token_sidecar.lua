@@ -12,9 +12,7 @@ local function attach(buf)
   local is_file = vim.api.nvim_buf_is_loaded(buf) and vim.api.nvim_buf_get_name(buf) ~= ''
   if is_file and vim.bo[buf].buftype == '' and wanted() then require('token_sidecar.server').attach(buf) end
 end
-local function attach_soon(event)
-  vim.schedule(function() attach(event.buf) end)
-end
+local function attach_soon(event) vim.schedule(function() attach(event.buf) end) end
 
 local function reopen(buf)
   if package.loaded['token_sidecar.server'] then require('token_sidecar.server').reopen(buf) end
@@ -34,16 +32,14 @@ if vim.v.vim_did_enter == 1 then -- loaded late, by a plugin manager
   vim.schedule(function() vim.tbl_map(attach, vim.api.nvim_list_bufs()) end)
 end
 
-local highlights =
-  { Ok = 'StatusLine', Warning = 'DiagnosticWarn', Error = 'DiagnosticError', Selection = 'Comment' }
-for name, link in pairs(highlights) do
+local links = { Ok = 'StatusLine', Warning = 'DiagnosticWarn', Error = 'DiagnosticError', Selection = 'Comment' }
+for name, link in pairs(links) do
   vim.api.nvim_set_hl(0, 'TokenSidecar' .. name, { link = link, default = true })
 end
 
 local function run(opts) require('token_sidecar.commands').run(opts) end
 local function complete(lead, line) return require('token_sidecar.commands').complete(lead, line) end
-local about =
-  { nargs = '*', range = true, desc = 'token-sidecar: counts, context, cost', complete = complete }
+local about = { nargs = '*', range = true, desc = 'Counts, context and cost', complete = complete }
 vim.api.nvim_create_user_command('TokenSidecar', run, about)
 
 for _, name in ipairs({ 'count', 'compare', 'context', 'cost', 'fit', 'model', 'reset', 'restart' }) do

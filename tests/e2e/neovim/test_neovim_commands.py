@@ -118,6 +118,24 @@ def test_model_by_the_picker(ready: Editor) -> None:
     assert ready.lua("return _G.label") in ("gpt-4", "openai/gpt-4")
 
 
+def test_model_by_the_list_of_neovim_itself(ready: Editor) -> None:
+    """It prints all that it is given: a part of the name comes first, and the list is short."""
+    ready.lua("""
+      vim.ui.input = function(options, entered) _G.prompt = options.prompt; entered(_G.entered) end
+      vim.fn.inputlist = function(lines) _G.offered = lines; return 1 end""")
+    ready.lua("_G.entered = 'no-such-model'")
+    ready.command("TokenSidecar model")
+    ready.wait_message("no model is known by no-such-model")
+    ready.lua("_G.entered = 'claude haiku'")
+    ready.command("TokenSidecar model")
+    ready.wait_message("counting for claude-")
+    assert "Part of the model" in ready.lua("return _G.prompt")
+    names = ready.lua("return _G.offered")[1:]
+    assert 1 < len(names) < 200
+    assert all("claude" in name and "haiku" in name for name in names)
+    assert all("/" in name for name in names)
+
+
 LONG = "".join(f"This is line number {n} of a long file.\n" for n in range(400))
 
 

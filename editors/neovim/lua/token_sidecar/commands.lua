@@ -52,11 +52,21 @@ local function label(model)
   return bare and model.id or model.provider .. '/' .. model.id
 end
 
-local function model(opts)
-  if opts.fargs[2] then return set_model(opts.fargs[2]) end
-  server.request(vim.api.nvim_get_current_buf(), 'models/list', vim.empty_dict(), function(known)
+local function choose_model(query)
+  server.request(vim.api.nvim_get_current_buf(), 'models/list', { query = query }, function(known)
+    if #known == 0 then return notify(('no model is known by %s'):format(query), vim.log.levels.WARN) end
     local function choose(chosen) return chosen and set_model(chosen.id) end
     vim.ui.select(known, { prompt = 'Count for the model', format_item = label }, choose)
+  end)
+end
+
+--- Neovim's own list would print thousands of models; a picker that filters gets them all.
+local function model(opts)
+  if opts.fargs[2] then return set_model(opts.fargs[2]) end
+  local builtin = debug.getinfo(vim.ui.select, 'S').source == debug.getinfo(vim.ui.open, 'S').source
+  if not builtin then return choose_model('') end
+  vim.ui.input({ prompt = "Part of the model's name: " }, function(query)
+    if query then choose_model(query) end
   end)
 end
 
@@ -110,9 +120,7 @@ local SUBCOMMANDS = {
   fit = fit,
   log = function() vim.cmd.tabedit(vim.fn.fnameescape(vim.lsp.log.get_filename())) end,
   model = model,
-  reset = function()
-    ask_workspace('context/reset', {}, function() notify('context forgotten') end)
-  end,
+  reset = function() ask_workspace('context/reset', {}, function() notify('context forgotten') end) end,
   restart = function() server.restart() end,
 }
 

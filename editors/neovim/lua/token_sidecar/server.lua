@@ -133,9 +133,7 @@ function M.start(buf, attach)
   end
 end
 
-local function start_all(buffers)
-  vim.tbl_map(function(buf) M.start(buf, true) end, buffers)
-end
+local function start_all(buffers) vim.tbl_map(function(buf) M.start(buf, true) end, buffers) end
 
 --- After an unexpected end: starts again, at most three times in three minutes.
 local function recover(root, buffers)

@@ -28,8 +28,8 @@ local function show(buf, status)
 end
 
 ---@param status token_sidecar.StatusUpdate
-function M.update(status, client_id)
-  local client, uri = vim.lsp.get_client_by_id(client_id), status.uri
+function M.update(status, ctx)
+  local client, uri = vim.lsp.get_client_by_id(ctx.client_id), status.uri
   put_nulls_back(status)
   for buf in pairs(client and client.attached_buffers or {}) do
     if vim.uri_from_bufnr(buf) == uri then return show(buf, status) end
