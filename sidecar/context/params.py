@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sidecar.context.turns import Turn
+from sidecar.endpoints.reply import Format
 from sidecar.text.positions import Range
 
 Natural = Annotated[int, Meta(ge=0)]
@@ -15,19 +16,6 @@ Positive = Annotated[int, Meta(ge=1)]
 Text = str | list[str]
 Truncation = Literal["start", "middle", "end"]
 Strategy = Literal["drop", "summarize"]
-ReplyFormat = Literal[
-    "openai-chat",
-    "openai-responses",
-    "anthropic",
-    "gemini",
-    "bedrock",
-    "ollama",
-    "lmstudio",
-    "mistral",
-    "cohere",
-    "deepseek",
-    "xai",
-]
 
 
 class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -137,7 +125,7 @@ class ResponseParams(SessionParams, frozen=True, kw_only=True):
     model: str | None = None
     category: str | None = None
     request_id: str | None = None
-    format: ReplyFormat | None = None
+    format: Format | None = None
     """Left out: recognised."""
     tools: list[dict[str, Any]] | None = None
     """Schemas that say which parameters a call needs; the session's by default."""
