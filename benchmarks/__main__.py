@@ -1,6 +1,7 @@
 """`python -m benchmarks [PART …]`: every figure beside its peer, in one run; all parts by default.
 
-Parts: startup, editing, opening, folder, estimates, families, conversations, check, ledger.
+Parts: startup, editing, opening, folder, estimates, families, conversations, occupancy,
+check, ledger.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ PARTS = (
     "estimates",
     "families",
     "conversations",
+    "occupancy",
     "check",
     "ledger",
 )
