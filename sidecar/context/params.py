@@ -22,7 +22,7 @@ class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Which conversation: without `session` the most recently updated one of the workspace."""
 
     workspace: str | None = None
-    """The root folder's URI, or any path inside a root."""
+    """The root folder's URI, any path inside a root, or the URI of an open document."""
     session: str | None = None
 
 

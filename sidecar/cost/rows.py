@@ -60,6 +60,8 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_usd: float
     unpriced_tokens: int
     """Prompt and completion of the calls without a price."""
+    cost_text: str
+    """`$0.000219`, with what is unpriced named: nothing unpriced is ever shown as $0."""
 
 
 class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -144,6 +146,7 @@ def totals(tally: Tally) -> CostTotals:
         reasoning_tokens=buckets.reasoning,
         cost_usd=float(tally.cost),
         unpriced_tokens=tally.unpriced_tokens,
+        cost_text=_cost_text(tally),
     )
 
 
@@ -172,10 +175,13 @@ def _line(label: str, tally: Tally, note: str) -> str:
     """The contract's form: `LABEL N calls, PROMPT [~est=N ]/ COMPLETION tokens, $COST`."""
     buckets = tally.sum
     prompt = f"{buckets.prompt} {note}" if note else str(buckets.prompt)
+    tokens = f"{prompt} / {buckets.completion} tokens"
+    return f"{label} {tally.calls} calls, {tokens}, {_cost_text(tally)}"
+
+
+def _cost_text(tally: Tally) -> str:
     if not tally.unpriced:
-        cost = amount(tally.cost)
-    elif tally.priced_calls:
-        cost = f"{amount(tally.cost)} + {tally.calls - tally.priced_calls} calls unpriced"
-    else:
-        cost = "unpriced"
-    return f"{label} {tally.calls} calls, {prompt} / {buckets.completion} tokens, {cost}"
+        return amount(tally.cost)
+    if tally.priced_calls:
+        return f"{amount(tally.cost)} + {tally.calls - tally.priced_calls} calls unpriced"
+    return "unpriced"

@@ -174,6 +174,44 @@ def search(query: str | None = None, describe: Describe = _describe) -> list[Mod
     return sorted(found, key=lambda info: (info.provider == "openrouter", info.id, info.provider))
 
 
+def choices(query: str | None = None, describe: Describe = _describe) -> list[ModelInfo]:
+    """What somebody can choose to count for: each name once, with what it is then counted as.
+
+    `id` is a name that every request takes for that model: the bare id where that stands for it,
+    else with its host before it. Loads the price list: call it on a worker thread.
+    """
+    warm()
+    words = (query or "").lower().split()
+    return [
+        find(name, describe)
+        for name in _names()
+        if all(word in f"{provider_of(name)}/{name}".lower() for word in words)
+    ]
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    names = {
+        _name(provider.id, model.id)
+        for provider in getattr(_prices, "providers", ())
+        for model in provider.models
+    }
+    return tuple(sorted(names, key=_rank))
+
+
+def _rank(name: str) -> tuple[bool, bool, str]:
+    """The makers' own models first, then the hosts', those of the widest host last."""
+    return provider_of(name) == "openrouter", "/" in name, name.lower()
+
+
+def _name(provider: str, model: str) -> str:
+    """How a model of a provider is named; the id where no name would say that provider."""
+    if provider_of(model) == provider:
+        return model
+    named = f"{provider}/{model}"
+    return named if parse(named).provider == provider else model
+
+
 def _models_of(provider: Any, words: list[str], describe: Describe) -> Iterator[ModelInfo]:
     for model in provider.models:
         label = f"{provider.id}/{model.id}".lower()

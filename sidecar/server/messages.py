@@ -67,6 +67,8 @@ class ModelsParams(Params, frozen=True, kw_only=True):
     """Which models to list: those whose `provider/id` holds every word of `query`."""
 
     query: str | None = None
+    choices: bool = False
+    """For a picker: each name that a request takes for a model, once, as it would be counted."""
 
 
 class CapabilitiesParams(Params, frozen=True, kw_only=True):

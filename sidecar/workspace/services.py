@@ -89,6 +89,15 @@ class Services:
             raise RequestError("unknownDocument", "the document is not open in this server")
         return self.documents[uri]
 
+    def workspace(self, named: str | None) -> Workspace:
+        """What a request names: `Roots.find`; or by an open document, which may be in no root.
+
+        Raises:
+            RequestError: `badParams`.
+        """
+        document = self.documents.get(named or "")
+        return self.roots.of_document(document.uri) if document else self.roots.find(named)
+
     def closed(self, uri: str) -> None:
         """Forget a document."""
         self.documents.pop(uri, None)

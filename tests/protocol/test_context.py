@@ -355,3 +355,24 @@ async def test_a_range_moves_with_its_text(talker: Client) -> None:
     talker.change(edit((3, 3), (3, 3), " longer"))
     usage = await talker.request("context/usage")
     assert usage["breakdown"]["sections"] == truth("the longer section\n")
+
+
+async def test_an_open_document_stands_for_the_workspace_that_counts_it(bare: Client) -> None:
+    """One in no root has a workspace too, which nothing else names where several roots are open."""
+    folders = [{"uri": f"file:///{name}", "name": name} for name in ("one", "two")]
+    await bare.initialize(workspaceFolders=folders)
+    bare.ignore("status/update")
+    outside, inside = "file:///elsewhere/notes.md", "file:///two/notes.md"
+    for uri in (outside, inside):
+        bare.open("日本語", uri)
+    await bare.request("context/set", {"workspace": outside, "model": "gpt-4"})
+    counts = [await bare.count(uri) for uri in (outside, inside)]
+    assert [count["model"] for count in counts] == ["gpt-4", "gpt-5"]
+    assert counts[0]["tokens"] == truth("日本語", "cl100k_base")
+    await bare.request("context/append", {"workspace": inside, "session": "s", "turns": [USER]})
+    named = [await bare.request("context/usage", {"workspace": f["uri"]}) for f in folders]
+    assert [usage["turns"] for usage in named] == [None, 1]
+    for workspace in ("file:///elsewhere/closed.md", None):
+        with pytest.raises(RpcError) as caught:
+            await bare.request("context/usage", {"workspace": workspace})
+        assert caught.value.data == {"kind": "badParams", "retryable": False}

@@ -70,3 +70,21 @@ async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
     usable = 1000 - 250
     assert (count["limit"], count["percent"]) == (1000, min(100, 100 * truth(LINES) // usable))
+
+
+async def test_choices_are_names_that_count_as_they_say(client: Client) -> None:
+    """Each once; what a picker offers is what is counted after it was picked."""
+    client.ignore("status/update")
+    rows = await client.request("models/list", {"choices": True})
+    names = [row["id"] for row in rows]
+    assert len(set(names)) == len(names) > 1000
+    assert names.index("gpt-5") < names.index("openai/gpt-5")
+    for query in ("gpt-4o", "openai gpt-4", "glm-4.7", "claude haiku"):
+        for row in await client.request("models/list", {"choices": True, "query": query}):
+            (count,) = (await client.request("tokens/count", {"text": "x", "models": [row["id"]]}))[
+                "models"
+            ]
+            assert (count["model"], count["tokenizer"]) == (row["id"], row["tokenizer"])
+            if row["contextWindow"] is not None:
+                assert count["limit"] == row["contextWindow"], row
+    assert {row["provider"] for row in rows} >= {"openai", "anthropic", "azure", "openrouter"}

@@ -163,6 +163,29 @@ async def test_nothing_is_asked_of_a_client_before_it_is_initialized(bare: Clien
     assert [methods(each) for _, each in asked] == [[HINT, SYMBOL]]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+async def test_the_outline_is_of_the_roots_that_want_it(bare: Client, dynamic: bool) -> None:
+    """A registration is for all roots; a client that was told at once always gets an outline."""
+    sections = {"file:///one": {"inlayHints": True}, "file:///two": {}}
+    Asked(bare)
+    bare.answer(
+        "workspace/configuration",
+        lambda params: [sections.get(item["scopeUri"], {}) for item in params["items"]],
+    )
+    able = abilities(dynamic=dynamic, refresh=False)
+    able["workspace"]["configuration"] = True
+    folders = [{"uri": uri, "name": uri[-3:]} for uri in sections]
+    await bare.initialize(capabilities=able, workspaceFolders=folders)
+    bare.ignore("status/update")
+    await settled(bare)
+    found = []
+    for root in sections:
+        bare.open("# One\n\nwords\n", f"{root}/a.md")
+        params = {"textDocument": {"uri": f"{root}/a.md"}}
+        found.append([each["name"] for each in await bare.request(SYMBOL, params)])
+    assert found == [["One"], [] if dynamic else ["One"]]
+
+
 async def test_budgets_are_judged_anew_for_another_model(bare: Client) -> None:
     """A verdict is by the model that counts; a switch reaches open documents at once."""
     text = "你好，世界。" * 20

@@ -77,3 +77,35 @@ async def test_a_closed_document_gets_no_more_updates(client: Client) -> None:
 async def test_a_document_outside_every_root(client: Client) -> None:
     client.open("hello", uri="file:///ws2/doc.md")
     assert (await client.take("status/update"))["workspace"] is None
+
+
+async def test_after_the_last_document_the_context_is_still_shown(client: Client) -> None:
+    """And it is the context of now, though nothing was sent for it while a document was open."""
+    await client.request("context/append", {"session": "s", "turns": [user("hello " * 40)]})
+    bare = await client.take("status/update")
+    assert bare["uri"] is None
+    client.open("hello world")
+    await client.take("status/update", lambda update: update["uri"] == URI)
+    await client.request("context/append", {"session": "s", "turns": [user("more " * 4000)]})
+    grown = await client.take("status/update", lambda update: update["uri"] == URI)
+    assert grown["context"]["tokens"] > bare["context"]["tokens"] + 3000
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    left = await client.take("status/update")
+    assert (left["uri"], left["document"], left["context"]) == (None, None, grown["context"])
+    client.open("hello world")
+    await client.take("status/update", lambda update: update["uri"] == URI)
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    assert await client.take("status/update") == left
+
+
+async def test_closing_says_nothing_where_there_is_nothing_to_show(client: Client) -> None:
+    client.open("hello world")
+    await client.take("status/update")
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    await asyncio.sleep(0.2)
+    assert client.unread == []
+
+
+def user(content: str) -> dict[str, str]:
+    """A turn."""
+    return {"role": "user", "content": content}

@@ -105,6 +105,13 @@ def test_what_has_no_price_is_said_and_totalled_apart(book: CostBook) -> None:
     assert (unpriced.unpriced, unpriced.cost_usd) == (True, None)
     assert unpriced.text == "nobody-knows-me main 1 calls, 100 / 10 tokens, unpriced"
     assert (found.totals.cost_usd, found.totals.unpriced_tokens) == (0.000219, 110)
+    assert found.totals.cost_text == "$0.000219 + 1 calls unpriced"
+
+
+def test_nothing_unpriced_is_ever_zero_dollars(book: CostBook) -> None:
+    assert book.detail(CostDetailParams()).totals.cost_text == "$0.000000"
+    record(book, 100, 10, model="nobody-knows-me")
+    assert book.detail(CostDetailParams()).totals.cost_text == "unpriced"
 
 
 def test_a_row_that_is_priced_in_part_says_so(book: CostBook) -> None:

@@ -252,6 +252,7 @@ export interface CostTotals {
   reasoningTokens: number;
   costUsd: number;
   unpricedTokens: number;
+  costText: string;
 }
 
 /**
@@ -396,6 +397,7 @@ export interface ModelInfo {
  */
 export interface ModelsParams {
   query?: string | null;
+  choices?: boolean;
 }
 
 /**

@@ -59,7 +59,7 @@ def register(server: SidecarServer) -> None:
     async def resolve(*arguments: Any) -> str | None:
         session, root = (*arguments, None, None)[:2]
         await server.services.configured.wait()
-        workspace = server.services.roots.find(_text(root))
+        workspace = server.services.workspace(_text(root))
         return await _resolve(server, workspace, _text(session))
 
 

@@ -92,7 +92,8 @@ class Configuration:
     async def _announce(self) -> None:
         """Before `initialized` a client may not be asked for anything."""
         await self._initialized.wait()
-        self._server.providers.settings_changed()
+        if self._server.protocol.state == "running":
+            self._server.providers.settings_changed()
 
     async def _load_catalogue(self) -> None:
         """Windows come after the first counts: importing their list takes most of a second."""

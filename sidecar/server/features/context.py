@@ -74,7 +74,7 @@ async def _locked(
     """Run a request while no other of its workspace runs; then tell and keep what it changed."""
     services = server.services
     await services.configured.wait()
-    workspace = services.roots.find(params.workspace)
+    workspace = services.workspace(params.workspace)
     room = ConversationRoom(services, workspace)
     async with workspace.talk.lock:
         before = workspace.model

@@ -27,7 +27,7 @@ def register(server: SidecarServer) -> None:
 
     async def record(params: CostRecordParams) -> CostRecorded:
         await services.configured.wait()
-        workspace = services.roots.find(params.workspace)
+        workspace = services.workspace(params.workspace)
 
         def work() -> CostRecorded:
             return services.spending(workspace).record(params)
@@ -38,7 +38,7 @@ def register(server: SidecarServer) -> None:
 
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
-        workspace = services.roots.find(params.workspace)
+        workspace = services.workspace(params.workspace)
         stop = threading.Event()
         async with progress(server, "Cost report") as report:
 

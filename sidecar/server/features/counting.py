@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from sidecar.counting import fit as fitting
-from sidecar.counting.catalogue import search
+from sidecar.counting.catalogue import choices, search
 from sidecar.server.messages import (
     CountParams,
     CountResult,
@@ -64,7 +64,8 @@ def register(server: SidecarServer) -> None:
     async def models(params: ModelsParams) -> list[ModelInfo]:
         await services.configured.wait()
         describe = services.tokenizers(services.roots.default).describe
-        return await services.counting.run(partial(search, params.query, describe))
+        look = choices if params.choices else search
+        return await services.counting.run(partial(look, params.query, describe))
 
     server.protocol.custom["tokens/count"] = count
     server.protocol.custom["tokens/fit"] = fit

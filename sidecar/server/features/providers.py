@@ -3,7 +3,8 @@
 An editor asks an announced provider again after nearly every key, only to be told that there is
 nothing. A client that takes registrations later (`dynamicRegistration`) hears of these providers
 when its settings are known, and again when they change. To any other they are announced in the
-answer to `initialize`, and answer with nothing while they are off.
+answer to `initialize`; hints and lenses then answer with nothing while they are off, and symbols
+always with all parts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +100,12 @@ class Providers:
         self._register(self._wanted - before)
         # What was just registered too: Neovim asks only after the next edit.
         self._refresh(self._wanted | (before - self._later))
+
+    def shown(self, method: str, workspace: Workspace) -> bool:
+        """Whether a provider shows anything in a workspace: a registration holds for them all."""
+        return not any(
+            one.method == method and not one.wanted(workspace.settings) for one in self._later
+        )
 
     def numbers_changed(self) -> None:
         """The counts are others though the text is the same: the model was changed."""

@@ -55,7 +55,8 @@ class StatusBoard:
 
     def opened(self, uri: str) -> None:
         """A document was opened (again): its status is due at once."""
-        self.closed(uri)
+        self._forget(uri)
+        self._bare = None  # the document's own updates stand for it
         self._entries[uri] = _Entry()
         if self._services.configured.is_set():
             self._refresh(uri)
@@ -69,7 +70,13 @@ class StatusBoard:
         entry.timer = loop.call_later(DEBOUNCE_SECONDS, self._refresh, uri)
 
     def closed(self, uri: str) -> None:
-        """Forget a document and give up its counting."""
+        """Forget a document; after the last one there may still be a context to show."""
+        self._forget(uri)
+        if not self._entries:
+            self._send_bare(self._services.roots.of_document(uri))
+
+    def _forget(self, uri: str) -> None:
+        """Give up its counting."""
         entry = self._entries.pop(uri, None)
         if entry is None:
             return
@@ -171,6 +178,8 @@ class StatusBoard:
     def _send_bare(self, workspace: Workspace) -> None:
         """While no document is open there is still a context to show."""
         update = status_update(workspace, None, None, None, "ok")
+        if self._bare is None and not (update.context or update.cost):
+            return
         if self._bare is not None and _same(self._bare, update):
             return
         self._bare = update

@@ -37,6 +37,8 @@ def register(server: SidecarServer) -> None:
         uri = params.text_document.uri
         parts = await parts_of(server, uri)
         document, workspace = services.document(uri), services.roots.of_document(uri)
+        if not server.providers.shown(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, workspace):
+            return []
         method = services.tokenizers(workspace).for_model(workspace.model).method
         return tree(document, parts[:MOST_SYMBOLS], method)
 

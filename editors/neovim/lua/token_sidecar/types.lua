@@ -194,6 +194,7 @@
 ---@field reasoningTokens integer
 ---@field costUsd number
 ---@field unpricedTokens integer
+---@field costText string
 
 --- The public answer to "how many tokens is this" (contract: `Count`).
 ---@class token_sidecar.Count
@@ -305,6 +306,7 @@
 --- Which models to list: those whose `provider/id` holds every word of `query`.
 ---@class token_sidecar.ModelsParams
 ---@field query? string
+---@field choices? boolean
 
 --- A part of the context by its label.
 ---@class token_sidecar.Part
