@@ -75,6 +75,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     compacted: bool | None = None
     calibration: CalibrationInfo | None = None
     cost_usd: float | None = None
+    text: str = ""
+    """The same in words, a line a part: in the answer to `context/usage`, else empty."""
 
 
 RemovalReason = Literal["toolOutput", "dialogue", "orphan", "empty"]

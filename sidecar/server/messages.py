@@ -88,6 +88,8 @@ class CountResult(Count, frozen=True, rename="camel", kw_only=True):
     version: int | None = None
     ranges: list[Count] | None = None
     models: list[Count] | None = None
+    text: str = ""
+    """The models side by side as a plain table, the fewest tokens first; else empty."""
 
 
 class FitTextResult(Fitted, frozen=True, rename="camel", kw_only=True):

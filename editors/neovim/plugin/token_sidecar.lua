@@ -4,8 +4,11 @@ vim.g.loaded_token_sidecar = 1
 
 --- With vim.g.token_sidecar_enabled = false only a vim.lsp.enable('token_sidecar') of the user's starts it.
 local function wanted()
-  return vim.g.token_sidecar_enabled ~= false
-    or (package.loaded['vim.lsp'] and vim.lsp._enabled_configs.token_sidecar) ~= nil
+  if vim.g.token_sidecar_enabled ~= false or not package.loaded['vim.lsp'] then
+    return vim.g.token_sidecar_enabled ~= false
+  end
+  local enabled = vim.lsp.is_enabled or function(name) return vim.lsp._enabled_configs[name] ~= nil end
+  return enabled('token_sidecar')
 end
 
 local function attach(buf)

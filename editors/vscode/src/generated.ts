@@ -148,6 +148,7 @@ export interface ContextUsage {
   compacted: boolean | null;
   calibration: CalibrationInfo | null;
   costUsd: number | null;
+  text: string;
 }
 
 /**
@@ -302,6 +303,7 @@ export interface CountResult {
   version: number | null;
   ranges: Count[] | null;
   models: Count[] | null;
+  text: string;
 }
 
 /**

@@ -26,6 +26,7 @@ from sidecar.endpoints.usage import Usage, normalise_usage
 from sidecar.workspace.conversations import ConversationRoom
 from sidecar.workspace.errors import RequestError
 from sidecar.workspace.followed import FollowedDocument
+from sidecar.workspace.wording import context_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -163,7 +164,8 @@ async def _usage(room: ConversationRoom, params: p.UsageParams) -> ContextUsage:
     conversation = room.talk.conversations.get(params.session)
     if conversation is None:
         return ContextUsage()
-    return await room.run(lambda: room.usage(_current(room, conversation)))
+    usage = await room.run(lambda: room.usage(_current(room, conversation)))
+    return msgspec.structs.replace(usage, text=context_text(usage))
 
 
 def _current(room: ConversationRoom, conversation: Conversation) -> Conversation:

@@ -18,6 +18,7 @@ from sidecar.server.messages import (
     ModelsParams,
 )
 from sidecar.workspace.errors import RequestError
+from sidecar.workspace.wording import comparison_text
 
 T = TypeVar("T")
 
@@ -163,4 +164,5 @@ def _result(
     count: Count, version: int | None, ranges: list[Count] | None, models: list[Count] | None
 ) -> CountResult:
     fields = msgspec.structs.asdict(count)
-    return CountResult(**fields, version=version, ranges=ranges, models=models)
+    text = comparison_text(models) if models else ""
+    return CountResult(**fields, version=version, ranges=ranges, models=models, text=text)

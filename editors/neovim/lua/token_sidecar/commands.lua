@@ -31,6 +31,10 @@ local function ask_workspace(method, extra, done)
   server.request(vim.api.nvim_get_current_buf(), method, params, done)
 end
 
+local function ask_report(method, title, empty)
+  ask_workspace(method, {}, function(it) report.open(title, it.text ~= '' and it.text or empty) end)
+end
+
 local function count(opts)
   local what = opts.range > 0 and 'selection: ' or ''
   ask(opts, 'tokens/count', {}, function(result) notify(what .. format.count(result)) end)
@@ -39,7 +43,7 @@ end
 local function compare(opts)
   local named = vim.list_slice(opts.fargs, 2)
   local models = #named > 0 and named or vim.g.token_sidecar_compare or COMPARED
-  local function show(result) report.open('Tokens by model', report.compare(result.models)) end
+  local function show(result) report.open('Tokens by model', result.text) end
   ask(opts, 'tokens/count', { models = models }, show)
 end
 
@@ -47,14 +51,11 @@ local function set_model(name)
   ask_workspace('context/set', { model = name }, function() notify('counting for ' .. name) end)
 end
 
-local function label(model)
-  local bare = model.id:find('/', 1, true) or not model.provider
-  return bare and model.id or model.provider .. '/' .. model.id
-end
-
 local function choose_model(query)
-  server.request(vim.api.nvim_get_current_buf(), 'models/list', { query = query }, function(known)
+  local params, buf = { query = query, choices = true }, vim.api.nvim_get_current_buf()
+  server.request(buf, 'models/list', params, function(known)
     if #known == 0 then return notify(('no model is known by %s'):format(query), vim.log.levels.WARN) end
+    local function label(each) return each.id end
     local function choose(chosen) return chosen and set_model(chosen.id) end
     vim.ui.select(known, { prompt = 'Count for the model', format_item = label }, choose)
   end)
@@ -63,7 +64,7 @@ end
 --- Neovim's own list would print thousands of models; a picker that filters gets them all.
 local function model(opts)
   if opts.fargs[2] then return set_model(opts.fargs[2]) end
-  local builtin = debug.getinfo(vim.ui.select, 'S').source == debug.getinfo(vim.ui.open, 'S').source
+  local builtin = debug.getinfo(vim.ui.select, 'S').source:find('vim/ui.lua', 1, true)
   if not builtin then return choose_model('') end
   vim.ui.input({ prompt = "Part of the model's name: " }, function(query)
     if query then choose_model(query) end
@@ -96,12 +97,16 @@ end
 
 --- `fit` applies the server's own fix of an exceeded budget; `fit N [start|middle|end]` a size.
 local function fit(opts)
-  local max = tonumber(opts.fargs[2])
-  if max then return fit_to(opts, max, opts.fargs[3] or 'middle') end
+  local size, last = opts.fargs[2], vim.api.nvim_buf_line_count(0)
+  if not vim.bo.modifiable then return notify('this buffer cannot be changed', vim.log.levels.ERROR) end
+  if size and not size:match('^%d+$') then
+    return notify('not a number of tokens: ' .. size, vim.log.levels.ERROR)
+  end
+  if size then return fit_to(opts, tonumber(size), opts.fargs[3] or 'middle') end
   server.with_client(vim.api.nvim_get_current_buf(), function()
     vim.lsp.buf.code_action({
       apply = true,
-      range = { start = { 1, 0 }, ['end'] = { vim.api.nvim_buf_line_count(0), 0 } },
+      range = { start = { 1, 0 }, ['end'] = { last, #vim.fn.getline(last) } },
       filter = function(action) return vim.startswith(action.title, 'Fit to budget') end,
     })
   end)
@@ -110,12 +115,8 @@ end
 ---@type table<string, fun(opts: token_sidecar.Command)>
 local SUBCOMMANDS = {
   compare = compare,
-  context = function()
-    ask_workspace('context/usage', {}, function(usage) report.open('Context', report.context(usage)) end)
-  end,
-  cost = function()
-    ask_workspace('cost/detail', {}, function(detail) report.open('Cost', report.cost(detail)) end)
-  end,
+  context = function() ask_report('context/usage', 'Context', 'No conversation is known here.') end,
+  cost = function() ask_report('cost/detail', 'Cost', 'Nothing has been recorded for this workspace.') end,
   count = count,
   fit = fit,
   log = function() vim.cmd.tabedit(vim.fn.fnameescape(vim.lsp.log.get_filename())) end,
@@ -135,7 +136,8 @@ end
 --- Model ids that begin like this; none when no server runs.
 local function model_names(lead)
   local client = server.clients()[1]
-  local answer = client and client:request_sync('models/list', { query = lead }, COMPLETION_MS)
+  local params = { query = lead, choices = true }
+  local answer = client and client:request_sync('models/list', params, COMPLETION_MS)
   return vim.tbl_map(function(each) return each.id end, answer and answer.result or {})
 end
 

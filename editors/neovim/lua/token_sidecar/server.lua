@@ -5,7 +5,7 @@ local M = {}
 local NAME = 'token_sidecar'
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
-local waiting = {} ---@type fun(client: vim.lsp.Client)[] for a server that is starting
+local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] for a server that starts
 local crashes = {} ---@type table<string, number[]> times of unexpected ends in seconds, by root
 local told_missing, enabled_once, module_found = false, false, false
 
@@ -16,6 +16,14 @@ function M.clients(buf)
     function(client) return not client:is_stopped() end,
     vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true })
   )
+end
+
+--- The client of a buffer; a chat or a scratch buffer is of the current folder's project, or else of
+--- whatever project is open.
+local function client_of(buf)
+  local root = vim.fs.root(vim.fn.getcwd(), vim.lsp.config[NAME].root_markers or {})
+  local here = vim.tbl_filter(function(client) return client.root_dir == root end, M.clients())
+  return buf and M.clients(buf)[1] or here[1] or M.clients()[1]
 end
 
 --- What starts the server: vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD, the console script, the module.
@@ -48,21 +56,22 @@ local function when_installed(found)
     return found()
   end
   local code = 'import sys, importlib.util as u; sys.exit(u.find_spec("sidecar.server") is None)'
-  vim.system(
-    { argv[1], '-P', '-c', code },
-    {},
-    function(done) vim.schedule(done.code == 0 and found or missing) end
-  )
+  vim.system({ argv[1], '-P', '-c', code }, {}, function(done)
+    module_found = done.code == 0
+    vim.schedule(module_found and found or missing)
+  end)
 end
+
+local function given_up(root) return #(crashes[root or ''] or {}) > MAX_RESTARTS end
 
 --- The `root_dir` of the configuration: calls `on_dir` only if there is a server to start. A buffer
 --- without a name is no file: it has no URI of its own.
 ---@param on_dir fun(root?: string)
 function M.root_dir(buf, on_dir)
   when_installed(function()
-    if vim.api.nvim_buf_is_valid(buf) and vim.api.nvim_buf_get_name(buf) ~= '' then
-      on_dir(vim.fs.root(buf, vim.lsp.config[NAME].root_markers or {}))
-    end
+    if not vim.api.nvim_buf_is_valid(buf) or vim.api.nvim_buf_get_name(buf) == '' then return end
+    local root = vim.fs.root(buf, vim.lsp.config[NAME].root_markers or {})
+    if not given_up(root) then on_dir(root) end
   end)
 end
 
@@ -85,9 +94,11 @@ function M.spawn(dispatchers)
 end
 
 function M.on_init(client)
-  local ready = waiting
+  local all = waiting
   waiting = {}
-  vim.tbl_map(function(run) run(client) end, ready)
+  for _, each in ipairs(all) do
+    if client_of(each.buf) == client then each.run(client) else table.insert(waiting, each) end
+  end
 end
 
 --- Starts the server for a buffer, unless it has one, or the user has it switched off.
@@ -97,7 +108,8 @@ function M.attach(buf)
     enabled_once = true
     vim.lsp.enable(NAME)
   end
-  if vim.lsp._enabled_configs[NAME] and #M.clients(buf) == 0 then
+  local enabled = vim.lsp.is_enabled and vim.lsp.is_enabled(NAME) or vim.lsp._enabled_configs[NAME]
+  if enabled and #M.clients(buf) == 0 then
     local filetypes = vim.lsp.config[NAME].filetypes
     if not filetypes or vim.list_contains(filetypes, vim.bo[buf].filetype) then M.start(buf, true) end
   end
@@ -119,7 +131,7 @@ end
 function M.start(buf, attach)
   local config = vim.deepcopy(vim.lsp.config[NAME])
   local function start(root)
-    if vim.api.nvim_buf_is_loaded(buf) then
+    if vim.api.nvim_buf_is_loaded(buf) and not given_up(root) then
       config.root_dir = root
       vim.lsp.start(config, { bufnr = buf, reuse_client = config.reuse_client, attach = attach })
     end
@@ -161,22 +173,24 @@ function M.on_exit(code, signal, client_id)
   end)
 end
 
---- Calls `run` with an initialized client: the buffer's, else any, else one started for it.
+--- Calls `run` with an initialized client, started if need be.
+---@param buf? integer without one: the current folder's project
 ---@param run fun(client: vim.lsp.Client)
 function M.with_client(buf, run)
-  local client = M.clients(buf)[1] or M.clients()[1]
+  local client = client_of(buf)
   if client and client.initialized then return run(client) end
-  table.insert(waiting, run)
+  table.insert(waiting, { buf = buf, run = run })
   if not client then
     told_missing = false
-    M.start(buf, vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= '')
+    M.start(buf or 0, buf and vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= '')
   end
 end
 
---- Asks the server; a failure becomes one message.
+--- Asks the server for the user, after too many crashes too; a failure becomes one message.
 ---@param params table
 ---@param done fun(result: any)
 function M.request(buf, method, params, done)
+  crashes = client_of(buf) and crashes or {}
   M.with_client(buf, function(client)
     client:request(method, params, function(err, result)
       if err then return notify(err.message, vim.log.levels.ERROR) end

@@ -114,6 +114,7 @@
 ---@field compacted? boolean
 ---@field calibration? token_sidecar.CalibrationInfo
 ---@field costUsd? number
+---@field text string
 
 --- Params of `context/warning`: sent once per crossing.
 ---@class token_sidecar.ContextWarning
@@ -235,6 +236,7 @@
 ---@field version? integer
 ---@field ranges? token_sidecar.Count[]
 ---@field models? token_sidecar.Count[]
+---@field text string
 
 --- The document's part; `percent` is of its budget, else of the usable window.
 ---@class token_sidecar.DocumentStatus

@@ -3,7 +3,7 @@ local M = {}
 
 ---@type table<string, {turns: string[], set: string, client: integer}> what a server has, by session
 local sent = {}
-local busy = {} ---@type table<string, fun()> what to do after a session that is being sent
+local busy = {} ---@type table<string, {chat?: table, done: fun()[]}> what waits while a session is sent
 
 --- The requests that bring the server from what it has to this.
 local function steps(session, chat, client)
@@ -35,22 +35,31 @@ local function run(client, todo, done)
   end)
 end
 
+--- A session stays with the server that it began at; the current folder says which that is.
+local function with_client(session, run)
+  local known = sent[session] and vim.lsp.get_client_by_id(sent[session].client)
+  if known and not known:is_stopped() then return run(known) end
+  require('token_sidecar.server').with_client(nil, run)
+end
+
 --- Brings the server up to date, then calls `done`. Calls for a session that is being sent wait.
 ---@param session string
 ---@param chat {model?: string, systemPrompt?: string, tools?: table[], turns: table[], usage?: table}
 ---@param done? fun(client: vim.lsp.Client)
 function M.update(session, chat, done)
-  if busy[session] then
-    busy[session] = function() M.update(session, chat, done) end
-    return
-  end
-  require('token_sidecar.server').with_client(0, function(client)
-    busy[session] = function() end
+  with_client(session, function(client)
+    local wait = busy[session]
+    if wait then -- the newest state will do; whoever waits for it is told
+      wait.chat = chat
+      return table.insert(wait.done, done or function() end)
+    end
+    wait = { done = {} }
+    busy[session] = wait
     run(client, steps(session, chat, client), function(ok)
-      local after = busy[session]
       busy[session], sent[session] = nil, ok and sent[session] or nil
       if ok and done then done(client) end
-      after()
+      local function tell(it) vim.tbl_map(function(each) each(it) end, wait.done) end
+      if wait.chat then M.update(session, wait.chat, tell) end
     end)
   end)
 end
