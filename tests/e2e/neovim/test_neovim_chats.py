@@ -93,6 +93,37 @@ def test_codecompanion_is_followed(codecompanion: Editor) -> None:
     assert codecompanion.messages() == []
 
 
+def test_a_chat_is_of_the_current_folder(open_editor: Callable[..., Editor]) -> None:
+    """Its own buffer is of no project; where several are open, the current folder says which."""
+    editor = open_editor(CODECOMPANION)
+    for name in ("one", "two"):
+        (editor.workspace / name / ".git").mkdir(parents=True)
+        editor.edit(f"{name}/a.md", "Hello, world!\n")
+        editor.wait_tokens(4)
+    editor.command(f"cd {editor.workspace / 'two'}")
+    editor.command("enew | set buftype=nofile")
+    editor.lua("fire('ChatSubmitted')")
+    shown = """
+        return (vim.b[vim.fn.bufnr(...)].token_sidecar_status_dict or {}).context ~= vim.NIL"""
+    wait_for(lambda: editor.lua(shown, "two/a.md"), "the chat's context")
+    assert not editor.lua(shown, "one/a.md")
+    # It stays with its server, wherever the user goes meanwhile.
+    editor.command(f"cd {editor.workspace / 'one'}")
+    editor.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' }); fire('ChatDone')")
+    floating = "TokenSidecar context"
+    editor.command(f"cd {editor.workspace / 'two'}")
+
+    def turns() -> bool:
+        editor.command("only")
+        editor.command(floating)
+        editor.lua("vim.wait(200)")
+        lines = editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)")
+        return any("2 turns" in line for line in lines)
+
+    wait_for(turns, "both turns in the second project")
+    assert not editor.lua(shown, "one/a.md")
+
+
 def test_codecompanion_forgets_what_was_removed(codecompanion: Editor) -> None:
     codecompanion.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' })")
     codecompanion.lua("fire('ChatSubmitted')")

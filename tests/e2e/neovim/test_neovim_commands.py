@@ -142,6 +142,43 @@ def test_model_by_the_list_of_neovim_itself(ready: Editor) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("text", ["word " * 15 + "\n", "one\n" + "word " * 15])
+def test_a_budget_that_ends_in_the_last_line_is_fitted(
+    open_editor: Callable[..., Editor], text: str
+) -> None:
+    editor = open_editor("vim.ui.select = function(items, _, chosen) chosen(items[1]) end")
+    editor.write(".token-sidecar.toml", '[[budget]]\nfiles = "*.md"\nmax-tokens = 10\n')
+    editor.edit("a.md", text)
+    editor.wait_tokens(truth(text))
+    editor.command("TokenSidecar fit")
+    wait_for(lambda: editor.text() != text, lambda: f"the fix, {editor.messages()}")
+    assert truth(editor.text()) <= 10
+    assert editor.messages() == []
+
+
+def test_fit_says_what_it_cannot_do(ready: Editor) -> None:
+    for wrong in ("3x", "-5", "20 side"):
+        ready.lua("_G.messages = {}")
+        ready.command(f"TokenSidecar fit {wrong}")
+        ready.wait_message("fit takes a number of tokens, then start, middle or end")
+    ready.command("set nomodifiable")
+    for command in ("fit 2", "fit"):
+        ready.lua("_G.messages = {}")
+        ready.command(f"TokenSidecar {command}")
+        ready.wait_message("this buffer cannot be changed")
+    assert ready.text() == HELLO
+
+
+def test_fit_without_an_exceeded_budget_asks_for_a_size(ready: Editor) -> None:
+    ready.lua(
+        "vim.ui.input = function(options, entered) _G.prompt = options.prompt; entered('2') end"
+    )
+    ready.command("TokenSidecar fit")
+    wait_for(lambda: ready.text() != HELLO, "the fitted text")
+    assert "No budget is exceeded" in ready.lua("return _G.prompt")
+    assert truth(ready.text()) <= 2
+
+
 LONG = "".join(f"This is line number {n} of a long file.\n" for n in range(400))
 
 

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -145,10 +147,76 @@ def test_the_fourth_end_within_three_minutes_is_final(editor: Editor) -> None:
     editor.wait_message(":TokenSidecar restart")
     assert editor.status() == {}
     assert editor.server_pids() == []
+    # Nothing but the user starts it again: neither another file nor a write.
+    editor.edit("b.md", "another\n")
+    editor.command("silent write")
+    time.sleep(0.5)
+    assert editor.server_pids() == []
     assert len(editor.messages()) == 4
+    editor.edit("a.md")
     editor.command("TokenSidecar restart")
     editor.wait_tokens(4)
     assert len(editor.messages()) == 4
+
+
+def test_after_the_last_restart_a_command_of_the_user_starts_it(editor: Editor) -> None:
+    editor.edit("a.md", "Hello, world!\n")
+    for nth in range(4):
+        editor.wait_tokens(4)
+        os.kill(editor.server_pids()[0], signal.SIGKILL)
+        editor.wait_message(
+            f"started again ({nth + 1} of 3)" if nth < 3 else ":TokenSidecar restart"
+        )
+    editor.command("TokenSidecar count")
+    editor.wait_message("4 tokens (exact, gpt-5)")
+    editor.wait_tokens(4)
+
+
+def test_a_python_that_starts_it_is_looked_at_once(
+    open_editor: Callable[..., Editor], tmp_path: Path
+) -> None:
+    """Without the console script on PATH, an interpreter is asked whether it has the module."""
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    editor = open_editor(
+        """
+        _G.probes, _G.system = 0, vim.system
+        vim.system = function(argv, ...)
+          if argv[3] == '-c' then _G.probes = _G.probes + 1 end
+          return _G.system(argv, ...)
+        end""",
+        TOKEN_SIDECAR_CMD="",
+        PATH=f"{python.parent}:/usr/bin:/bin",
+    )
+    editor.edit("first.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    asked = editor.lua("return _G.probes")
+    assert asked >= 1
+    for number in range(4):
+        editor.edit(f"{number}.md", "Hello, world!\n")
+        editor.wait_tokens(4)
+    assert editor.lua("return _G.probes") == asked
+
+
+@pytest.mark.parametrize("end", ["kill", "restart"])
+def test_the_chosen_model_outlives_the_server(editor: Editor, end: str) -> None:
+    editor.edit("a.md", "日本語\n")
+    editor.wait_tokens(truth("日本語\n"))
+    editor.command("TokenSidecar model gpt-4")
+    tokens = truth("日本語\n", "cl100k_base")
+    assert tokens != truth("日本語\n")
+    editor.wait_tokens(tokens)
+    (first,) = editor.server_pids()
+    if end == "kill":
+        os.kill(first, signal.SIGKILL)
+    else:
+        editor.command("TokenSidecar restart")
+    wait_for(lambda: editor.server_pids() not in ([], [first]), "another process")
+    editor.wait_tokens(tokens)
+    editor.command("TokenSidecar count")
+    editor.wait_message(f"{tokens} tokens (exact, gpt-4)")
 
 
 def test_restart_is_no_crash(editor: Editor) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.e2e.neovim.harness import wait_for
+from sidecar.server.schema import json_schema
+from tests.e2e.neovim.harness import SHIM, wait_for
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -47,6 +48,26 @@ def test_variables_hold_the_last_update_unchanged(open_editor: Callable[..., Edi
     assert shown.keys() == {
         "workspace", "uri", "version", "text", "severity", "document", "context", "cost"
     }  # fmt: skip
+
+
+def test_every_part_has_all_its_members(open_editor: Callable[..., Editor]) -> None:
+    """Those that are null too: the shim's list of them has to have each that the schema has."""
+    editor = open_editor()
+    editor.edit("a.md", LONG)
+    editor.wait_tokens(truth(LONG))
+    ask = "return require('token_sidecar.server').clients()[1]:request_sync(...)"
+    usage = {"input_tokens": 10, "output_tokens": 1}
+    record = {"model": "gpt-5", "usage": usage}
+    turns = [{"role": "user", "content": "one two three"}]
+    editor.lua(ask, "cost/record", record, 20000)
+    editor.lua(ask, "context/append", {"session": "s", "turns": turns}, 20000)
+    wait_for(lambda: editor.status()["context"] and editor.status()["cost"], "both")
+    types = json_schema()["$defs"]
+    status = editor.status()
+    assert status.keys() == types["StatusUpdate"]["properties"].keys()
+    for part, name in (("document", "DocumentStatus"), ("context", "ContextStatus")):
+        assert status[part].keys() == types[name]["properties"].keys()
+    assert status["cost"].keys() == types["CostStatus"]["properties"].keys()
 
 
 def test_the_status_line_is_drawn_without_a_key(editor: Editor) -> None:
@@ -133,3 +154,9 @@ def test_health_names_version_and_state(editor: Editor) -> None:
     assert "token-sidecar, version" in report
     assert "1 buffers" in report
     assert "ERROR" not in report
+
+
+def test_the_plugin_is_small() -> None:
+    """All wisdom is the server's: under 1,000 lines without the generated types."""
+    sources = [path for path in SHIM.rglob("*.lua") if path.name != "types.lua"]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources) < 1000

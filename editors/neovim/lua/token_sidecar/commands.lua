@@ -9,6 +9,7 @@ local server = require('token_sidecar.server')
 
 local COMPARED = { 'gpt-5', 'claude-sonnet-4-5', 'gemini-2.5-pro' }
 local COMPLETION_MS = 2000
+local MODES = { 'start', 'middle', 'end' }
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
@@ -48,7 +49,10 @@ local function compare(opts)
 end
 
 local function set_model(name)
-  ask_workspace('context/set', { model = name }, function() notify('counting for ' .. name) end)
+  ask_workspace('context/set', { model = name }, function(_, client)
+    server.remember(client, name)
+    notify('counting for ' .. name)
+  end)
 end
 
 local function choose_model(query)
@@ -95,20 +99,29 @@ local function fit_to(opts, max, mode)
   fit(max)
 end
 
+local function ask_size(opts)
+  vim.ui.input({ prompt = 'No budget is exceeded. Fit to how many tokens? ' }, function(size)
+    if size and size:match('^%d+$') then fit_to(opts, tonumber(size), 'middle') end
+  end)
+end
+
 --- `fit` applies the server's own fix of an exceeded budget; `fit N [start|middle|end]` a size.
 local function fit(opts)
   local size, last = opts.fargs[2], vim.api.nvim_buf_line_count(0)
-  if not vim.bo.modifiable then return notify('this buffer cannot be changed', vim.log.levels.ERROR) end
-  if size and not size:match('^%d+$') then
-    return notify('not a number of tokens: ' .. size, vim.log.levels.ERROR)
+  local mode = opts.fargs[3] or 'middle'
+  if not vim.bo.modifiable then return notify('this buffer cannot be changed', vim.log.levels.WARN) end
+  if size and not (size:match('^%d+$') and vim.list_contains(MODES, mode)) then
+    return notify('fit takes a number of tokens, then start, middle or end', vim.log.levels.WARN)
   end
-  if size then return fit_to(opts, tonumber(size), opts.fargs[3] or 'middle') end
-  server.with_client(vim.api.nvim_get_current_buf(), function()
-    vim.lsp.buf.code_action({
-      apply = true,
-      range = { start = { 1, 0 }, ['end'] = { last, #vim.fn.getline(last) } },
-      filter = function(action) return vim.startswith(action.title, 'Fit to budget') end,
-    })
+  if size then return fit_to(opts, tonumber(size), mode) end
+  local function is_fit(action) return vim.startswith(action.title, 'Fit to budget') end
+  local whole = { start = { line = 0, character = 0 }, ['end'] = { line = last, character = 0 } }
+  local asked = { textDocument = vim.lsp.util.make_text_document_params(), range = whole }
+  asked.context = { diagnostics = {}, only = { 'quickfix' } }
+  server.request(vim.api.nvim_get_current_buf(), 'textDocument/codeAction', asked, function(found)
+    if #vim.tbl_filter(is_fit, found) == 0 then return ask_size(opts) end
+    local range = { start = { 1, 0 }, ['end'] = { last, #vim.fn.getline(last) } }
+    vim.lsp.buf.code_action({ apply = true, range = range, filter = is_fit })
   end)
 end
 
@@ -119,7 +132,11 @@ local SUBCOMMANDS = {
   cost = function() ask_report('cost/detail', 'Cost', 'Nothing has been recorded for this workspace.') end,
   count = count,
   fit = fit,
-  log = function() vim.cmd.tabedit(vim.fn.fnameescape(vim.lsp.log.get_filename())) end,
+  log = function()
+    local name = vim.lsp.log.get_filename()
+    if vim.fn.filereadable(name) == 0 then return notify('nothing has been logged yet') end
+    vim.cmd.tabedit(vim.fn.fnameescape(name))
+  end,
   model = model,
   reset = function() ask_workspace('context/reset', {}, function() notify('context forgotten') end) end,
   restart = function() server.restart() end,
@@ -128,6 +145,7 @@ local SUBCOMMANDS = {
 ---@param opts token_sidecar.Command
 function M.run(opts)
   local name = opts.fargs[1] or 'count'
+  server.revive()
   if SUBCOMMANDS[name] then return SUBCOMMANDS[name](opts) end
   local known = table.concat(M.complete('', 'TokenSidecar '), ', ')
   notify(('no command %s, only %s'):format(name, known), vim.log.levels.ERROR)
@@ -148,7 +166,7 @@ function M.complete(lead, line)
   if words[1] == 'model' and #words == 2 or words[1] == 'compare' and #words > 1 then
     candidates = model_names(lead)
   elseif words[1] == 'fit' and #words == 3 then
-    candidates = { 'start', 'middle', 'end' }
+    candidates = MODES
   end
   candidates = vim.tbl_filter(function(name) return vim.startswith(name, lead) end, candidates)
   table.sort(candidates)

@@ -6,14 +6,15 @@ local NAME = 'token_sidecar'
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
 local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] for a server that starts
+local chosen = {} ---@type table<string, string> models that the user chose, by root
 local crashes = {} ---@type table<string, number[]> times of unexpected ends in seconds, by root
 local told_missing, enabled_once, module_found = false, false, false
 
 ---@param buf? integer
----@return vim.lsp.Client[] those that run or start
+---@return vim.lsp.Client[] those that run or start, and were not asked to end
 function M.clients(buf)
   return vim.tbl_filter(
-    function(client) return not client:is_stopped() end,
+    function(client) return not (client:is_stopped() or client.rpc.token_sidecar_asked_to_end) end,
     vim.lsp.get_clients({ name = NAME, bufnr = buf, _uninitialized = true })
   )
 end
@@ -93,12 +94,21 @@ function M.spawn(dispatchers)
   return rpc
 end
 
-function M.on_init(client)
+--- Remembers the model that the user chose for a project: a new process hears of it.
+function M.remember(client, model) chosen[client.root_dir or ''] = model end
+
+local function run_waiting(client)
   local all = waiting
   waiting = {}
   for _, each in ipairs(all) do
     if client_of(each.buf) == client then each.run(client) else table.insert(waiting, each) end
   end
+end
+
+function M.on_init(client)
+  local model = chosen[client.root_dir or '']
+  if not model then return run_waiting(client) end
+  client:request('context/set', { model = model }, function() run_waiting(client) end)
 end
 
 --- Starts the server for a buffer, unless it has one, or the user has it switched off.
@@ -186,15 +196,21 @@ function M.with_client(buf, run)
   end
 end
 
---- Asks the server for the user, after too many crashes too; a failure becomes one message.
+--- The user asks for something: a server that was left ended may be started again.
+function M.revive()
+  for root in pairs(crashes) do
+    crashes[root] = not given_up(root) and crashes[root] or nil
+  end
+end
+
+--- Asks the server; a failure becomes one message.
 ---@param params table
----@param done fun(result: any)
+---@param done fun(result: any, client: vim.lsp.Client)
 function M.request(buf, method, params, done)
-  crashes = client_of(buf) and crashes or {}
   M.with_client(buf, function(client)
     client:request(method, params, function(err, result)
       if err then return notify(err.message, vim.log.levels.ERROR) end
-      done(result)
+      done(result, client)
     end, buf)
   end)
 end
