@@ -68,8 +68,15 @@ def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix
     for mode, words in MODES.items():
         edit = fit_edit(text, finding, tokenizer, mode)
         if edit is not None:
-            title = f"Fit to budget: {words}"
+            title = f"Fit to budget{_of(finding)}: {words}"
             yield Fix(kind="fit", title=title, edits=(edit,), preferred=mode == finding.truncation)
+
+
+def _of(finding: Finding) -> str:
+    """Tells the fixes of a section or region from those of the whole file."""
+    if finding.section is None:
+        return ""
+    return f" of {finding.section}" if finding.kind == "region" else f' of "{finding.section}"'
 
 
 def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
@@ -104,7 +111,7 @@ def move_fix(text: str, finding: Finding, counter: Counter, new_name: str) -> Fi
     edit = TextEdit(cut, finding.scope_end - keep, "")
     return Fix(
         kind="move",
-        title=f"Move the excess to {new_name}",
+        title=f"Move the excess{_of(finding)} to {new_name}",
         edits=(edit,),
         new_file=text[edit.start : edit.end],
     )
@@ -163,7 +170,7 @@ def raise_fix(
         return None
     return Fix(
         kind="raise",
-        title=f"Raise the budget to {number:,} in {file_name}",
+        title=f"Raise the budget{_of(finding)} to {number:,} in {file_name}",
         edits=(TextEdit(span.start, span.end, str(number)),),
         in_configuration=True,
     )

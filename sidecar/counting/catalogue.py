@@ -221,7 +221,7 @@ def _models_of(provider: Any, words: list[str], describe: Describe) -> Iterator[
                 id=model.id,
                 provider=provider.id,
                 tokenizer=tokenizer,
-                context_window=model.context_window,
+                context_window=model.context_window or _usual_window(parse(model.id).bare),
                 max_output=max_output_of(parse(model.id).bare),
                 method=method,
             )

@@ -31,6 +31,9 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     error_percent: float | None
     characters: int
     limit: int | None = None
+    limit_source: str | None = None
+    """What decided `limit`: `request`, `transcript`, `endpoint`, `catalogue`, `settings` or
+    `default`, which is an assumption for a model that nothing knows."""
     percent: int | None = None
     input_cost_usd: float | None = None
     note: str | None = None

@@ -342,6 +342,7 @@ class Services:
             error_percent=measure.error_percent,
             characters=characters,
             limit=None if limit is None else limit.tokens,
+            limit_source=None if limit is None else limit.source,
             percent=None if window is None else window.percent(measure.tokens),
             input_cost_usd=self.input_cost(model, measure.tokens, workspace),
         )

@@ -117,10 +117,19 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> 
     if budget is not None:
         rows.append(("Budget", f"{budget:,} tokens, {percent}% used"))
     if count.limit is not None:
-        rows.append(("Window", f"{count.limit:,} tokens, {count.percent}% of what is usable"))
+        rows.append(("Window", _window_text(count, count.limit)))
     if count.input_cost_usd is not None:
         rows.append(("As input", f"${count.input_cost_usd:.6f}"))
     return _table(rows)
+
+
+def _window_text(count: Count, limit: int) -> str:
+    window = f"{limit:,} tokens"
+    if count.limit_source == "default":
+        window = f"unknown, {window} assumed"
+    if count.tokens > limit:
+        return f"{window}, {count.tokens - limit:,} too few"
+    return f"{window}, {count.percent}% of what is usable"
 
 
 def comparison(title: str, counts: Sequence[Count]) -> str:

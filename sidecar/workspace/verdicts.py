@@ -14,13 +14,17 @@ from sidecar.text.positions import Encoding
 from sidecar.workspace.roots import path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from sidecar.budget.evaluate import Together
     from sidecar.budget.finding import Finding
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizers import Tokenizers
     from sidecar.workspace.workspace import Workspace
+
+
+_HEAD_PIECES = 100
+"""What is looked through for a mark while somebody types: ten lines are fewer, or very long."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -100,12 +104,30 @@ def findings(
     return evaluate(taken.name, text, taken.rules, counter, taken.model, together)
 
 
-def tightest(rules: Sequence[Rule], model: str) -> int | None:
-    """The smallest budget in tokens that these rules give a whole file, counted for `model`: what
-    a status shows. Budgets for another model speak through diagnostics."""
+def budget_of(document: TextDocument, workspace: Workspace, model: str) -> int | None:
+    """The smallest budget in tokens of a whole document, counted for `model`: what a status shows.
+
+    None where it has none, or says that it wants none. Budgets for another model speak through
+    diagnostics.
+    """
+    if not workspace.rules:
+        return None
+    rules = workspace.rules.of(relative_name(workspace, document.uri))
     budgets = [
         rule.budget.max_tokens
         for rule in rules
         if rule.for_whole_files and rule.budget.model in (None, model)
     ]
-    return min((budget for budget in budgets if budget is not None), default=None)
+    found = min((budget for budget in budgets if budget is not None), default=None)
+    return None if found is None or _wants_none(document) else found
+
+
+def _wants_none(document: TextDocument) -> bool:
+    from sidecar.text.outline_marks import FIRST_LINES, ignores_file
+
+    head, lines = "", 0
+    for piece in document.pieces[:_HEAD_PIECES]:
+        head, lines = head + piece.text, lines + piece.text.count("\n")
+        if lines >= FIRST_LINES:
+            break
+    return ignores_file(head)

@@ -133,6 +133,19 @@ async def test_each_fit_brings_it_under_and_keeps_the_final_newline(workspace: W
         assert asks == title.endswith("(preview)"), "only the preview variant asks"
 
 
+async def test_fixes_are_offered_wherever_on_its_line_the_cursor_is(workspace: Workspace) -> None:
+    """The diagnostic begins in mid-line; an editor shows its sign for the line."""
+    workspace.client.open(LONG, workspace.uri)
+    (found,) = await workspace.diagnostics(1)
+    line = found["range"]["start"]["line"]
+    assert found["range"]["start"]["character"] > 0
+    start = {"line": line, "character": 0}
+    assert await workspace.actions([found | {"range": {"start": start, "end": start}}])
+    if line:
+        above = {"line": line - 1, "character": 0}
+        assert not await workspace.actions([found | {"range": {"start": above, "end": above}}])
+
+
 async def test_a_section_over_its_own_budget(workspace: Workspace) -> None:
     text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 2
     workspace.client.open(text, workspace.uri)
@@ -197,6 +210,27 @@ async def test_the_status_shows_the_budget(workspace: Workspace) -> None:
     assert update["severity"] == "error"
     assert update["document"]["percent"] == 100 * truth(LONG) // 20
     workspace.client.ignore("status/update", "textDocument/publishDiagnostics")
+
+
+async def test_the_status_shows_no_budget_of_a_file_that_wants_none(workspace: Workspace) -> None:
+    workspace.client._ignored.discard("status/update")
+    mark = "<!-- token-budget: ignore -->\r\n"
+    workspace.client.open(mark + LONG, workspace.uri)
+    update = await workspace.client.take("status/update")
+    assert (update["document"]["budget"], update["severity"]) == (None, "ok")
+    end = (0, len(mark) - 2)
+    workspace.client.change(edit((0, 0), end, ""), uri=workspace.uri)
+    update = await workspace.client.take("status/update")
+    assert (update["document"]["budget"], update["severity"]) == (20, "error")
+    workspace.client.ignore("status/update")
+
+
+async def test_hover_shows_the_budget_too(workspace: Workspace) -> None:
+    workspace.client.open(LONG, workspace.uri)
+    await workspace.diagnostics(1)
+    where = {"textDocument": {"uri": workspace.uri}, "position": {"line": 0, "character": 0}}
+    shown = await workspace.client.request("textDocument/hover", where)
+    assert "| Budget | 20 tokens, " in shown["contents"]["value"]
 
 
 async def test_a_client_that_pulls_is_not_pushed_to(bare: Client, tmp_path: Path) -> None:

@@ -88,3 +88,36 @@ async def test_choices_are_names_that_count_as_they_say(client: Client) -> None:
             if row["contextWindow"] is not None:
                 assert count["limit"] == row["contextWindow"], row
     assert {row["provider"] for row in rows} >= {"openai", "anthropic", "azure", "openrouter"}
+
+
+async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) -> None:
+    await client.request("models/list", {"query": "gpt-5"})  # the catalogue is loaded now
+    params = {"text": "word " * 20_000, "models": ["nobody-knows-me", "gpt-4", "gpt-5"]}
+    answer = await client.request("tokens/count", params)
+    unknown, small, wide = answer["models"]
+    assert (unknown["limit"], unknown["limitSource"]) == (16_384, "default")
+    assert (wide["limit"], wide["limitSource"]) == (400_000, "catalogue")
+    await client.request("context/set", {"model": "nobody-knows-me"})
+    client.open("hello world")
+    known = "16,384 tokens assumed"
+    update = await client.take(
+        "status/update", lambda update: known in (update["document"] or {}).get("tooltip", "")
+    )
+    assert "unknown, 16,384 tokens assumed, 0% of what is usable" in update["document"]["tooltip"]
+    await client.request("context/set", {"model": "gpt-4"})
+    client.change({"text": "word " * 20_000})
+    short = f"8,192 tokens, {small['tokens'] - 8_192:,} too few"
+    await client.take("status/update", lambda update: short in update["document"]["tooltip"])
+    client.ignore("status/update")
+
+
+async def test_models_side_by_side_in_words(client: Client) -> None:
+    """The one that is counted for is among them, and none is there twice."""
+    answer = await client.request("tokens/count", {"text": "日本語", "models": ["gpt-4", "gpt-4"]})
+    head, *rows = answer["text"].splitlines()
+    assert head.split() == ["model", "tokens", "of", "window", "as", "input", "method"]
+    assert [row.split()[:2] for row in rows] == [
+        ["gpt-5", str(truth("日本語"))],
+        ["gpt-4", str(truth("日本語", "cl100k_base"))],
+    ]
+    assert (await client.request("tokens/count", {"text": "日本語"}))["text"] == ""

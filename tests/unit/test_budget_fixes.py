@@ -67,6 +67,15 @@ BUDGETS = {
 }
 
 
+OWNERS = {
+    "file": "",
+    "section": ' of "Guide > Long"',
+    "setext section": ' of "Guide > Setext heading"',
+    "region": " of lines 2 to 22",
+}
+"""Where several budgets are exceeded, each fix says whose it is."""
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("name", BUDGETS)
 def test_fitting_brings_it_under_and_leaves_the_rest(name: str, newline: str) -> None:
@@ -75,9 +84,9 @@ def test_fitting_brings_it_under_and_leaves_the_rest(name: str, newline: str) ->
     (finding,) = find(text, budget)
     fixes = list(fit_fixes(text, finding, TOKENIZER))
     assert [fix.title for fix in fixes] == [
-        "Fit to budget: keep the start",
-        "Fit to budget: keep both ends",
-        "Fit to budget: keep the end",
+        f"Fit to budget{OWNERS[name]}: keep the start",
+        f"Fit to budget{OWNERS[name]}: keep both ends",
+        f"Fit to budget{OWNERS[name]}: keep the end",
     ]
     wanted = "end" if name == "section" else "start"
     assert [fix.preferred for fix in fixes] == [wanted == "start", False, wanted == "end"]
@@ -129,7 +138,7 @@ def test_the_excess_moves_in_whole_lines(name: str) -> None:
     (finding,) = find(text, budget)
     fix = move_fix(text, finding, counter(text), "a.more.md")
     assert fix is not None
-    assert fix.title == "Move the excess to a.more.md"
+    assert fix.title == f"Move the excess{OWNERS[name]} to a.more.md"
     after = applied(text, fix)
     assert [left.over for left in find(after, budget)] in ([], [0])
     assert fix.new_file
@@ -185,7 +194,7 @@ def test_raising_the_budget_keeps_the_formatting(name: str, old: str) -> None:
     assert fix is not None
     assert fix.in_configuration
     number = raised(finding.tokens)
-    assert fix.title == f"Raise the budget to {number:,} in pyproject.toml"
+    assert fix.title == f"Raise the budget{OWNERS[name]} to {number:,} in pyproject.toml"
     after = applied(CONFIGURATION, fix)
     assert after == CONFIGURATION.replace(old, str(number))
     assert tomllib.loads(after)["budget"][0]["max-tokens"] == 1

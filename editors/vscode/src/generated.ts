@@ -267,6 +267,7 @@ export interface Count {
   errorPercent: number | null;
   characters: number;
   limit: number | null;
+  limitSource: string | null;
   percent: number | null;
   inputCostUsd: number | null;
   note: string | null;
@@ -297,6 +298,7 @@ export interface CountResult {
   errorPercent: number | null;
   characters: number;
   limit: number | null;
+  limitSource: string | null;
   percent: number | null;
   inputCostUsd: number | null;
   note: string | null;

@@ -62,13 +62,9 @@ def _wanted(only: Sequence[types.CodeActionKind | str] | None) -> bool:
 
 
 def _touches(document: TextDocument, finding: Finding, span: types.Range) -> bool:
-    start = document.position_at(finding.start)
-    end = document.position_at(finding.end)
-    first, last = span.start, span.end
-    return (first.line, first.character) <= (end.line, end.character) and (
-        start.line,
-        start.character,
-    ) <= (last.line, last.character)
+    """By lines: an editor shows a diagnostic's sign at its line, wherever in it the cursor is."""
+    first, last = (document.position_at(at).line for at in (finding.start, finding.end))
+    return first <= span.end.line and span.start.line <= last
 
 
 class _Builder:

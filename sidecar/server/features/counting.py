@@ -164,5 +164,7 @@ def _result(
     count: Count, version: int | None, ranges: list[Count] | None, models: list[Count] | None
 ) -> CountResult:
     fields = msgspec.structs.asdict(count)
-    text = comparison_text(models) if models else ""
+    # The model that is counted for stands among them, named or not.
+    compared = {one.model: one for one in (count, *models)}.values() if models else ()
+    text = comparison_text(compared) if compared else ""
     return CountResult(**fields, version=version, ranges=ranges, models=models, text=text)

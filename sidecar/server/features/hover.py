@@ -8,6 +8,7 @@ from lsprotocol import types
 
 from sidecar.server.features.parts import parts_of
 from sidecar.workspace.status import comparison, document_status
+from sidecar.workspace.verdicts import budget_of
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Count
@@ -36,7 +37,8 @@ async def _document(server: SidecarServer, uri: str) -> str:
     await services.configured.wait()
     document, workspace = services.document(uri), services.roots.of_document(uri)
     counted = await services.count_document(document, None, workspace)
-    return document_status(counted.count, None).tooltip
+    budget = budget_of(document, workspace, counted.count.model)
+    return document_status(counted.count, budget).tooltip
 
 
 async def _section(server: SidecarServer, uri: str, line: int) -> str:

@@ -23,7 +23,7 @@ from sidecar.workspace.status import (
     graver,
     status_update,
 )
-from sidecar.workspace.verdicts import relative_name, tightest
+from sidecar.workspace.verdicts import budget_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -164,10 +164,10 @@ class StatusBoard:
     def _send(self, uri: str, count: Count) -> None:
         entry = self._entries[uri]
         workspace = self._services.roots.of_document(uri)
-        rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
-        budget = tightest(rules, count.model)
+        document = self._services.document(uri)
+        budget = budget_of(document, workspace, count.model)
         shown = document_status(count, budget, workspace.settings.status.show)
-        version = self._services.document(uri).version
+        version = document.version
         severity = graver(document_severity(shown), self._server.diagnostics.severity_of(uri))
         update = status_update(workspace, uri, version, shown, severity)
         if entry.sent is not None and _same(entry.sent, update):

@@ -206,6 +206,7 @@
 ---@field errorPercent? number
 ---@field characters integer
 ---@field limit? integer
+---@field limitSource? string
 ---@field percent? integer
 ---@field inputCostUsd? number
 ---@field note? string
@@ -230,6 +231,7 @@
 ---@field errorPercent? number
 ---@field characters integer
 ---@field limit? integer
+---@field limitSource? string
 ---@field percent? integer
 ---@field inputCostUsd? number
 ---@field note? string
