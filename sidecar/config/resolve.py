@@ -95,7 +95,10 @@ class _Resolver:
     def _entries(
         self, kind: type[Table], path: KeyPath, found: list[tuple[Layer, Mapping[str, Any]]]
     ) -> tuple[Table, ...]:
-        """The list of tables of the last layer that has one: lists are replaced, not joined."""
+        """The list of tables of the last layer that has one: lists are replaced, not joined.
+
+        One with nothing right in it falls back to the layer below, as any wrong value does.
+        """
         chosen: tuple[Table, ...] = ()
         self.origins[key_text(path)] = Origin("default")
         for layer, values in found:
@@ -105,9 +108,14 @@ class _Resolver:
             if not isinstance(written, list):
                 self._report(layer, path, f"must be a list of tables, [[{path[-1]}]] (left out)")
                 continue
+            before = dict(self.origins)
             self._forget(path)
             self.origins[key_text(path)] = layer.origin(path)
-            chosen = tuple(self._valid_entries(kind, path, layer, written))
+            entries = tuple(self._valid_entries(kind, path, layer, written))
+            if written and not entries:
+                self.origins = before
+                continue
+            chosen = entries
         return chosen
 
     def _valid_entries(

@@ -115,6 +115,18 @@ def test_lists_are_replaced_not_joined(root: Path, user_file: Path, env: dict[st
     assert [key for key in loaded.origins if key.startswith("budget[")] == ["budget[0]"]
 
 
+def test_a_list_with_nothing_right_in_it_falls_back(root: Path, env: dict[str, str]) -> None:
+    (root / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "a"\nmax-tokens = 1\n')
+    wrong = {"files": "b", "maxTokens": "many"}
+    loaded = load(root, {"budget": [wrong]}, env)
+    assert [budget.files for budget in loaded.settings.budgets] == [("a",)]
+    assert [problem.key for problem in loaded.problems] == ["budget[0].max-tokens"]
+    assert loaded.origins["budget[0]"].source == "project"
+    partly = load(root, {"budget": [wrong, {"files": "c", "maxTokens": 2}]}, env)
+    assert [budget.files for budget in partly.settings.budgets] == [("c",)]
+    assert load(root, {"budget": []}, env).settings.budgets == ()
+
+
 def test_own_file_goes_before_pyproject(root: Path, env: dict[str, str]) -> None:
     (root / "pyproject.toml").write_text('[tool.token-sidecar]\nmodel = "pyproject"\n')
     assert load(root, None, env).settings.model == "pyproject"

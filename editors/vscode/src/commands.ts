@@ -71,11 +71,11 @@ async function count(server: Server): Promise<{ document: CountResult; selection
 }
 
 async function models(server: Server): Promise<(QuickPickItem & { id: string })[]> {
-  const known = await server.request<ModelInfo[]>("models/list", {});
+  const known = await server.request<ModelInfo[]>("models/list", { choices: true });
   return known.map((model) => ({
     id: model.id,
-    label: model.provider ? `${model.provider}/${model.id}` : model.id,
-    description: model.contextWindow === null ? "" : `${number(model.contextWindow)} tokens`,
+    label: model.id,
+    description: [model.provider, model.contextWindow && `${number(model.contextWindow)} tokens`].filter(Boolean).join(", "),
     detail: `${model.tokenizer}, ${model.method}`,
   }));
 }
@@ -105,7 +105,7 @@ function comparison(each: Count): QuickPickItem {
 }
 
 async function contextUsage(server: Server): Promise<ContextUsage> {
-  const usage = await server.request<ContextUsage>("context/usage", workspaceParam());
+  const usage = await server.request<ContextUsage>("context/usage", workspaceParam(server));
   await commands.executeCommand("tokenSidecar.context.focus");
   return usage;
 }
@@ -113,6 +113,7 @@ async function contextUsage(server: Server): Promise<ContextUsage> {
 /** The server's own fixes; where it has none to offer, a size that the user names. */
 async function fitToBudget(server: Server): Promise<boolean> {
   const { document } = activeEditor();
+  const version = document.version;
   const whole = new Range(0, 0, document.lineCount, 0);
   const found = await commands.executeCommand<CodeAction[] | undefined>(
     "vscode.executeCodeActionProvider", document.uri, whole, "quickfix", 20,
@@ -122,6 +123,7 @@ async function fitToBudget(server: Server): Promise<boolean> {
   const choices = fixes.map((fix) => ({ label: fix.title, fix }));
   const chosen = choices.length === 1 ? choices[0] : await window.showQuickPick(choices, { title: FIT_TITLE });
   if (!chosen) return false;
+  if (document.version !== version) throw new Error("the document changed meanwhile: try again");
   const { edit, command } = chosen.fix;
   if (edit && !(await workspace.applyEdit(edit))) throw new Error("the edit could not be applied");
   if (command) await commands.executeCommand(command.command, ...((command.arguments ?? []) as unknown[]));
@@ -151,12 +153,14 @@ async function fitToSize(server: Server): Promise<boolean> {
 
 async function selectModel(server: Server, named?: string): Promise<string | undefined> {
   const model = named ?? (await window.showQuickPick(await models(server), { title: "Count for the model" }))?.id;
-  if (model) await server.request<ContextUsage>("context/set", { ...workspaceParam(), model });
+  if (model) await server.useModel(model, workspaceParam(server));
   return model;
 }
 
 async function resetContext(server: Server): Promise<ContextUsage> {
-  return server.request<ContextUsage>("context/reset", workspaceParam());
+  const usage = await server.request<ContextUsage>("context/reset", workspaceParam(server));
+  void window.showInformationMessage("The conversation's context is forgotten. What it has cost stays recorded.");
+  return usage;
 }
 
 async function probeEndpoints(server: Server): Promise<Capability[]> {

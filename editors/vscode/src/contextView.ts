@@ -1,4 +1,12 @@
-import { EventEmitter, type TreeDataProvider, TreeItem, TreeItemCollapsibleState, type TreeView, window } from "vscode";
+import {
+  EventEmitter,
+  type TreeDataProvider,
+  TreeItem,
+  TreeItemCollapsibleState,
+  type TreeView,
+  window,
+  workspace,
+} from "vscode";
 import { number, tokens, usd } from "./format";
 import type { ContextUsage } from "./generated";
 import type { Server } from "./server";
@@ -22,19 +30,11 @@ export class ContextView implements TreeDataProvider<Row> {
 
   constructor(private readonly server: Server) {
     this.view = window.createTreeView("tokenSidecar.context", { treeDataProvider: this });
-    this.disposables = [
-      this.view,
-      this.changed,
-      server.onStatus(() => {
-        this.refresh();
-      }),
-      server.onHealth(() => {
-        this.refresh();
-      }),
-      this.view.onDidChangeVisibility(() => {
-        this.refresh();
-      }),
-    ];
+    const refresh = (): void => {
+      this.refresh();
+    };
+    const events = [server.onStatus, server.onHealth, this.view.onDidChangeVisibility, window.onDidChangeActiveTextEditor];
+    this.disposables = [this.view, this.changed, ...events.map((event) => event(refresh))];
   }
 
   dispose(): void {
@@ -42,11 +42,11 @@ export class ContextView implements TreeDataProvider<Row> {
     for (const each of this.disposables) each.dispose();
   }
 
-  /** Ask again soon; a hidden view asks nothing. */
+  /** Ask again soon, also while somebody types without a pause; a hidden view asks nothing. */
   refresh(): void {
-    if (!this.view.visible) return; // it asks when it is shown
-    clearTimeout(this.timer);
+    if (!this.view.visible || this.timer) return; // it asks when it is shown
     this.timer = setTimeout(() => {
+      this.timer = undefined;
       this.changed.fire(undefined);
     }, REFRESH_MS);
   }
@@ -61,8 +61,12 @@ export class ContextView implements TreeDataProvider<Row> {
 
   async getChildren(row?: Row): Promise<Row[]> {
     if (row) return row.children ?? [];
+    const document = window.activeTextEditor?.document;
+    const several = (workspace.workspaceFolders?.length ?? 0) > 1;
+    const folder = several && document ? workspace.getWorkspaceFolder(document.uri) : undefined;
+    this.view.description = folder?.name ?? "";
     const usage = await this.server
-      .request<ContextUsage>("context/usage", workspaceParam())
+      .request<ContextUsage>("context/usage", workspaceParam(this.server))
       .catch(() => undefined);
     return usage ? rows(usage) : [];
   }

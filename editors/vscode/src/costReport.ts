@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { ViewColumn, type WebviewPanel, window } from "vscode";
-import { number, usd } from "./format";
+import { number } from "./format";
 import type { CostReport } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
@@ -11,7 +11,7 @@ let panel: WebviewPanel | undefined;
 
 /** Show what the workspace has cost, in one panel that a second call fills again. */
 export async function showCostReport(server: Server): Promise<CostReport> {
-  const detail = await server.request<CostReport>("cost/detail", workspaceParam());
+  const detail = await server.request<CostReport>("cost/detail", workspaceParam(server));
   if (!panel) {
     panel = window.createWebviewPanel("tokenSidecar.cost", "Token Sidecar: Cost", COLUMN, {});
     panel.onDidDispose(() => (panel = undefined));
@@ -24,7 +24,7 @@ export async function showCostReport(server: Server): Promise<CostReport> {
 function page({ rows, totals }: CostReport): string {
   const nonce = randomBytes(16).toString("base64");
   const figures = [
-    ["Cost", usd(totals.costUsd)],
+    ["Cost", totals.costText],
     ["Calls", number(totals.calls)],
     ["Input", number(totals.inputTokens)],
     ["Output", number(totals.outputTokens)],

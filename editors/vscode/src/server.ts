@@ -14,7 +14,7 @@ import type { CloseHandlerResult, LanguageClientOptions } from "vscode-languagec
 import { reason } from "./format";
 import { type ServerCommand, findServer } from "./locate";
 import type { ContextWarning, StatusUpdate } from "./generated";
-import { SECTION, countsParts, serverKeys, writtenSettings } from "./settings";
+import { SECTION, serverKeys, writtenSettings } from "./settings";
 
 const MOST_RESTARTS = 3;
 const RESTART_WINDOW_MS = 3 * 60_000;
@@ -51,8 +51,12 @@ export class Server implements Disposable {
   private work = Promise.resolve();
   private readonly healthChanged = new EventEmitter<Health>();
   private readonly statusArrived = new EventEmitter<StatusUpdate>();
+  private readonly warningArrived = new EventEmitter<ContextWarning>();
+  /** The models that the user chose, by workspace: a new process hears of them. */
+  private readonly models = new Map<string, string>();
   readonly onHealth = this.healthChanged.event;
   readonly onStatus = this.statusArrived.event;
+  readonly onWarning = this.warningArrived.event;
 
   constructor(
     private readonly context: ExtensionContext,
@@ -72,6 +76,12 @@ export class Server implements Disposable {
     return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);
   }
 
+  /** Count for a model from now on, in a workspace that is named or the only one. */
+  async useModel(model: string, { workspace }: { workspace?: string }): Promise<void> {
+    await this.request("context/set", { workspace, model });
+    this.models.set(workspace ?? "", model);
+  }
+
   /** The server asks for what it needs. */
   settingsChanged(): void {
     if (this.client?.isRunning()) {
@@ -88,6 +98,7 @@ export class Server implements Disposable {
     await this.shut();
     this.healthChanged.dispose();
     this.statusArrived.dispose();
+    this.warningArrived.dispose();
   }
 
   private enqueue(): Promise<void> {
@@ -124,9 +135,14 @@ export class Server implements Disposable {
     });
     client.onNotification("context/warning", (warning: ContextWarning) => {
       this.log.warn(warning.message);
+      this.warningArrived.fire(warning);
     });
     this.client = client;
     await client.start();
+    for (const [workspace, model] of this.models) {
+      const forgotten = (): void => void this.models.delete(workspace); // its document was closed
+      await client.sendRequest("context/set", { ...(workspace && { workspace }), model }).catch(forgotten);
+    }
     const version = client.initializeResult?.serverInfo?.version ?? "";
     this.healthChanged.fire({ state: "running", detail: `${version} (${found.origin})`.trim() });
   }
@@ -147,7 +163,6 @@ export class Server implements Disposable {
         },
       },
       middleware: {
-        provideDocumentSymbols: (document, token, next) => (countsParts(document) ? next(document, token) : []),
         workspace: {
           configuration: (params, token, next) =>
             params.items.every((item) => item.section === SECTION)
@@ -168,6 +183,7 @@ export class Server implements Disposable {
       return;
     }
     const message = `Token Sidecar's server ended unexpectedly and is started again (${this.ends.length} of ${MOST_RESTARTS}).`;
+    this.log.warn(message);
     void window.showWarningMessage(message, "Show Log").then((choice) => {
       if (choice) this.log.show();
     });

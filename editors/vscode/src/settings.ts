@@ -31,12 +31,6 @@ export function writtenSettings(keys: readonly string[], scope: Uri | undefined)
   return written;
 }
 
-/** Whether the user asked for counts of parts: a second outline would stand in everyone's breadcrumbs. */
-export function countsParts({ uri }: { uri: Uri }): boolean {
-  const config = workspace.getConfiguration(SECTION, uri);
-  return ["inlayHints", "codeLens"].some((key) => config.get<boolean>(key, false));
-}
-
 function put(target: Record<string, unknown>, path: string[], value: unknown): void {
   const [head, ...rest] = path;
   if (head === undefined) return;

@@ -43,6 +43,8 @@ export class StatusBar implements Disposable {
       this.item,
       server.onStatus((update) => {
         this.updates.set(update.uri ?? NO_DOCUMENT, update);
+        if (update.uri !== null) this.updates.delete(NO_DOCUMENT);
+        if (this.selection) this.selectionChanged(); // by another model, or another server
         this.updated();
       }),
       server.onHealth(({ state }) => {
@@ -144,7 +146,7 @@ function tooltip(update: StatusUpdate): MarkdownString {
   return new MarkdownString(parts.join("\n\n---\n\n"), true);
 }
 
-/** The server's health, in the language status of every document that is counted. */
+/** The server's health and its last warning, in the language status of every document that is counted. */
 export function languageStatus(server: Server): Disposable {
   const item = languages.createLanguageStatusItem("token-sidecar.health", DOCUMENTS);
   const restart: Command = { title: "Restart", command: "tokenSidecar.restart" };
@@ -156,5 +158,10 @@ export function languageStatus(server: Server): Disposable {
     item.detail = detail;
     item.command = state === "running" ? { title: "Show Log", command: "tokenSidecar.showLog" } : restart;
   });
-  return Disposable.from(item, subscription);
+  const warnings = server.onWarning(({ message }) => {
+    item.severity = LanguageStatusSeverity.Warning;
+    item.detail = message;
+    item.command = { title: "Context", command: "tokenSidecar.contextUsage" };
+  });
+  return Disposable.from(item, subscription, warnings);
 }

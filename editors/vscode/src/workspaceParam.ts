@@ -1,8 +1,10 @@
-import { window, workspace } from "vscode";
+import { languages, window, workspace } from "vscode";
+import { DOCUMENTS, type Server } from "./server";
 
-/** The root that a question is about: the active document's, else the first; none without folders. */
-export function workspaceParam(): { workspace?: string } {
+/** What a question is about: the active document stands for its workspace; else the first folder. */
+export function workspaceParam(server: Server): { workspace?: string } {
   const document = window.activeTextEditor?.document;
-  const folder = (document && workspace.getWorkspaceFolder(document.uri)) ?? workspace.workspaceFolders?.[0];
+  if (document && languages.match(DOCUMENTS, document)) return { workspace: server.uri(document.uri) };
+  const folder = workspace.workspaceFolders?.[0];
   return folder ? { workspace: folder.uri.toString() } : {};
 }

@@ -235,9 +235,10 @@ class Window:
 
     def status(self) -> str | None:
         """What the status bar item shows now; None when it is not there."""
+        # In one look: the item may go between two.
         label = self.page(
-            "const item = page.locator(`[id='${args[0]}'] a`);"
-            "return (await item.count()) ? await item.first().getAttribute('aria-label') : null",
+            "return await page.evaluate((id) => "
+            "document.querySelector(`[id='${id}'] a`)?.getAttribute('aria-label') ?? null, args[0])",
             STATUS_ITEM,
         )
         return None if label is None else str(label)

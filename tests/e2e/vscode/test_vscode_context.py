@@ -99,12 +99,39 @@ def test_the_cost_report_follows_the_theme(talking: Window) -> None:
     talking.page("await page.emulateMedia({colorScheme: 'dark'})")
 
 
+def test_what_nothing_is_priced_for_is_not_free(open_window: OpenWindow) -> None:
+    """The report says what is unpriced; nothing of it is shown as $0."""
+    window = open_window({"notes.md": TEXT})
+    window.show("notes.md")
+    window.wait_status(O200K)
+    window.ask("cost/record", model="nobody-knows-me", usage=USAGE, requestId="unpriced-1")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    wait_for(lambda: report(window) is not None, "the report")
+    text = report(window)["text"]
+    assert "unpriced" in text.split("Calls")[0]
+    assert "$0.0" not in text
+
+
+def test_a_warning_stands_in_the_language_status(talking: Window) -> None:
+    """Nothing pops up; what the server warns of is there to be read."""
+    turns = [{"role": "user", "content": "a long story " * 400}]
+    talking.ask("context/set", session="s2", limit=1000)
+    talking.ask("context/append", session="s2", turns=turns)
+    warned = "page.locator('.monaco-hover', {hasText: /context/i})"
+    talking.page("await page.locator('#status\\\\.languageStatus a').hover()")
+    talking.page(f"await {warned}.first().waitFor()")
+    text = str(talking.page(f"return await {warned}.first().innerText()"))
+    assert "%" in text or "over" in text
+    talking.page("await page.mouse.move(400, 300)")
+    assert talking.messages() == []
+
+
 def test_select_a_model(talking: Window) -> None:
     """The picker's choice counts at once, and is written to no file."""
     talking.host("void vscode.commands.executeCommand('tokenSidecar.selectModel')")
     talking.page("await page.locator('.quick-input-list-entry').first().waitFor()")
-    talking.page("await page.keyboard.type('openai/gpt-4')")
-    named = "page.locator('.label-name').filter({hasText: /^openai\\/gpt-4$/})"
+    talking.page("await page.keyboard.type('gpt-4')")
+    named = "page.locator('.label-name').filter({hasText: /^gpt-4$/})"
     talking.page(f"await {named}.first().click()")
     talking.wait_status(CL100K)
     assert sorted(path.name for path in talking.root.iterdir()) == ["notes.md"]

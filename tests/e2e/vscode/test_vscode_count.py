@@ -119,6 +119,22 @@ def test_a_selection_is_counted_beside_the_document(window: Window) -> None:
     assert count(window)["selection"] is None
 
 
+def test_a_selection_follows_the_model(window: Window) -> None:
+    """What is selected is counted anew when another model counts, without a key."""
+    cl100k = Reference("cl100k_base")
+    window.show("models.md", MIXED)
+    window.wait_status(exact(MIXED))
+    (chosen,) = select(window, (0, 2, 2, 8))
+    wait_selected(window, O200K.count_whole(chosen))
+    choose = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
+    window.host(choose, "gpt-4")
+    assert cl100k.count_whole(chosen) != O200K.count_whole(chosen)
+    wait_selected(window, cl100k.count_whole(chosen))
+    window.host(choose, "gpt-5")
+    wait_selected(window, O200K.count_whole(chosen))
+    select(window, (0, 0, 0, 0))
+
+
 def test_several_selections_are_summed(window: Window) -> None:
     """Each cursor's selection is counted on its own."""
     window.show("several.md", "alpha beta\ngamma delta\n")

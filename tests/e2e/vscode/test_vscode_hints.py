@@ -76,3 +76,16 @@ def test_they_are_off_by_default(window: Window) -> None:
     assert hints(window) == []
     assert lenses(window) == []
     assert not any("tokens" in detail for detail in outline(window))
+
+
+def test_a_project_switches_them_on(open_window: OpenWindow) -> None:
+    """Its own file is enough: hints come, and the outline with them."""
+    window = open_window({"prompt.md": TEXT, ".token-sidecar.toml": "inlay-hints = true\n"})
+    window.show("prompt.md")
+    expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]
+    wait_for(lambda: all(count in drawn(window) for count in expected), "hints on the page")
+    for count in expected:
+        wait_for(lambda count=count: any(count in each for each in outline(window)), count)
+    (window.root / ".token-sidecar.toml").unlink()
+    wait_for(lambda: not any("tokens" in each for each in outline(window)), "the outline to go")
+    assert hints(window) == []

@@ -80,6 +80,22 @@ def test_restart(window: Window) -> None:
     assert not window.messages()
 
 
+def test_the_chosen_model_outlives_the_server(open_window: OpenWindow) -> None:
+    """It was chosen for the session, which the end of a process does not end."""
+    window = open_window({"a.md": TEXT})
+    window.show("a.md")
+    window.wait_status(O200K)
+    window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
+    window.wait_status(CL100K)
+    pid = kill(window)
+    wait_for(lambda: window.server_pid() not in (None, pid), "another server process")
+    window.wait_status(CL100K)
+    pid = window.server_pid() or 0
+    window.host("await vscode.commands.executeCommand('tokenSidecar.restart')")
+    wait_for(lambda: window.server_pid() not in (None, pid), "a third server process")
+    window.wait_status(CL100K)
+
+
 def test_a_missing_server_is_said_with_a_way_out(open_window: OpenWindow, tmp_path: Path) -> None:
     """A path that names no program is one clear message; naming the right one starts it."""
     missing = str(tmp_path / "nowhere/token-sidecar")

@@ -74,7 +74,7 @@ def test_compare_models(plan: Window) -> None:
     compare = "vscode.commands.executeCommand('tokenSidecar.compareModels')"
     plan.host(f"globalThis.compared = {compare}")
     wait_for(lambda: len(rows(plan)) > 3, "the models")
-    for model in ("openai/gpt-4", "openai/gpt-5"):
+    for model in ("gpt-4", "gpt-5"):
         plan.page(CHECK, model)
     plan.page("await page.keyboard.press('Enter')")
     for name in ("cl100k_base", "o200k_base"):

@@ -77,6 +77,46 @@ def test_two_folders(code_server: CodeServer, browser: Browser, tmp_path: Path) 
     assert window.server_pid() == pid
 
 
+def test_each_folder_has_a_conversation_and_a_file_outside_one_too(
+    code_server: CodeServer, browser: Browser, tmp_path: Path
+) -> None:
+    """The view and the commands are about the active document's workspace, wherever it lies."""
+    for name in ("one", "two", "outside"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.md").write_bytes(TEXT.encode())
+    workspace = tmp_path / "two.code-workspace"
+    workspace.write_text(json.dumps({"folders": [{"path": "one"}, {"path": "two"}]}))
+    code_server.configure({})
+    window = Window(code_server, browser, workspace)
+    window.open("workspace")
+    window.show("one/a.md")
+    window.wait_status(O200K)
+    turns = [{"role": "user", "content": "Only the second folder has a conversation."}]
+    two = str(tmp_path / "two")
+    window.ask("context/append", workspace=two, session="second", turns=turns)
+    window.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
+    view = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Context$/i})})"
+
+    def tree() -> str:
+        return str(window.page(f"return await {view}.innerText()"))
+
+    wait_for(lambda: "No conversation" in tree() or "second" not in tree(), "an empty view")
+    assert "ctx" not in (window.status() or "")
+    window.show("two/a.md")
+    wait_for(lambda: "ctx" in (window.status() or ""), "the second folder's context")
+    wait_for(lambda: "gpt-5" in tree(), "the second folder's conversation")
+    wait_for(lambda: "TWO" in tree().upper(), "the folder's name")
+    window.show("one/a.md")
+    wait_for(lambda: "gpt-5" not in tree(), "the view to follow the editor")
+    window.show("outside/a.md")
+    window.wait_status(O200K)
+    window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
+    window.wait_status(CL100K)
+    for name in ("one", "two"):
+        window.show(f"{name}/a.md")
+        window.wait_status(O200K)
+
+
 def test_hide_and_choose_what_is_shown(open_window: OpenWindow) -> None:
     """The status shows tokens, percent or both, and can be hidden."""
     budget = '[[budget]]\nfiles = "a.md"\nmax-tokens = 1000\n'
