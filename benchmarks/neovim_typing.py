@@ -60,6 +60,8 @@ vim.lsp.enable('idle')
 LINE = "The quick brown fox jumps over the lazy dog, 1234 times (or so).\n"
 TYPED = "lorem ipsum dolor sit amet, "
 WAIT_SECONDS = 120.0
+MOST = 1.25
+"""How much of an idle server's time a key may take."""
 
 
 class Screen:
@@ -165,7 +167,7 @@ def one_run(ours: bool, keys: int, size: int) -> float:
 
 
 def main() -> int:
-    """Prints one line a run, and the ratio."""
+    """Prints one line a run, and the ratio; 1 where it is above what is bearable."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--keys", type=int, default=1000)
@@ -173,14 +175,15 @@ def main() -> int:
     options = parser.parse_args()
     p99: dict[bool, list[float]] = {True: [], False: []}
     for run in range(options.runs):
-        for ours in (False, True):
+        # What ran before tells on what runs next: neither is always second.
+        for ours in (False, True) if run % 2 == 0 else (True, False):
             seconds = one_run(ours, options.keys, options.bytes)
             p99[ours].append(seconds)
             side = "token-sidecar" if ours else "idle server"
             print(f"run {run + 1}  {side:14} p99 key to paint {seconds * 1000:7.2f} ms", flush=True)
     mine, idle = statistics.median(p99[True]), statistics.median(p99[False])
     print(f"median p99: {mine * 1000:.2f} ms beside {idle * 1000:.2f} ms, ratio {mine / idle:.2f}")
-    return 0
+    return int(mine / idle > MOST)
 
 
 if __name__ == "__main__":

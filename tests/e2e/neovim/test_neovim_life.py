@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.neovim.harness import NVIM, SHIM, environment, wait_for
+from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, environment, wait_for
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -311,13 +311,17 @@ def test_a_workspace_folder_named_sidecar_is_not_run(
 
 
 def test_a_plain_entry_without_the_plugin(open_editor: Callable[..., Editor]) -> None:
-    """What the help names under token-sidecar-plain: an ordinary server."""
-    editor = open_editor(f"""
-      vim.opt.runtimepath:remove('{SHIM}')
-      vim.o.statusline = ''
-      vim.lsp.config('token_sidecar', {{ cmd = {{ vim.env.TOKEN_SIDECAR_CMD, 'serve' }} }})
-      vim.lsp.enable('token_sidecar')""")
+    """What the help has under token-sidecar-plain, to the letter: an ordinary server."""
+    section = (SHIM / "doc/token-sidecar.txt").read_text().split("*token-sidecar-plain*")[1]
+    written = section.split(">lua\n")[1].split("\n<")[0]
+    editor = open_editor(
+        f"vim.opt.runtimepath:remove('{SHIM}'); vim.o.statusline = ''\n{written}",
+        PATH=f"{SERVER.parent}:{os.environ['PATH']}",
+    )
+    editor.write(".token-sidecar.toml", '[[budget]]\nfiles = "*.md"\nmax-tokens = 3\n')
     editor.edit("a.md", "Hello, world!\n")
+    over = "return vim.tbl_map(function(each) return each.code end, vim.diagnostic.get(0))"
+    wait_for(lambda: editor.lua(over) == ["budget-exceeded"], "the project's budget")
     ask = """
       local client = vim.lsp.get_clients({ bufnr = 0 })[1]
       local params = { textDocument = { uri = vim.uri_from_bufnr(0) } }

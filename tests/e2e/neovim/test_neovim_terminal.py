@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.neovim import debian
-from tests.e2e.neovim.harness import NVIM, SERVER, TRY, wait_for
+from tests.e2e.neovim.harness import NVIM, SERVER, SHIM, TRY, environment, wait_for
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -111,6 +112,60 @@ demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
     terminal.wait(f"{truth(PROMPT + 'Hello, world!' + chr(10) + 'one more' + chr(10))} tokens")
     terminal.type(":help token-sidecar", "Enter")
     terminal.wait("token-sidecar is a language server")
+
+
+def test_all_of_it_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    """Budget, fix and undo, reports, model, restart and two folders, as a person sees them."""
+    line = "Answer in short sentences, and name the file. 日本語\n"
+    text = line * 20
+    for name, model in (("one", "gpt-5"), ("two", "gpt-4")):
+        (tmp_path / name / ".git").mkdir(parents=True)
+        (tmp_path / name / "a.md").write_text(text, encoding="utf-8")
+        rule = f'model = "{model}"\n[[budget]]\nfiles = "*.md"\nmax-tokens = 60\n'
+        (tmp_path / name / ".token-sidecar.toml").write_text(rule)
+    init = tmp_path / "init.lua"
+    init.write_text(
+        f"vim.opt.runtimepath:prepend('{SHIM}')\n"
+        "vim.o.laststatus = 2\n"
+        "vim.diagnostic.config({ virtual_text = true })\n"
+        """vim.o.statusline = "%f %m%=%{v:lua.require'token_sidecar'.statusline()} " """
+    )
+    variables = [f"{key}={value}" for key, value in environment(tmp_path).items()]
+    terminal.start(
+        "env", *variables, str(NVIM), "--clean", "-n", "-u", str(init), str(tmp_path / "one/a.md")
+    )
+    terminal.wait(f"{truth(text):,} tokens")
+    terminal.wait(f"a.md is {truth(text):,} tokens")  # the diagnostic, beside its line
+    terminal.type(":TokenSidecar fit", "Enter")
+    assert "Fit to budget: keep the start" in terminal.wait("Fit to budget")
+    terminal.type("1", "Enter")
+    fitted = terminal.wait("a.md [+]")
+    wait_for(lambda: fits(terminal), lambda: f"a text that fits: {fitted}")
+    terminal.type("u")
+    terminal.wait(f"{truth(text):,} tokens")
+    terminal.type(":TokenSidecar model gpt-4", "Enter")
+    terminal.wait(f"{truth(text, 'cl100k_base'):,} tokens")
+    terminal.type(":TokenSidecar model gpt-5", "Enter")
+    terminal.wait(f"{truth(text):,} tokens")
+    terminal.type(":TokenSidecar context", "Enter")
+    terminal.wait("No conversation is known here.")
+    terminal.type("q", ":TokenSidecar cost", "Enter")
+    terminal.wait("Nothing has been recorded for this workspace.")
+    terminal.type("q", ":TokenSidecar compare gpt-4", "Enter")
+    terminal.wait("of window")
+    terminal.type("q", ":TokenSidecar restart", "Enter")
+    terminal.type("o", "one more", "Escape")
+    more = text + "one more\n"  # fitting and undo leave the cursor wherever: the sum is the same
+    terminal.wait(f"{truth(more):,} tokens")
+    terminal.type(":edit! ", str(tmp_path / "two/a.md"), "Enter")
+    screen = terminal.wait(f"{truth(text, 'cl100k_base'):,} tokens")
+    assert "Press ENTER" not in screen
+
+
+def fits(terminal: Terminal) -> bool:
+    """Whether the status line shows 60 tokens or fewer."""
+    shown = re.search(r"(\d+) tokens", terminal.wait(" tokens").splitlines()[-2])
+    return shown is not None and int(shown[1]) <= 60
 
 
 def test_without_a_terminal_it_prints_each_status_line(
