@@ -54,7 +54,7 @@ def _parts(usage: ContextUsage) -> list[tuple[str, str, str]]:
     parts = msgspec.structs.asdict(usage.breakdown) if usage.breakdown is not None else {}
     return [
         *((name, f"{tokens:,}", "") for name, tokens in parts.items()),
-        *(("largest", f"{part.tokens:,}", part.label) for part in usage.largest),
+        *(("largest", f"{part.tokens:,}", " ".join(part.label.split())) for part in usage.largest),
     ]
 
 

@@ -146,6 +146,20 @@ async def test_fixes_are_offered_wherever_on_its_line_the_cursor_is(workspace: W
         assert not await workspace.actions([found | {"range": {"start": above, "end": above}}])
 
 
+async def test_a_sections_fixes_end_with_it(workspace: Workspace) -> None:
+    """Its end is the start of the next heading's line, which is no part of it."""
+    text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 4 + "## Next\r\n"
+    workspace.client.open(text, workspace.uri)
+    found = next(d for d in await workspace.diagnostics(1) if d["data"]["section"])
+    heading = {"line": 8, "character": 3}
+    assert found["range"]["end"] == {"line": 8, "character": 0}
+    offered = await workspace.actions([found | {"range": {"start": heading, "end": heading}}])
+    assert not any("A > Notes" in title for title in offered)
+    last = {"line": 7, "character": 0}
+    offered = await workspace.actions([found | {"range": {"start": last, "end": last}}])
+    assert any("A > Notes" in title for title in offered)
+
+
 async def test_a_section_over_its_own_budget(workspace: Workspace) -> None:
     text = "# A\r\n\r\n## Notes\r\n\r\n" + LINES[1] * 2
     workspace.client.open(text, workspace.uri)
@@ -222,7 +236,7 @@ async def test_the_status_shows_no_budget_of_a_file_that_wants_none(workspace: W
     workspace.client.change(edit((0, 0), end, ""), uri=workspace.uri)
     update = await workspace.client.take("status/update")
     assert (update["document"]["budget"], update["severity"]) == (20, "error")
-    workspace.client.ignore("status/update")
+    workspace.client.ignore("status/update", "textDocument/publishDiagnostics")
 
 
 async def test_hover_shows_the_budget_too(workspace: Workspace) -> None:

@@ -376,3 +376,20 @@ async def test_an_open_document_stands_for_the_workspace_that_counts_it(bare: Cl
         with pytest.raises(RpcError) as caught:
             await bare.request("context/usage", {"workspace": workspace})
         assert caught.value.data == {"kind": "badParams", "retryable": False}
+
+
+async def test_usage_in_words_is_a_line_a_part(talker: Client) -> None:
+    """The same numbers; a label with a line break stays on its line."""
+    section = {"name": "two\nlines", "text": "some words of a section"}
+    begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
+    await talker.request("context/set", begun)
+    await talker.request("context/append", {"session": "s", "turns": [USER]})
+    assert (await talker.request("context/usage", {"session": "nobody"}))["text"] == ""
+    usage = await talker.request("context/usage", {"session": "s"})
+    lines = usage["text"].splitlines()
+    assert lines[0].startswith(f"~{usage['tokens']:,} of {usage['usable']:,} usable tokens")
+    assert "session s (protocol), 1 turns" in lines
+    parts = {line.split()[0]: line.split()[1] for line in lines[lines.index("") + 1 :][:5]}
+    assert parts == {name: f"{number:,}" for name, number in usage["breakdown"].items()}
+    assert any("two\nlines" in part["label"] for part in usage["largest"])
+    assert len(lines) == 5 + 5 + len(usage["largest"])

@@ -79,6 +79,7 @@ export class Server implements Disposable {
   /** Count for a model from now on, in a workspace that is named or the only one. */
   async useModel(model: string, { workspace }: { workspace?: string }): Promise<void> {
     await this.request("context/set", { workspace, model });
+    this.models.delete(workspace ?? ""); // the last choice is sent last
     this.models.set(workspace ?? "", model);
   }
 
@@ -140,8 +141,10 @@ export class Server implements Disposable {
     this.client = client;
     await client.start();
     for (const [workspace, model] of this.models) {
-      const forgotten = (): void => void this.models.delete(workspace); // its document was closed
-      await client.sendRequest("context/set", { ...(workspace && { workspace }), model }).catch(forgotten);
+      const refused = (): void => {
+        if (client.isRunning()) this.models.delete(workspace); // its document was closed
+      };
+      client.sendRequest("context/set", { ...(workspace && { workspace }), model }).catch(refused);
     }
     const version = client.initializeResult?.serverInfo?.version ?? "";
     this.healthChanged.fire({ state: "running", detail: `${version} (${found.origin})`.trim() });

@@ -1,10 +1,11 @@
 import { languages, window, workspace } from "vscode";
 import { DOCUMENTS, type Server } from "./server";
 
-/** What a question is about: the active document stands for its workspace; else the first folder. */
+/** What a question is about: the active document's folder, or itself outside of all; else the first folder. */
 export function workspaceParam(server: Server): { workspace?: string } {
   const document = window.activeTextEditor?.document;
-  if (document && languages.match(DOCUMENTS, document)) return { workspace: server.uri(document.uri) };
-  const folder = workspace.workspaceFolders?.[0];
+  const own = document && workspace.getWorkspaceFolder(document.uri);
+  if (document && !own && languages.match(DOCUMENTS, document)) return { workspace: server.uri(document.uri) };
+  const folder = own ?? workspace.workspaceFolders?.[0];
   return folder ? { workspace: folder.uri.toString() } : {};
 }

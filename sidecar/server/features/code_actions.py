@@ -63,7 +63,9 @@ def _wanted(only: Sequence[types.CodeActionKind | str] | None) -> bool:
 
 def _touches(document: TextDocument, finding: Finding, span: types.Range) -> bool:
     """By lines: an editor shows a diagnostic's sign at its line, wherever in it the cursor is."""
-    first, last = (document.position_at(at).line for at in (finding.start, finding.end))
+    # The end is behind its last character, which may be a line's end.
+    ends = (finding.start, max(finding.start, finding.end - 1))
+    first, last = (document.position_at(at).line for at in ends)
     return first <= span.end.line and span.start.line <= last
 
 

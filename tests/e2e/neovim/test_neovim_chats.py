@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -122,6 +124,39 @@ def test_a_chat_is_of_the_current_folder(open_editor: Callable[..., Editor]) -> 
 
     wait_for(turns, "both turns in the second project")
     assert not editor.lua(shown, "one/a.md")
+
+
+def test_a_chat_alone_is_followed_and_its_buffer_left_alone(
+    open_editor: Callable[..., Editor],
+) -> None:
+    """No file was shown yet: a server is started for the folder, and for no buffer."""
+    editor = open_editor(CODECOMPANION)
+    editor.command(f"cd {editor.workspace}")
+    editor.command("enew | set buftype=nofile | file [CodeCompanion]")
+    editor.lua("fire('ChatSubmitted')")
+    wait_for(editor.server_pids, "a server")
+    wait_for(
+        lambda: editor.lua("local c = require('token_sidecar.server').clients()[1]\n"
+                           "return c ~= nil and c.initialized"),
+        "its answer",
+    )  # fmt: skip
+    wait_turns(editor, "codecompanion:7", 1)
+    attached = "return vim.tbl_count(require('token_sidecar.server').clients()[1].attached_buffers)"
+    assert editor.lua(attached) == 0
+    assert editor.status() == {}
+
+
+def test_a_server_that_dies_while_it_is_told_is_told_again(codecompanion: Editor) -> None:
+    (first,) = codecompanion.server_pids()
+    os.kill(first, signal.SIGSTOP)
+    codecompanion.lua("fire('ChatSubmitted')")
+    os.kill(first, signal.SIGKILL)
+    codecompanion.wait_message("started again (1 of 3)")
+    wait_for(lambda: codecompanion.server_pids() not in ([], [first]), "another process")
+    codecompanion.wait_tokens(4)
+    codecompanion.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' })")
+    codecompanion.lua("fire('ChatDone')")
+    wait_turns(codecompanion, "codecompanion:7", 2)
 
 
 def test_codecompanion_forgets_what_was_removed(codecompanion: Editor) -> None:

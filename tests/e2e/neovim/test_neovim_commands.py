@@ -169,7 +169,10 @@ def test_fit_says_what_it_cannot_do(ready: Editor) -> None:
     assert ready.text() == HELLO
 
 
-def test_fit_without_an_exceeded_budget_asks_for_a_size(ready: Editor) -> None:
+@pytest.mark.parametrize("buffer", ["file", "scratch"])
+def test_fit_without_an_exceeded_budget_asks_for_a_size(ready: Editor, buffer: str) -> None:
+    if buffer == "scratch":
+        ready.command("enew | set buftype=nofile | call setline(1, 'Hello, world!')")
     ready.lua(
         "vim.ui.input = function(options, entered) _G.prompt = options.prompt; entered('2') end"
     )

@@ -84,6 +84,9 @@ def test_each_folder_has_a_conversation_and_a_file_outside_one_too(
     for name in ("one", "two", "outside"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.md").write_bytes(TEXT.encode())
+    # Twice the text: its number tells that it is this one that is shown.
+    (tmp_path / "outside/a.md").write_bytes(2 * TEXT.encode())
+    twice = [Reference(name).count_whole(2 * TEXT) for name in ("o200k_base", "cl100k_base")]
     workspace = tmp_path / "two.code-workspace"
     workspace.write_text(json.dumps({"folders": [{"path": "one"}, {"path": "two"}]}))
     code_server.configure({})
@@ -100,7 +103,7 @@ def test_each_folder_has_a_conversation_and_a_file_outside_one_too(
     def tree() -> str:
         return str(window.page(f"return await {view}.innerText()"))
 
-    wait_for(lambda: "No conversation" in tree() or "second" not in tree(), "an empty view")
+    wait_for(lambda: "No conversation of this workspace is known" in tree(), "an empty view")
     assert "ctx" not in (window.status() or "")
     window.show("two/a.md")
     wait_for(lambda: "ctx" in (window.status() or ""), "the second folder's context")
@@ -109,9 +112,9 @@ def test_each_folder_has_a_conversation_and_a_file_outside_one_too(
     window.show("one/a.md")
     wait_for(lambda: "gpt-5" not in tree(), "the view to follow the editor")
     window.show("outside/a.md")
-    window.wait_status(O200K)
+    window.wait_status(f"{twice[0]} tokens")
     window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
-    window.wait_status(CL100K)
+    window.wait_status(f"{twice[1]} tokens")
     for name in ("one", "two"):
         window.show(f"{name}/a.md")
         window.wait_status(O200K)

@@ -100,8 +100,10 @@ local function fit_to(opts, max, mode)
 end
 
 local function ask_size(opts)
+  local buf = vim.api.nvim_get_current_buf()
   vim.ui.input({ prompt = 'No budget is exceeded. Fit to how many tokens? ' }, function(size)
-    if size and size:match('^%d+$') then fit_to(opts, tonumber(size), 'middle') end
+    local same = vim.api.nvim_get_current_buf() == buf
+    if same and size and size:match('^%d+$') then fit_to(opts, tonumber(size), 'middle') end
   end)
 end
 
@@ -114,11 +116,14 @@ local function fit(opts)
     return notify('fit takes a number of tokens, then start, middle or end', vim.log.levels.WARN)
   end
   if size then return fit_to(opts, tonumber(size), mode) end
+  local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
+  if #server.clients(buf) == 0 then return ask_size(opts) end
   local function is_fit(action) return vim.startswith(action.title, 'Fit to budget') end
   local whole = { start = { line = 0, character = 0 }, ['end'] = { line = last, character = 0 } }
   local asked = { textDocument = vim.lsp.util.make_text_document_params(), range = whole }
   asked.context = { diagnostics = {}, only = { 'quickfix' } }
-  server.request(vim.api.nvim_get_current_buf(), 'textDocument/codeAction', asked, function(found)
+  server.request(buf, 'textDocument/codeAction', asked, function(found)
+    if vim.api.nvim_get_current_buf() ~= buf or vim.b.changedtick ~= tick then return end
     if #vim.tbl_filter(is_fit, found) == 0 then return ask_size(opts) end
     local range = { start = { 1, 0 }, ['end'] = { last, #vim.fn.getline(last) } }
     vim.lsp.buf.code_action({ apply = true, range = range, filter = is_fit })

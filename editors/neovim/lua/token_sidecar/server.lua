@@ -19,10 +19,12 @@ function M.clients(buf)
   )
 end
 
+local function current_root() return vim.fs.root(vim.fn.getcwd(), vim.lsp.config[NAME].root_markers or {}) end
+
 --- The client of a buffer; a chat or a scratch buffer is of the current folder's project, or else of
 --- whatever project is open.
 local function client_of(buf)
-  local root = vim.fs.root(vim.fn.getcwd(), vim.lsp.config[NAME].root_markers or {})
+  local root = current_root()
   local here = vim.tbl_filter(function(client) return client.root_dir == root end, M.clients())
   return buf and M.clients(buf)[1] or here[1] or M.clients()[1]
 end
@@ -118,8 +120,8 @@ function M.attach(buf)
     enabled_once = true
     vim.lsp.enable(NAME)
   end
-  local enabled = vim.lsp.is_enabled and vim.lsp.is_enabled(NAME) or vim.lsp._enabled_configs[NAME]
-  if enabled and #M.clients(buf) == 0 then
+  local is_enabled = vim.lsp.is_enabled or function(name) return vim.lsp._enabled_configs[name] end
+  if is_enabled(NAME) and #M.clients(buf) == 0 then
     local filetypes = vim.lsp.config[NAME].filetypes
     if not filetypes or vim.list_contains(filetypes, vim.bo[buf].filetype) then M.start(buf, true) end
   end
@@ -147,7 +149,7 @@ function M.start(buf, attach)
     end
   end
   if not attach then
-    when_installed(function() start(vim.fs.root(vim.fn.getcwd(), config.root_markers or {})) end)
+    when_installed(function() start(current_root()) end)
   elseif type(config.root_dir) == 'function' then
     config.root_dir(buf, start)
   else
@@ -165,7 +167,7 @@ local function recover(root, buffers)
   local nth, again = #crashes[root], 'the server ended; started again (%d of %d)'
   local final = nth > MAX_RESTARTS and 'the server keeps ending. :TokenSidecar restart'
   notify(final or again:format(nth, MAX_RESTARTS), vim.log.levels.WARN)
-  if not final then start_all(buffers) end
+  if final then waiting = {} else start_all(buffers) end
 end
 
 function M.on_exit(code, signal, client_id)
@@ -189,10 +191,12 @@ end
 function M.with_client(buf, run)
   local client = client_of(buf)
   if client and client.initialized then return run(client) end
+  if not (client or buf) and given_up(current_root()) then return end -- nobody asked for it
   table.insert(waiting, { buf = buf, run = run })
   if not client then
     told_missing = false
-    M.start(buf or 0, buf and vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= '')
+    local is_file = buf and vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= ''
+    M.start(buf or 0, is_file or false)
   end
 end
 

@@ -3,7 +3,7 @@ local M = {}
 
 ---@type table<string, {turns: string[], set: string, client: integer}> what a server has, by session
 local sent = {}
-local busy = {} ---@type table<string, {chat?: table, done: fun()[]}> what waits while a session is sent
+local busy = {} ---@type table<string, {client: integer, chat?: table, done: fun()[]}> what waits while a session is sent
 
 --- The requests that bring the server from what it has to this.
 local function steps(session, chat, client)
@@ -49,11 +49,11 @@ end
 function M.update(session, chat, done)
   with_client(session, function(client)
     local wait = busy[session]
-    if wait then -- the newest state will do; whoever waits for it is told
+    if wait and wait.client == client.id then -- the newest state will do; whoever waits for it is told
       wait.chat = chat
       return table.insert(wait.done, done or function() end)
     end
-    wait = { done = {} }
+    wait = { client = client.id, done = {} }
     busy[session] = wait
     run(client, steps(session, chat, client), function(ok)
       busy[session], sent[session] = nil, ok and sent[session] or nil
