@@ -22,6 +22,8 @@ from tests.e2e.editors_setup import ROOT, VSCode
 HERE = Path(__file__).resolve().parent
 EXTENSION = ROOT / "editors/vscode"
 PATIENCE_S = 60.0
+OPENINGS = 3
+"""Now and then VS Code opens a workspace file with no folders in it."""
 STATUS_ITEM = "token-sidecar.token-sidecar.status"
 
 SETTINGS = {
@@ -203,9 +205,14 @@ class Window:
 
     def open(self, kind: str = "folder") -> None:
         """Show the folder or workspace file, and wait until its extension host answers."""
-        self.socket.unlink(missing_ok=True)
-        self.browser.run("await page.goto(args[0])", self.server.url(kind, self.root))
-        wait_for(self._answers, "the extension host to answer")
+        folders = "return (vscode.workspace.workspaceFolders ?? []).length"
+        for _ in range(OPENINGS):
+            self.socket.unlink(missing_ok=True)
+            self.browser.run("await page.goto(args[0])", self.server.url(kind, self.root))
+            wait_for(self._answers, "the extension host to answer")
+            if self.host(folders):
+                return
+        raise AssertionError("VS Code opened the workspace without its folders")
 
     def host(self, code: str, *args: Any) -> Any:
         """Run a function body in the extension host with `vscode`, `until` and `args`."""

@@ -77,47 +77,36 @@ def test_two_folders(code_server: CodeServer, browser: Browser, tmp_path: Path) 
     assert window.server_pid() == pid
 
 
-def test_each_folder_has_a_conversation_and_a_file_outside_one_too(
-    code_server: CodeServer, browser: Browser, tmp_path: Path
+def test_a_file_outside_the_folder_has_a_conversation_of_its_own(
+    open_window: OpenWindow, tmp_path: Path
 ) -> None:
     """The view and the commands are about the active document's workspace, wherever it lies."""
-    for name in ("one", "two", "outside"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.md").write_bytes(TEXT.encode())
+    outside = tmp_path / "outside.md"
     # Twice the text: its number tells that it is this one that is shown.
-    (tmp_path / "outside/a.md").write_bytes(2 * TEXT.encode())
+    outside.write_bytes(2 * TEXT.encode())
     twice = [Reference(name).count_whole(2 * TEXT) for name in ("o200k_base", "cl100k_base")]
-    workspace = tmp_path / "two.code-workspace"
-    workspace.write_text(json.dumps({"folders": [{"path": "one"}, {"path": "two"}]}))
-    code_server.configure({})
-    window = Window(code_server, browser, workspace)
-    window.open("workspace")
-    window.show("one/a.md")
+    window = open_window({"a.md": TEXT})
+    window.show("a.md")
     window.wait_status(O200K)
-    turns = [{"role": "user", "content": "Only the second folder has a conversation."}]
-    two = str(tmp_path / "two")
-    window.ask("context/append", workspace=two, session="second", turns=turns)
+    turns = [{"role": "user", "content": "Only the folder has a conversation."}]
+    window.ask("context/append", workspace=str(window.root), session="first", turns=turns)
     window.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
     view = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Context$/i})})"
 
     def tree() -> str:
         return str(window.page(f"return await {view}.innerText()"))
 
-    wait_for(lambda: "No conversation of this workspace is known" in tree(), "an empty view")
-    assert "ctx" not in (window.status() or "")
-    window.show("two/a.md")
-    wait_for(lambda: "ctx" in (window.status() or ""), "the second folder's context")
-    wait_for(lambda: "gpt-5" in tree(), "the second folder's conversation")
-    wait_for(lambda: "TWO" in tree().upper(), "the folder's name")
-    window.show("one/a.md")
-    wait_for(lambda: "gpt-5" not in tree(), "the view to follow the editor")
-    window.show("outside/a.md")
+    wait_for(lambda: "gpt-5" in tree(), "the folder's conversation")
+    wait_for(lambda: "ctx" in (window.status() or ""), "its place in the status")
+    window.show(str(outside))
     window.wait_status(f"{twice[0]} tokens")
+    wait_for(lambda: "No conversation of this workspace" in tree(), "the view to follow the editor")
+    assert "ctx" not in (window.status() or "")
     window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
     window.wait_status(f"{twice[1]} tokens")
-    for name in ("one", "two"):
-        window.show(f"{name}/a.md")
-        window.wait_status(O200K)
+    window.show("a.md")
+    window.wait_status(O200K)
+    wait_for(lambda: "gpt-5" in tree(), "the folder's conversation again")
 
 
 def test_hide_and_choose_what_is_shown(open_window: OpenWindow) -> None:
