@@ -1,13 +1,20 @@
-"""`python -m benchmarks [PART …]`: every figure beside its peer, in one run; all parts by default.
+"""`python -m benchmarks [PART …] [--html FILE]`: every figure beside its peer, in one run.
 
-Parts: startup, editing, opening, folder, estimates, families, conversations, occupancy,
-check, ledger.
+All parts by default; `--html` draws what is measured over size, log-log, on one page.
+
+Parts: startup, editing, opening, folder, estimates, conversations, occupancy, check, ledger,
+transcripts, following, memory. Beside these `fit-estimates`, which writes the table of estimates anew.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from importlib import import_module
+from pathlib import Path
+
+from benchmarks.page import write
 
 PARTS = (
     "startup",
@@ -15,14 +22,35 @@ PARTS = (
     "opening",
     "folder",
     "estimates",
-    "families",
     "conversations",
     "occupancy",
     "check",
     "ledger",
+    "transcripts",
+    "following",
+    "memory",
 )
 
-if unknown := set(sys.argv[1:]) - set(PARTS):
-    sys.exit(f"no such part: {', '.join(sorted(unknown))}\n{__doc__}")
-for name in sys.argv[1:] or PARTS:
-    import_module(f"benchmarks.{name}").run()
+
+def main(arguments: list[str]) -> None:
+    """Run parts; with `--html` their figures are drawn on one page too."""
+    file: Path | None = None
+    if "--html" in arguments[:-1]:
+        at = arguments.index("--html")
+        file = Path(arguments[at + 1])
+        arguments = arguments[:at] + arguments[at + 2 :]
+    if unknown := set(arguments) - {*PARTS, "fit-estimates"}:
+        sys.exit(f"no such part: {', '.join(sorted(unknown))}\n{__doc__}")
+    printed: dict[str, str] = {}
+    for name in arguments or PARTS:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said) if file else contextlib.nullcontext():
+            import_module(f"benchmarks.{name.replace('-', '_')}").run()
+        printed[name] = said.getvalue()
+        print(printed[name], end="", flush=True)
+    if file:
+        write(file, printed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -16,7 +16,7 @@ URI = "file:///bench/doc.py"
 class StdioClient:
     """Starts a server; `request` sends one request and reads until its answer."""
 
-    def __init__(self, command: list[str], stderr: int | None = None) -> None:
+    def __init__(self, command: list[str], stderr: int | IO[bytes] | None = None) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr)
         self._in = cast("IO[bytes]", self.process.stdin)

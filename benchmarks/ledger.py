@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sidecar.cost.events import Buckets, Event
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.migrations import BUCKETS
 from sidecar.cost.prices import Prices
@@ -61,7 +61,7 @@ COLUMNS = (
 )
 
 
-def events(count: int, seed: int = 6) -> Iterator[Event]:
+def events(count: int, seed: int = 6) -> Iterator[LedgerEvent]:
     """A year of work: each day some sessions, with one model each, summaries by a smaller one."""
     rng = random.Random(seed)
     for index in range(count):
@@ -70,17 +70,17 @@ def events(count: int, seed: int = 6) -> Iterator[Event]:
         yield _event(rng, at, day, rng.randrange(SESSIONS_A_DAY))
 
 
-def events_now(count: int, seed: int) -> Iterator[Event]:
+def events_now(count: int, seed: int) -> Iterator[LedgerEvent]:
     """One session at work after that year: a call a second."""
     rng = random.Random(seed)
     for index in range(count):
         yield _event(rng, START + timedelta(days=DAYS, hours=9, seconds=index), DAYS, seed)
 
 
-def _event(rng: random.Random, at: datetime, day: int, session: int) -> Event:
+def _event(rng: random.Random, at: datetime, day: int, session: int) -> LedgerEvent:
     main = rng.random() < 0.8
     provider, model = MODELS[(day + session) % len(MODELS)] if main else MODELS[3]
-    return Event(
+    return LedgerEvent(
         at=at,
         provider=provider,
         model=model,
@@ -98,7 +98,7 @@ def _event(rng: random.Random, at: datetime, day: int, session: int) -> Event:
     )
 
 
-def bare_row(event: Event) -> tuple[object, ...]:
+def bare_row(event: LedgerEvent) -> tuple[object, ...]:
     """The same values as the ledger's row, without looking anything up."""
     buckets = event.buckets
     return (
@@ -133,7 +133,7 @@ def fill(folder: Path, count: int) -> None:
     bare.close()
 
 
-def write_events(path: Path, batch: list[Event], start: Barrier) -> None:
+def write_events(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
     """One writer of the ledger."""
     ledger = Ledger(path)
     ledger.record(batch[0])
@@ -143,7 +143,7 @@ def write_events(path: Path, batch: list[Event], start: Barrier) -> None:
     ledger.close()
 
 
-def write_bare(path: Path, batch: list[Event], start: Barrier) -> None:
+def write_bare(path: Path, batch: list[LedgerEvent], start: Barrier) -> None:
     """One writer of bare rows; building the row is part of it, as it is in the ledger."""
     connection = bare_connection(path)
     connection.execute(BARE_INSERT, bare_row(batch[0]))

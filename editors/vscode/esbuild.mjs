@@ -1,17 +1,18 @@
-// Bundles the extension into one file, and puts a copy of the server beside it.
-import { cp, rm } from "node:fs/promises";
+// Bundles the extension into one file, and puts beside it the server as a wheel with its hashed requirements.
+import { execFileSync } from "node:child_process";
+import { cp, mkdir, rm } from "node:fs/promises";
+import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const root = new URL("../../", import.meta.url);
 const server = new URL("server/", import.meta.url);
+const python = process.env.PYTHON ?? (process.platform === "win32" ? "python" : "python3");
 
 await rm(server, { recursive: true, force: true });
-for (const part of ["sidecar", "pyproject.toml", "README.md"]) {
-  await cp(new URL(part, root), new URL(part, server), {
-    recursive: true,
-    filter: (source) => !source.endsWith("__pycache__"),
-  });
-}
+await mkdir(server);
+await cp(new URL("requirements.txt", import.meta.url), new URL("requirements.txt", server));
+const wheel = ["-I", "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir"];
+execFileSync(python, [...wheel, fileURLToPath(server), fileURLToPath(root)], { stdio: "inherit" });
 
 await build({
   entryPoints: ["src/extension.ts"],
@@ -23,5 +24,6 @@ await build({
   external: ["vscode"],
   minify: true,
   sourcemap: false,
+  loader: { ".css": "text" },
   logLevel: "warning",
 });

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sidecar.budget.first_tokens import first_tokens
-from sidecar.counting.count import Measure
-from sidecar.counting.incremental import count_pieces, cuts_of
-from sidecar.counting.tokenizers import Approximate
+from sidecar.counting.incremental import count_pieces
+from sidecar.counting.tokenizer import SAMPLED
 from sidecar.text.pieces import Piece, pieces_of, split, word_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sidecar.counting.count import Tokenizer
+    from sidecar.counting.count import Measure
+    from sidecar.counting.tokenizer import Tokenizer
 
 _FINER = 512
 """Characters of the pieces that are taken apart into tokens: few, for it is slow."""
-
-
-class Counter(Protocol):
-    """What `evaluate` needs to know of one text, by model."""
-
-    def measure(self, model: str, start: int, end: int) -> Measure:
-        """The tokens of a part, counted as a text of its own. Offsets are characters."""
-
-    def seam(self, model: str, start: int, end: int, allowance: int) -> int:
-        """The offset of the first token past `allowance` in a part, rounded to a character."""
 
 
 class TextCounter:
@@ -51,14 +41,15 @@ class TextCounter:
         self._whole = whole or {}
 
     def measure(self, model: str, start: int, end: int) -> Measure:
-        """The tokens of a part; an empty one is 0, exact."""
+        """The tokens of a part, counted as a text of its own; an empty one is 0, exact.
+
+        Offsets are characters.
+        """
         if start == 0 and end == len(self._text) and model in self._whole:
             return self._whole[model]
         tokenizer = self._tokenizer_for(model)
-        if start == end:
-            return Measure(0, "exact", tokenizer.name)
         tokens = total(self._units(tokenizer, start, end), tokenizer)
-        return Measure(tokens, tokenizer.method, tokenizer.name, tokenizer.error_percent)
+        return tokenizer.measure(tokens, self._text[start : min(end, start + SAMPLED)])
 
     def seam(self, model: str, start: int, end: int, allowance: int) -> int:
         """The offset of the first token past `allowance` in a part, rounded to a character."""
@@ -67,7 +58,7 @@ class TextCounter:
 
     def _units(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
         """The part cut where the tokenizer allows it; made once, for pieces remember counts."""
-        cuts = cuts_of(tokenizer)
+        cuts = tokenizer.cuts
         key = (start, end, cuts == "none")
         if key not in self._pieces:
             part = self._text[start:end]
@@ -78,9 +69,7 @@ class TextCounter:
 
 def total(pieces: Sequence[Piece], tokenizer: Tokenizer) -> int:
     """Tokens of all pieces; what scales another tokenizer's counts is scaled once, at the end."""
-    if isinstance(tokenizer, Approximate):
-        return tokenizer.scale(count_pieces(pieces, tokenizer.basis))
-    return count_pieces(pieces, tokenizer)
+    return tokenizer.scale(count_pieces(pieces, tokenizer.basis))
 
 
 def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
@@ -89,10 +78,7 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
     Costs what the counts of the pieces cost that are not counted yet, and then one piece's tokens.
     A token that begins inside a character counts with that character.
     """
-    if isinstance(tokenizer, Approximate):
-        return seam(pieces, _unscaled(allowance, tokenizer), tokenizer.basis)
-    at = 0
-    left = max(0, allowance)
+    at, left, tokenizer = 0, tokenizer.unscaled(allowance), tokenizer.basis
     for piece in pieces:
         tokens = count_pieces((piece,), tokenizer)
         if tokens > left:
@@ -105,18 +91,10 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
 def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
     """The same inside one piece that has more tokens than allowed: its lines first."""
     at, left = 0, allowance
-    for part in split(text, _FINER) if cuts_of(tokenizer) == "lines" else (text,):
+    for part in split(text, _FINER) if tokenizer.cuts == "lines" else (text,):
         tokens = tokenizer.count(part)
         if tokens > left:
             return at + first_tokens(part, left, tokenizer)
         left -= tokens
         at += len(part)
     return at
-
-
-def _unscaled(allowance: int, tokenizer: Approximate) -> int:
-    """The most tokens of the basis that are, scaled, no more than `allowance`."""
-    tokens = int((max(0, allowance) + 0.5) / tokenizer.factor) + 1
-    while tokens and tokenizer.scale(tokens) > allowance:
-        tokens -= 1
-    return tokens

@@ -1,4 +1,4 @@
-"""What is said of a budget that is near or exceeded."""
+"""Findings: a budget that is near or exceeded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from sidecar.budget.rules import DEFAULT_WARN_AT
 from sidecar.config.settings import Truncation
-from sidecar.counting.count import Method
+from sidecar.counting.count import Method, number_text, tokens_text
+from sidecar.text.printable import counted, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.budget.rules import Rule
     from sidecar.counting.count import Measure
 
-Severity = Literal["information", "warning", "error"]
+FindingSeverity = Literal["information", "warning", "error"]
 Code = Literal["budget-near", "budget-exceeded"]
 ScopeKind = Literal["file", "section", "region"]
 
@@ -29,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     is for. `allowance` is what the scope may hold: the budget, less the other files of a sum.
     """
 
-    severity: Severity
+    severity: FindingSeverity
     code: Code
     budget: int
     tokens: int
@@ -56,7 +61,83 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What the rule wants kept where the text is cut to fit."""
 
 
-def severity_of(tokens: int, budget: int, warn_at: float) -> Severity | None:
+class Together(msgspec.Struct, frozen=True):
+    """For a rule over several files: the other files' tokens, and how many files there are."""
+
+    tokens: int
+    files: int
+
+
+class BudgetScope(msgspec.Struct, frozen=True):
+    """What one budget is for."""
+
+    kind: ScopeKind
+    start: int
+    end: int
+    heading_end: int
+    """The end of its first line's text: what to point at while the budget is only near."""
+    section: str | None = None
+    rule_section: str | None = None
+
+
+_ALONE = Together(0, 1)
+
+
+def finding_of(
+    name: str,
+    rule: Rule | None,
+    limit: int,
+    own: Measure,
+    scope: BudgetScope,
+    seam: Callable[[int], int],
+    model: str,
+    others: Together | None = None,
+) -> Finding | None:
+    """What a rule (None: a region's mark) says of a scope; None where that is nothing.
+
+    Args:
+        name: the path that the message shows.
+        rule: the budget's.
+        limit: the budget in tokens.
+        own: the scope's tokens by `model`.
+        scope: what the budget is for.
+        seam: the offset of the first token past so many in the scope; asked where it is over.
+        model: whose tokens these are.
+        others: the other files of a rule over several.
+    """
+    other = others or _ALONE
+    tokens = own.tokens + other.tokens
+    warn_at = rule.budget.warn_at if rule else DEFAULT_WARN_AT
+    severity = severity_of(tokens, limit, warn_at)
+    if severity is None or tokens == 0:
+        return None
+    measure = msgspec.structs.replace(own, tokens=tokens)
+    near = severity == "information"
+    allowance = max(0, limit - other.tokens)
+    return Finding(
+        severity=severity,
+        code="budget-near" if near else "budget-exceeded",
+        budget=limit,
+        tokens=measure.tokens,
+        over=max(0, measure.tokens - limit),
+        section=scope.section,
+        method=measure.method,
+        model=model,
+        message=sentence(name, scope, other.files, measure, limit, model),
+        rule=rule.key if rule else "region",
+        rule_section=scope.rule_section,
+        kind=scope.kind,
+        start=scope.start if near else seam(allowance),
+        end=scope.heading_end if near else scope.end,
+        scope_start=scope.start,
+        scope_end=scope.end,
+        allowance=allowance,
+        files=other.files,
+        truncation=(rule and rule.budget.truncation) or "start",
+    )
+
+
+def severity_of(tokens: int, budget: int, warn_at: float) -> FindingSeverity | None:
     """Information from `warn_at`, Warning when over, Error from twice; None below all that."""
     if tokens >= 2 * budget:
         return "error"
@@ -67,23 +148,24 @@ def severity_of(tokens: int, budget: int, warn_at: float) -> Severity | None:
 
 
 def sentence(
-    name: str, section: str | None, files: int, measure: Measure, budget: int, model: str
+    name: str, scope: BudgetScope, files: int, measure: Measure, budget: int, model: str
 ) -> str:
     """`AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (gpt-5, exact)`."""
-    mark = "~" if measure.method in ("calibrated", "estimate") else ""
     over = measure.tokens - budget
     if files > 1:
-        others = f"{files - 1} other file{'s' if files > 2 else ''}"
+        others = counted(files - 1, "other file")
         subject, owner = f"{name} and {others} together are", "their"
-    elif section is not None:
-        subject, owner = f"{section} in {name} is", "its"
+    elif scope.kind == "region" and (scope.section or "").startswith("lines "):
+        subject, owner = f"{scope.section} in {name} are", "their"
+    elif scope.section is not None:
+        subject, owner = f"{scope.section} in {name} is", "its"
     else:
         subject, owner = f"{name} is", "its"
     percent = 100 * measure.tokens // budget
-    distance = f"{mark}{over:,} over" if over > 0 else f"{percent}% of"
-    tokens = f"{mark}{measure.tokens:,} token{'' if measure.tokens == 1 else 's'}"
+    distance = f"{number_text(over, measure.method)} over" if over > 0 else f"{percent}% of"
+    tokens = tokens_text(measure.tokens, measure.method)
     how = f"({model}, {_method_text(measure)})"
-    return f"{subject} {tokens}, {distance} {owner} budget of {budget:,} {how}"
+    return printable(f"{subject} {tokens}, {distance} {owner} budget of {budget:,} {how}")
 
 
 def _method_text(measure: Measure) -> str:

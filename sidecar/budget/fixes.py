@@ -21,17 +21,17 @@ from sidecar.budget.scopes import (
 from sidecar.config.toml_spans import toml_spans
 from sidecar.counting.characters import whole_characters
 from sidecar.counting.fit import Mode, fit
-from sidecar.text.outline import Lines
+from sidecar.text.outline_lines import Lines
 from sidecar.text.outline_markdown import sections
 from sidecar.text.outline_marks import FIRST_LINES, IGNORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.budget.counter import Counter
+    from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
-    from sidecar.config.toml_spans import Path as KeyPath
-    from sidecar.counting.count import Tokenizer
+    from sidecar.config.toml_spans import KeyPath
+    from sidecar.counting.tokenizer import Tokenizer
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]
 
@@ -45,7 +45,7 @@ _DIGITS = re.compile(r"(token-budget:[ \t]*)(\d[\d_,]*)")
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do: edits of the document, or of the configuration (`in_configuration`).
+    """One thing to do: edits of the document, or of the configuration.
 
     `new_file` is the text of a file to make, whose name the title shows.
     """
@@ -54,7 +54,6 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     edits: tuple[TextEdit, ...]
     preferred: bool = False
-    in_configuration: bool = False
     new_file: str | None = None
 
 
@@ -73,7 +72,7 @@ def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix
 
 
 def _of(finding: Finding) -> str:
-    """Tells the fixes of a section or region from those of the whole file."""
+    """Names the section or region, in the title of its fixes."""
     if finding.section is None:
         return ""
     return f" of {finding.section}" if finding.kind == "region" else f' of "{finding.section}"'
@@ -94,7 +93,7 @@ def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> T
     return None
 
 
-def move_fix(text: str, finding: Finding, counter: Counter, new_name: str) -> Fix | None:
+def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -> Fix | None:
     """What is past the budget goes to a new file: whole lines, where lines are short enough."""
     parts = parts_of(text, finding)
     if finding.over == 0:
@@ -117,7 +116,7 @@ def move_fix(text: str, finding: Finding, counter: Counter, new_name: str) -> Fi
     )
 
 
-def drop_fix(text: str, finding: Finding, counter: Counter) -> Fix | None:
+def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
     """Without the section; for a whole file, without the lightest one that is enough."""
     if finding.kind == "section":
         tokens, start, end = finding.tokens, finding.scope_start, finding.scope_end
@@ -135,7 +134,7 @@ def drop_fix(text: str, finding: Finding, counter: Counter) -> Fix | None:
 
 
 def _lightest_enough(
-    text: str, finding: Finding, counter: Counter
+    text: str, finding: Finding, counter: TextCounter
 ) -> tuple[int, int, int, str] | None:
     if finding.kind != "file" or finding.over == 0:
         return None
@@ -172,7 +171,6 @@ def raise_fix(
         kind="raise",
         title=f"Raise the budget{_of(finding)} to {number:,} in {file_name}",
         edits=(TextEdit(span.start, span.end, str(number)),),
-        in_configuration=True,
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.budget.presets import PRESETS
 from sidecar.config.settings import Budget
+from sidecar.text.globs import PathGlobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pathspec import GitIgnoreSpec
 
     from sidecar.config.settings import Settings
 
@@ -41,7 +41,7 @@ class Rules:
     def __init__(self, settings: Settings) -> None:
         self._written = _rules("budget", settings.budgets)
         self._presets = _rules("preset", PRESETS if settings.presets else ())
-        self._specs: dict[str, GitIgnoreSpec] = {}
+        self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:
         """The rules of a file, in the order they were written; `path` is relative, with `/`.
@@ -55,12 +55,19 @@ class Rules:
 
     def means(self, rule: Rule, path: str) -> bool:
         """Whether a rule's globs mean a file."""
-        spec = self._specs.get(rule.key)
-        if spec is None:
-            from pathspec import GitIgnoreSpec
+        globs = self._globs.get(rule.key)
+        if globs is None:
+            globs = self._globs[rule.key] = PathGlobs(rule.budget.files)
+        return globs.has_file(path)
 
-            spec = self._specs[rule.key] = GitIgnoreSpec.from_lines(rule.budget.files)
-        return spec.match_file(path)
+    def reach(self, folder: str) -> bool:
+        """Whether a rule is for what is below a folder in particular, as `prompts/**/*.md` is for
+        what is below `prompts`, or may be below `prompts/old`."""
+        if any(self.means(rule, f"{folder}/file") for rule in self.all):
+            return True
+        own = f"{folder}/"
+        tops = [_top(glob) for rule in self.all for glob in rule.budget.files]
+        return any(top and (top.startswith(own) or own.startswith(top)) for top in tops)
 
     @property
     def all(self) -> list[Rule]:
@@ -74,6 +81,13 @@ class Rules:
 
     def __bool__(self) -> bool:
         return bool(self._written or self._presets)
+
+
+def _top(glob: str) -> str:
+    """The folders that a glob names without wildcards: `prompts/` of `/prompts/*/x.md`; or ""."""
+    folders = glob.removeprefix("/").split("/")[:-1]
+    plain = takewhile(lambda name: not set(name) & set("*?[\\!"), folders)
+    return "".join(f"{name}/" for name in plain)
 
 
 def _rules(name: str, budgets: Sequence[Budget]) -> list[Rule]:

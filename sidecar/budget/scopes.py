@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|$)")
 _UNDERLINE = re.compile(r"^ {0,3}(?:=+|-+)[ \t]*(?:\r\n|\r|\n|\Z)", re.MULTILINE)
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _LAST_LINE_END = re.compile(r"(?:\r\n|\r|\n)\Z")
-_BLANK_TAIL = re.compile(r"(?:\r\n|\r|\n)[ \t\r\n]*\Z")
-_END_MARK = re.compile(r"[^\r\n]*token-budget:[ \t]*end(?![\w-])[^\r\n]*[\r\n]*\Z")
+_END_MARK = re.compile(r"token-budget:[ \t]*end(?![\w-])")
 _TAIL_SEARCHED = 10_000
 
 
@@ -58,8 +58,8 @@ def minimal_edit(start: int, old: str, new: str) -> TextEdit:
     before = _common(old, new)
     if old[before - 1 : before + 1] == "\r\n" or new[before - 1 : before + 1] == "\r\n":
         before -= 1
-    room = min(len(old), len(new)) - before
-    after = min(_common(old[::-1], new[::-1]), room)
+    left = min(len(old), len(new)) - before
+    after = min(_common(old[::-1], new[::-1]), left)
     if after and old[len(old) - after - 1 : len(old) - after + 1] == "\r\n":
         after -= 1
     return TextEdit(start + before, start + len(old) - after, new[before : len(new) - after])
@@ -67,7 +67,7 @@ def minimal_edit(start: int, old: str, new: str) -> TextEdit:
 
 def line_end_of(text: str) -> str:
     """The line end that a text uses first; `\\n` where it has one line."""
-    found = re.search(r"\r\n|\r|\n", text)
+    found = _LINE_END.search(text)
     return found.group() if found else "\n"
 
 
@@ -89,10 +89,15 @@ def _head(scope: str, finding: Finding) -> str:
 
 def _tail(rest: str, finding: Finding) -> str:
     last = rest[-_TAIL_SEARCHED:]
-    pattern = {"file": _LAST_LINE_END, "section": _BLANK_TAIL, "region": _END_MARK}[finding.kind]
-    found = pattern.search(last)
-    if found is None and finding.kind == "region":
-        found = _LAST_LINE_END.search(last)
+    if finding.kind == "section":
+        blank = _LINE_END.search(last, len(last.rstrip(" \t\r\n")))
+        return last[blank.start() :] if blank else ""
+    if finding.kind == "region":
+        lines = last.rstrip("\r\n")
+        begin = max(lines.rfind("\n"), lines.rfind("\r")) + 1
+        if _END_MARK.search(lines, begin):
+            return last[begin:]
+    found = _LAST_LINE_END.search(last)
     return found.group() if found else ""
 
 

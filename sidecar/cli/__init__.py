@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
 from sidecar import __version__
+from sidecar.cli.output import prepare
+from sidecar.text.printable import printable
 
 # Help for the overview stands here, so that `--help` imports no verb.
 VERBS: dict[str, str] = {
     "check": "Hold files to their token budgets, for people and for CI.",
+    "config": "Write, show and check the configuration.",
     "cost": "What calls have cost, by model, day, session, workspace or agent.",
     "count": "Count the tokens of files, folders or standard input.",
     "doctor": "Show engines, configuration and what is missing.",
     "fit": "Shorten a text to a number of tokens.",
     "schema": "Print the JSON Schema of the custom messages.",
     "serve": "Run the language server on standard input and output.",
-    "usage": "How full the context of a workspace's kept session is.",
+    "statusline": "One line for Claude Code's status line, tmux or a prompt.",
+    "usage": "How full the context of a workspace's session is.",
 }
+
+_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""From click 8.2 on: a group without a command. Its message is the help, which has many lines."""
 
 
 class LazyGroup(click.Group):
@@ -27,6 +35,20 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The verbs, sorted."""
         return sorted(VERBS)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run, whatever the console can show."""
+        prepare()
+        return super().main(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; what it refuses may quote names that a shell found in a repository."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as refused:
+            if not isinstance(refused, _HELP):
+                refused.message = printable(refused.message)  # type: ignore[misc]
+            raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import `sidecar.cli.<verb>` and take its command of the same name."""

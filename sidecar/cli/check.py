@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from sidecar.cli.output import warn
 
-    from sidecar.cli.checking.folders import Folders
-    from sidecar.cli.checking.report import Report, Target
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sidecar.cli.checking.report import Report
+    from sidecar.cli.gauging import GaugeOf
     from sidecar.config.options import Problem
-    from sidecar.workspace.files import Skipped
+    from sidecar.config.settings import Settings
 
 STDIN = "-"
 EXCEEDED = 1
 WRONG = 2
+GIT_FAILED = "git does not say which files it tracks: all that .gitignore names are left out"
 
 
 @click.command()
@@ -38,6 +42,18 @@ WRONG = 2
 @click.option(
     "--stdin-name", metavar="PATH", default="-", help="Where standard input (`-`) belongs."
 )
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Read the budgets from FILE, and none of the project's own configuration.",
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The project's root, whatever lies in the folders below it.",
+)
 @click.option("--no-cache", is_flag=True, help="Remember nothing between runs.")
 def check(
     paths: tuple[str, ...],
@@ -46,20 +62,28 @@ def check(
     base: str | None,
     model: str | None,
     stdin_name: str,
+    config: Path | None,
+    root: Path | None,
     no_cache: bool,
 ) -> None:
     """Check files, and folders as .gitignore leaves them, against their token budgets.
 
-    Exits 1 when a budget is exceeded, 2 when the configuration has mistakes.
+    What git tracks is checked even where .gitignore names it. A path inside the current project
+    is checked by that project's configuration, any other by its own; with --config all by FILE,
+    whose globs are relative to --root (by default the current folder).
+
+    Exits 1 when a budget is exceeded, or when a file that has one cannot be counted; 2 for wrong
+    use or mistakes in the configuration.
     """
     import gc
 
     from sidecar.cli.checking import formats
 
     gc.disable()  # nothing here is cyclic, and looking for it is a good part of a short run
-    report, problems = run(paths, model, base, stdin_name, remembering=not no_cache)
+    where = Where(config, root or (Path() if config else None))
+    report, problems = run(paths, model, base, stdin_name, where=where, remembering=not no_cache)
     for problem in problems:
-        click.echo(f"token-sidecar: {problem}", err=True)
+        warn(str(problem))
     write = {
         "text": formats.as_text,
         "json": formats.as_json,
@@ -68,11 +92,19 @@ def check(
     }["json" if as_json else form]
     if written := write(report):
         click.echo(written)
-    for skipped in report.skipped:
-        click.echo(f"token-sidecar: {skipped.path}: {skipped.reason}, skipped", err=True)
-    wrong = any(problem.severity == "error" for problem in problems)
-    wrong = wrong or any(skipped.failed for skipped in report.skipped)
-    sys.exit(WRONG if wrong else EXCEEDED if report.exceeded else 0)
+    for note in (*map(formats.passed_over, report.skipped), *report.notes):
+        warn(note)
+    mistaken = any(problem.severity == "error" for problem in problems)
+    if mistaken:
+        warn("the configuration has mistakes (above); a budget that they leave out is not checked")
+    sys.exit(WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0)
+
+
+class Where(NamedTuple):
+    """What the user said of the project: its configuration and its root; None: they are found."""
+
+    config: Path | None = None
+    root: Path | None = None
 
 
 def run(
@@ -81,123 +113,107 @@ def run(
     base: str | None = None,
     stdin_name: str = STDIN,
     *,
+    where: Where = Where(),  # noqa: B008 - it is frozen
     remembering: bool = True,
 ) -> tuple[Report, list[Problem]]:
     """The report on all paths, each by the configuration of its own root, and the mistakes in it.
 
-    Raises click.UsageError when `base` is no revision.
+    Raises click.UsageError when `base` is no revision, or a path is outside of the root.
     """
+    from sidecar.config.load import load
+    from sidecar.workspace.targets import by_root
+
+    fixed = None if where.root is None else Path(os.path.abspath(where.root))
+    try:
+        roots = by_root([path for path in paths if path != STDIN], fixed)
+        at_stdin = by_root([stdin_name] if STDIN in paths else [], fixed)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    loads = {root: load(root, project_file=where.config) for root in {**roots, **at_stdin}}
+    parts = [
+        _counting(loads[root].settings, model, partial(_root_report, root, own, base, remembering))
+        for root, own in roots.items()
+    ]
+    parts += [
+        _counting(loads[root].settings, model, partial(_stdin_report, root, stdin_name))
+        for root in at_stdin
+    ]
+    return _together(parts, base), [one for made in loads.values() for one in made.problems]
+
+
+def _together(parts: Sequence[Report], base: str | None) -> Report:
     from sidecar.cli.checking.report import Report
 
-    by_root = _by_root([path for path in paths if path != STDIN])
-    parts = [_root_report(root, own, model, base, remembering) for root, own in by_root.items()]
-    if STDIN in paths:
-        parts.append(_stdin_report(stdin_name, model))
-    report = Report(
-        files=tuple(file for part, _ in parts for file in part.files),
+    return Report(
+        files=tuple(file for part in parts for file in part.files),
         growth=None
         if base is None
-        else tuple(growth for part, _ in parts for growth in part.growth or ()),
-        skipped=tuple(skipped for part, _ in parts for skipped in part.skipped),
+        else tuple(growth for part in parts for growth in part.growth or ()),
+        skipped=tuple(skipped for part in parts for skipped in part.skipped),
+        budgets=sum(part.budgets for part in parts),
+        budgeted=any(part.budgeted for part in parts),
+        failed=any(part.failed for part in parts),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
-    return report, [problem for _, problems in parts for problem in problems]
+
+
+def _counting(
+    settings: Settings, model: str | None, work: Callable[[Settings, str, GaugeOf | None], Report]
+) -> Report:
+    """What work reports for the default model; with what asks the endpoint, where that counts."""
+    name = model or settings.model
+    if settings.tokenize.use_endpoint and settings.endpoints:
+        from sidecar.cli.gauging import asking, asks
+
+        if asks(settings, {name, *(rule.model or name for rule in settings.budgets)}):
+            return asking(settings, lambda _, gauge: work(settings, name, gauge))
+    return work(settings, name, None)
 
 
 def _root_report(
-    root: Path, paths: list[str], model: str | None, base: str | None, remembering: bool
-) -> tuple[Report, list[Problem]]:
+    root: Path,
+    paths: list[str],
+    base: str | None,
+    remembering: bool,
+    settings: Settings,
+    model: str,
+    gauge: GaugeOf | None,
+) -> Report:
     from sidecar.cli.checking.cache import Memory, recall, remember
-    from sidecar.cli.checking.folders import Folders
-    from sidecar.cli.checking.report import Report, Target
     from sidecar.cli.checking.run import Checker
-    from sidecar.config.load import load
-    from sidecar.workspace.files import Skipped
+    from sidecar.workspace.targets import Targets
 
-    loaded = load(root)
+    remembering = remembering and gauge is None  # the endpoint may have another model by now
     memory = recall(root) if remembering else Memory()
-    folders = Folders(memory.listings)
-    checker = Checker(loaded.settings, model or loaded.settings.model, memory)
-    named = list(_targets(root, paths, folders))
-    targets = [target for target in named if isinstance(target, Target)]
-    passed_over = [skipped for skipped in named if isinstance(skipped, Skipped)]
+    checker = Checker(settings, model, memory, gauge)
+    finder = Targets(root)
+    targets = list(finder.of(paths))
     whole = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
-    others = () if whole else _targets(root, [str(root)], folders)
-    checked = checker.run(targets, (other for other in others if isinstance(other, Target)))
+    checked = checker.run(targets, () if whole else finder.of([str(root)]))
     growth = None
     if base is not None:
         from sidecar.cli.checking.growth import growth as grown
 
         reports = {made.target.relative: made.report for made in checked if made.report}
         growth = tuple(grown(checker, root, base, reports))
-    if remembering and (checker.changed or folders.changed):
+    if remembering and checker.changed:
         checker.finish(targets)
         remember(root, memory)
-    report = Report(
-        files=tuple(made.report for made in checked if made.report),
-        growth=growth,
-        skipped=(*passed_over, *(made.skipped for made in checked if made.skipped)),
-    )
-    return report, list(loaded.problems)
+    return checker.report(checked, growth, (GIT_FAILED,) if finder.git_failed else ())
 
 
-def _stdin_report(name: str, model: str | None) -> tuple[Report, list[Problem]]:
+def _stdin_report(
+    root: Path, name: str, settings: Settings, model: str, gauge: GaugeOf | None
+) -> Report:
     """What comes on standard input, by the rules for the path that it is said to have."""
     from sidecar.cli.checking.cache import Memory
     from sidecar.cli.checking.reading import binary, text_of
-    from sidecar.cli.checking.report import Report, Target
-    from sidecar.cli.checking.run import Checker
-    from sidecar.config.load import find_root, load
+    from sidecar.cli.checking.run import Checker, unread
+    from sidecar.workspace.targets import Target
 
-    path = Path(os.path.abspath(name))
-    root = find_root(path.parent)
-    loaded = load(root)
-    checker = Checker(loaded.settings, model or loaded.settings.model, Memory())
-    target = Target(name, path.relative_to(root).as_posix())
+    checker = Checker(settings, model, Memory(), gauge)
+    target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
     text = text_of(sys.stdin.buffer.read())
     if text is None:
-        return Report(files=(), skipped=(binary(target),)), list(loaded.problems)
-    made = checker.text(target, text)
-    return Report(files=(made.report,) if made.report else ()), list(loaded.problems)
-
-
-def _by_root(paths: Sequence[str]) -> dict[Path, list[str]]:
-    """The paths by the root whose configuration holds for them."""
-    from sidecar.config.load import find_root
-
-    roots: dict[Path, list[str]] = {}
-    for path in paths:
-        roots.setdefault(find_root(Path(os.path.abspath(path))), []).append(path)
-    return roots
-
-
-def _targets(root: Path, paths: Sequence[str], folders: Folders) -> Iterator[Target | Skipped]:
-    """Every file of the paths once, also named from the root, with `/` whatever the system."""
-    from sidecar.cli.checking.report import Target
-
-    top = f"{str(root).replace(os.sep, '/').rstrip('/')}/"
-    seen: set[str] = set()
-    for path in paths:
-        start = os.path.normpath(path)
-        absolute = os.path.abspath(start).replace(os.sep, "/")
-        strip = 0 if start == os.curdir else len(os.path.join(start, ""))
-        below = f"{absolute.rstrip('/')}/".removeprefix(top)
-        for file in _files(start, folders):
-            if not isinstance(file, str):
-                yield file
-                continue
-            inside = file[strip:].replace(os.sep, "/")
-            relative = below + inside if inside else absolute.removeprefix(top)
-            if relative not in seen:
-                seen.add(relative)
-                yield Target(file, relative)
-
-
-def _files(path: str, folders: Folders) -> Iterator[str | Skipped]:
-    """A folder's files, or the file that is named itself."""
-    from sidecar.workspace.files import File, find
-
-    if os.path.isdir(path):
-        yield from folders.below(path)
-        return
-    for found in find([path]):
-        yield found.path if isinstance(found, File) else found
+        return checker.report([unread(target._replace(fault=binary(target)))])
+    return checker.report([checker.text(target, text)])

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sidecar.cli.output import encodable, say, say_json
+from sidecar.text.printable import counted, printable
+from sidecar.text.tables import EIGHTHS, bar
+from sidecar.workspace.wording import NO_COST
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -20,9 +25,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
+NONE_MATCH = "No calls match; `token-sidecar cost` without options reports all that are recorded."
 _WIDE = 100
 """Columns of a terminal from which everything has room."""
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEADS = {
     "calls": "calls",
     "prompt_tokens": "prompt",
@@ -56,7 +61,7 @@ def scope_options(command: Command) -> Command:
 @click.option(
     "--by",
     metavar="KEYS",
-    help="What rows are told apart by: model, category, session, day, agent, workspace; "
+    help="What rows are grouped by: model, category, session, day, agent, workspace; "
     "several with commas. Default: model,category.",
 )
 @scope_options
@@ -77,16 +82,20 @@ def cost(
         return
     with _book() as book:
         params = _params(scope, by)
+        _ingest(book, scope["workspace"])
         if html is not None:
-            _write_page(book, params, scope["agent"], html)
+            _write_page(book, params, scope, html)
             return
-        found = book.detail(params, agent=scope["agent"])
+        folders = _folders(scope["workspace"])
+        found = book.detail(params, agent=scope["agent"], folders=folders)
     if as_json:
         _print_json(found)
+    elif not found.rows:
+        say(NONE_MATCH if any(scope.values()) else NO_COST)
     elif sys.stdout.isatty():
         _print_table(found, params)
     else:
-        click.echo(found.text or "No calls are recorded.")
+        say(*found.text.split("\n"))
 
 
 @cost.command()
@@ -97,9 +106,68 @@ def export(form: str, **scope: Any) -> None:
     from sidecar.cost.export import read_events, write_calls
 
     with _book() as book:
-        wanted = book.scope(_params(scope), scope["agent"])
+        _ingest(book, scope["workspace"])
+        wanted = book.scope(_params(scope), scope["agent"], _folders(scope["workspace"]))
         events = read_events(book.ledger, wanted)
         write_calls(events, book.prices, sys.stdout, "jsonl" if form == "jsonl" else "csv")
+
+
+@cost.command()
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="The workspace's root folder; the current one by default.",
+)
+@click.option("--since", metavar="WHEN", help="From this on; 30 days ago by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def files(workspace: Path, since: str | None, as_json: bool) -> None:
+    """Print what prompt files have cost: AGENTS.md, CLAUDE.md with its imports, rules, memory.
+
+    They ride along with every request of the agents that read them. Exits 0.
+    """
+    from sidecar.cli.sessions import SessionsView
+
+    root = workspace.resolve()
+    with _book() as book:
+        _ingest(book, root)
+    with _errors(), SessionsView(root) as view:
+        rows = view.files(since)
+    if as_json:
+        say_json({"files": rows})
+    elif not rows:
+        say("No prompt file is known here.")
+    else:
+        say(*(f"{_place(row.uri, root)}: {row.text}" for row in rows))
+
+
+def _place(uri: str, root: Path) -> str:
+    """A file as a person names it: below the root, or by its whole path."""
+    from sidecar.workspace.roots import path_of
+
+    path = path_of(uri)
+    if path is None:
+        return uri
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def _folders(workspace: Path | None) -> tuple[str, ...]:
+    """What agents may call the workspace: links resolved, other working trees."""
+    from sidecar.agents.roots import Roots
+
+    return () if workspace is None else Roots.of([workspace]).paths
+
+
+def _ingest(book: CostBook, workspace: Path | None) -> None:
+    """Bring the agents' calls into the ledger; only what is new is read."""
+    from sidecar.workspace.agents import Sources
+    from sidecar.workspace.history import ingest_all
+
+    settings = _settings().agents
+    sources = Sources.of(settings, *([] if workspace is None else [str(workspace.resolve())]))
+    if sources is not None:
+        ingest_all(book, sources, mine=workspace is not None)
 
 
 @cost.command("update-prices")
@@ -112,18 +180,16 @@ def update_prices(url: str | None, as_json: bool) -> None:
     anew each time, so that a corrected price corrects them.
     """
     from sidecar.config.paths import state_dir
-    from sidecar.cost.price_list import STORED_LIST
     from sidecar.cost.update import update_prices as fetch
+    from sidecar.models.price_list import STORED_LIST
 
     target = state_dir() / STORED_LIST
     with _errors():
         models = fetch(target, url)
     if as_json:
-        import json
-
-        click.echo(json.dumps({"models": models, "file": str(target)}))
+        say_json({"models": models, "file": str(target)})
     else:
-        click.echo(f"{models:,} models priced; the list is in {target}")
+        say(f"{models:,} models priced; the list is in {target}")
 
 
 @contextmanager
@@ -138,8 +204,6 @@ def _book() -> Iterator[CostBook]:
             yield book
         finally:
             book.close()
-        if book.prices.problem is not None:
-            click.echo(f"warning: {book.prices.problem}", err=True)
 
 
 @contextmanager
@@ -150,7 +214,7 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, LedgerError, UpdateError) as error:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         sys.exit(2)
 
 
@@ -160,7 +224,7 @@ def _settings() -> Settings:
 
     loaded = load(None)
     for problem in loaded.problems:
-        click.echo(f"{problem.severity}: {problem}", err=True)
+        say(f"{problem.severity}: {problem}", err=True)
     if any(problem.severity == "error" for problem in loaded.problems):
         sys.exit(2)
     return loaded.settings
@@ -181,34 +245,38 @@ def _params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
     )
 
 
-def _write_page(book: CostBook, params: CostDetailParams, agent: str | None, target: Path) -> None:
+def _write_page(
+    book: CostBook, params: CostDetailParams, scope: dict[str, Any], target: Path
+) -> None:
     from sidecar.cost.page import page
 
-    html = page(book.ledger, book.prices, book.scope(params, agent))
+    wanted = book.scope(params, scope["agent"], _folders(scope["workspace"]))
+    html = page(book.ledger, book.prices, wanted)
     try:
         target.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{target} cannot be written: {error.strerror}") from error
-    click.echo(f"wrote {target}", err=True)
+    say(f"wrote {target}", err=True)
 
 
 def _print_json(found: CostReport) -> None:
-    import msgspec
 
-    click.echo(msgspec.json.encode({"rows": found.rows, "totals": found.totals}).decode())
+    say_json({"rows": found.rows, "totals": found.totals})
 
 
 def _print_table(found: CostReport, params: CostDetailParams) -> None:
     from rich.console import Console
 
-    if not found.rows:
-        click.echo("No calls are recorded.")
-        return
     console = Console(highlight=False, markup=False)
     console.print(_table(found, params, console.width))
     console.print(_total(found), style="bold")
     if any(row.reported_cost_usd for row in found.rows):
         console.print("* in part or whole as the vendor reported it", style="dim")
+    for row in found.rows:
+        if row.listed_cost_usd is not None:
+            console.print(_compared(row, params), style="dim")
+    if found.basis:
+        console.print(found.basis, style="dim")
     if found.totals.unpriced_tokens:
         console.print(
             f"{found.totals.unpriced_tokens:,} tokens have no known price: a [[price]] in the "
@@ -230,10 +298,10 @@ def _table(found: CostReport, params: CostDetailParams, width: int) -> Table:
     table.add_column("", no_wrap=True)
     dearest = max(row.cost_usd or 0.0 for row in found.rows)
     for row in found.rows:
-        names = [Text(getattr(row, key) or "(none)") for key in params.by]
+        names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
         share = (row.cost_usd or 0.0) / dearest if dearest else 0.0
-        bar = spark(share, 24 if width >= _WIDE else 8)
-        table.add_row(*names, *_numbers(row, fields), Text(bar, style="cyan"))
+        drawn = spark(share, 24 if width >= _WIDE else 8)
+        table.add_row(*names, *_numbers(row, fields), Text(drawn, style="cyan"))
     return table
 
 
@@ -247,16 +315,22 @@ def _numbers(row: CostRow, fields: list[str]) -> list[str]:
     return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
 
 
+def _compared(row: CostRow, params: CostDetailParams) -> str:
+    """What was reported beside our own figure, with the difference."""
+    label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
+    ours, theirs = row.listed_cost_usd or 0.0, row.reported_cost_usd
+    return f"{label}: reported ${theirs:,.6f}, by list ${ours:,.6f}, {theirs - ours:+,.6f}"
+
+
 def _total(found: CostReport) -> str:
     totals = found.totals
     prompt = totals.input_tokens + totals.cache_read_tokens + totals.cache_write_tokens
     return (
-        f"total: {totals.calls:,} calls, {prompt:,} / {totals.output_tokens:,} tokens, "
+        f"total: {counted(totals.calls, 'call')}, {prompt:,} / {totals.output_tokens:,} tokens, "
         f"${totals.cost_usd:,.6f}"
     )
 
 
 def spark(share: float, width: int) -> str:
-    """A bar for a share of 0 to 1, in eighths of a character."""
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    """A bar for a share of 0 to 1, in eighths of a character where the console has them."""
+    return bar(share, width) if encodable(EIGHTHS) else "#" * round(share * width)

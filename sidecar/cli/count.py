@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.counting.incremental import count_text
+from sidecar.cli.gauging import gauged, window_of
+from sidecar.cli.output import say, say_json, warn, with_progress
+from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import STDIN, File, Skipped, find, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings
-    from sidecar.counting.count import Tokenizer
+    from sidecar.counting.count import Measure, Method
+    from sidecar.counting.engines import Purpose
+    from sidecar.workspace.gauges import Gauges
 
 BULK_BYTES = 16_000_000
 """From here on an engine pays that takes 0.4 s to load and then counts several times faster."""
-LONG_WORK = 8_000_000
-"""Bytes from which on a terminal is shown how far the work has come."""
-
 BATCH, BATCH_BYTES = 64, 1_000_000
 
 
-class Counted(NamedTuple):
+class CountedFile(NamedTuple):
     """One file's number; `damaged` when some of its bytes were not UTF-8."""
 
     path: str
-    tokens: int
+    measure: Measure
     characters: int
     damaged: bool
+    note: str | None = None
+    """Why an endpoint gave no count."""
 
 
 @click.command()
@@ -51,15 +56,21 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
     name = model or settings.model
     found = list(find(paths))
     files = [one for one in found if isinstance(one, File)]
-    tokenizer = _tokenizer(settings, name, sum(file.size for file in files))
-    results = list(_with_progress(_count_all(files, tokenizer), files))
-    counted = [one for one in results if isinstance(one, Counted)]
+
+    def work(gauges: Gauges, gauge: GaugeOf) -> tuple[Gauges, list[CountedFile | Skipped]]:
+        counting = _count_all(files, partial(_counted, name, gauge))
+        return gauges, list(with_progress(counting, len(files), size))
+
+    size = sum(file.size for file in files)
+    purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
+    gauges, results = gauged(settings, [name], work, purpose)
+    counted = [one for one in results if isinstance(one, CountedFile)]
     skipped = [one for one in (*found, *results) if isinstance(one, Skipped)]
     _tell(counted, skipped)
     if as_json:
-        _print_json(counted, skipped, tokenizer, name, settings)
+        _print_json(counted, skipped, name, settings, gauges)
     else:
-        _print_text(counted, tokenizer)
+        _print_text(counted)
     sys.exit(2 if wrong or any(one.failed for one in skipped) else 0)
 
 
@@ -69,29 +80,23 @@ def _settings(path: str) -> tuple[Settings, bool]:
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
     for problem in loaded.problems:
-        click.echo(f"token-sidecar: {problem}", err=True)
+        warn(str(problem))
     return loaded.settings, any(problem.severity == "error" for problem in loaded.problems)
 
 
-def _tokenizer(settings: Settings, model: str, size: int) -> Tokenizer:
-    from sidecar.counting.engines import engine, names
-    from sidecar.counting.tokenizers import Tokenizers
+def _counted(model: str, gauge: GaugeOf, file: File) -> CountedFile | Skipped:
+    found = read(file)
+    if isinstance(found, Skipped):
+        return found
+    made = gauge(Snapshot(text=found.text), model)
+    return CountedFile(
+        file.path, made.measure(found.text), len(found.text), found.damaged, made.note
+    )
 
-    tokenizer = Tokenizers(settings.tokenizers, settings.tokenize.estimator).for_model(model)
-    if size >= BULK_BYTES and tokenizer.name in names():
-        return engine(tokenizer.name, "bulk")
-    tokenizer.count("a")  # a vocabulary from a file says only now how it really counts
-    return tokenizer
 
-
-def _count_all(files: Sequence[File], tokenizer: Tokenizer) -> Iterator[Counted | Skipped]:
-    def one(file: File) -> Counted | Skipped:
-        text = read(file)
-        if isinstance(text, Skipped):
-            return text
-        tokens = count_text(text.text, tokenizer)
-        return Counted(file.path, tokens, len(text.text), text.damaged)
-
+def _count_all(
+    files: Sequence[File], one: Callable[[File], CountedFile | Skipped]
+) -> Iterator[CountedFile | Skipped]:
     if sum(file.size for file in files) < BULK_BYTES:
         yield from map(one, files)
         return
@@ -113,109 +118,76 @@ def _batches(files: Sequence[File]) -> Iterator[list[File]]:
     yield batch
 
 
-def _with_progress(
-    results: Iterator[Counted | Skipped], files: Sequence[File]
-) -> Iterable[Counted | Skipped]:
-    if not sys.stderr.isatty() or sum(file.size for file in files) < LONG_WORK:
-        return results
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(results, "Counting", len(files), console=console, transient=True)
-
-
-def _tell(counted: Sequence[Counted], skipped: Sequence[Skipped]) -> None:
+def _tell(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) -> None:
     for other in skipped:
-        click.echo(f"token-sidecar: {_shown(other.path)}: {other.reason}, skipped", err=True)
+        warn(f"{other.path}: {other.reason}, skipped")
     for one in counted:
         if one.damaged:
             message = "not all of it is UTF-8, the rest is counted as U+FFFD"
-            click.echo(f"token-sidecar: {_shown(one.path)}: {message}", err=True)
+            warn(f"{one.path}: {message}")
 
 
-def _print_text(counted: Sequence[Counted], tokenizer: Tokenizer) -> None:
+def _print_text(counted: Sequence[CountedFile]) -> None:
     """As wc does: a right-aligned number and the path, and a total if there are several."""
-    lines = [(one.tokens, _shown(one.path)) for one in counted]
+    lines = [(one.measure, one.path) for one in counted]
     if len(lines) > 1:
-        lines.append((sum(one.tokens for one in counted), "total"))
-    sign = "" if tokenizer.method in ("exact", "endpoint") else "~"
-    numbers = [f"{sign if tokens else ''}{tokens}" for tokens, _ in lines]
+        lines.append((_total(counted), "total"))
+    numbers = [
+        f"{'~' if made.method in ('calibrated', 'estimate') else ''}{made.tokens}"
+        for made, _ in lines
+    ]
     width = max(map(len, numbers), default=0)
     for number, (_, path) in zip(numbers, lines, strict=True):
-        click.echo(f"{number:>{width}} {path}")
+        say(f"{number:>{width}} {path}")
+
+
+def _total(counted: Sequence[CountedFile]) -> Measure:
+    """All tokens, by the method of the weakest count."""
+    from sidecar.counting.count import METHODS, Measure
+
+    methods = [one.measure.method for one in counted]
+    method: Method = max(methods, key=METHODS.index, default="exact")
+    return Measure(sum(one.measure.tokens for one in counted), method, "")
 
 
 def _print_json(
-    counted: Sequence[Counted],
+    counted: Sequence[CountedFile],
     skipped: Sequence[Skipped],
-    tokenizer: Tokenizer,
     model: str,
     settings: Settings,
+    gauges: Gauges,
 ) -> None:
-    import msgspec
-
-    total = sum(one.tokens for one in counted)
+    total = _total(counted)
     result: dict[str, Any] = {
-        "files": _public(counted, tokenizer, model, settings),
-        "total": {
-            "tokens": total,
-            "files": len(counted),
-            "method": tokenizer.method if total else "exact",
-        },
-        "skipped": [{"path": _shown(one.path), "reason": one.reason} for one in skipped],
+        "files": _public(counted, model, settings, gauges),
+        "total": {"tokens": total.tokens, "files": len(counted), "method": total.method},
+        "skipped": [{"path": _printable(one.path), "reason": one.reason} for one in skipped],
     }
-    click.echo(msgspec.json.encode(result).decode())
+    say_json(result)
 
 
 def _public(
-    counted: Sequence[Counted], tokenizer: Tokenizer, model: str, settings: Settings
+    counted: Sequence[CountedFile], model: str, settings: Settings, gauges: Gauges
 ) -> list[dict[str, Any]]:
     """Each file's path and Count, with the model's window and price (which take 0.7 s to load)."""
     import msgspec
 
-    from sidecar.context.window import Window, resolve_limit
-    from sidecar.counting import catalogue
-    from sidecar.counting.count import Count
+    from sidecar.workspace.windows import Windows
 
-    known = catalogue.window_of(model)
-    limit = resolve_limit(catalogue=known, setting=settings.context.limit)
-    window = Window(limit, settings.context.reserve)
-    price = _price_of(model, settings)
+    windows = Windows(gauges.state)
+    windows.looking_up(model, settings)()
+    windows.looked_up(model, settings)
+    endpoint = window_of(gauges, model, settings)
 
-    def public(one: Counted) -> Count:
-        return Count(
-            tokens=one.tokens,
-            method=tokenizer.method if one.tokens else "exact",
-            tokenizer=tokenizer.name,
-            model=model,
-            error_percent=tokenizer.error_percent if one.tokens else 0.0,
-            characters=one.characters,
-            limit=limit.tokens,
-            percent=window.percent(one.tokens),
-            input_cost_usd=price(one.tokens),
+    def public(one: CountedFile) -> dict[str, Any]:
+        count = windows.count(
+            one.measure, model, one.characters, settings, endpoint=endpoint, note=one.note
         )
+        return {"path": _printable(one.path), **msgspec.to_builtins(count)}
 
-    return [{"path": _shown(one.path), **msgspec.to_builtins(public(one))} for one in counted]
-
-
-def _price_of(model: str, settings: Settings) -> Callable[[int], float | None]:
-    """What so many uncached input tokens cost in USD; None where nobody says."""
-    from sidecar.config.paths import state_dir
-    from sidecar.cost.book import provider_of
-    from sidecar.cost.events import Buckets
-    from sidecar.cost.price_list import STORED_LIST
-    from sidecar.cost.prices import Prices
-
-    prices, provider = Prices(settings.prices, state_dir() / STORED_LIST), provider_of(model)
-
-    def price(tokens: int) -> float | None:
-        cost = prices.price(Buckets(input=tokens), model, provider)
-        return None if cost is None else float(cost)
-
-    return price
+    return [public(one) for one in counted]
 
 
-def _shown(path: str) -> str:
+def _printable(path: str) -> str:
     """A path that can be printed: names may hold bytes that are no UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+from sidecar.cli.config import value_of
+from sidecar.cli.output import say, say_json
+from sidecar.endpoints.outcome import sentence
+from sidecar.text.printable import counted
+from sidecar.workspace.wording import NO_ENDPOINTS
 
 if TYPE_CHECKING:
     from sidecar.config.loaded import Loaded
@@ -45,13 +49,17 @@ def doctor(workspace: Path, as_json: bool) -> None:
     root = find_root(workspace.resolve())
     loaded = load(root)
     report = _report(root, loaded)
-    click.echo(json.dumps(report, indent=2) if as_json else _text(report))
+    if as_json:
+        say_json(report)
+    else:
+        say(*_text(report))
     sys.exit(2 if any(problem.severity == "error" for problem in loaded.problems) else 0)
 
 
 def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
     from sidecar import __version__
     from sidecar.config.paths import config_file, state_dir
+    from sidecar.endpoints.address import without_secrets
 
     settings = loaded.settings
     return {
@@ -59,20 +67,25 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "engines": [_engine(name, package) for name, package in _ENGINES.items()],
         "vocabularies": _vocabularies(),
+        "estimators": _estimators(),
         "extras": [{"name": name, "version": _version(pkg)} for name, pkg in _EXTRAS.items()],
         "endpoints": {
             "used": settings.tokenize.use_endpoint,
-            "declared": [endpoint.url for endpoint in settings.endpoints],
+            "windowOnly": settings.tokenize.endpoint_window and not settings.tokenize.use_endpoint,
+            "unserved": _unserved(settings),
+            "declared": [without_secrets(endpoint.url) for endpoint in settings.endpoints],
             "capabilities": _capabilities(settings),
         },
-        "agents": [],
+        "agents": _agents(settings),
         "configuration": {
             "userFile": str(config_file()),
+            "userFileExists": config_file().is_file(),
             "root": str(root),
             "stateFolder": str(state_dir()),
             "values": _values(loaded),
             "problems": [str(problem) for problem in loaded.problems]
-            + _tokenizer_problems(settings),
+            + _tokenizer_problems(settings)
+            + _agent_problems(settings),
         },
     }
 
@@ -105,6 +118,13 @@ def _vocabularies() -> list[dict[str, Any]]:
     return found
 
 
+def _estimators() -> list[dict[str, Any]]:
+    """The estimators that `tokenize.estimator` may name, and plug-ins that cannot be used."""
+    from sidecar.counting.estimators import broken, names
+
+    return [{"name": name, "problem": broken().get(name)} for name in sorted({*names(), *broken()})]
+
+
 def _tokenizer_problems(settings: Settings) -> list[str]:
     """Why vocabularies that the user named are not used; each is tried once."""
     from sidecar.counting.tokenizers import Tokenizers
@@ -117,7 +137,7 @@ def _tokenizer_problems(settings: Settings) -> list[str]:
 
 def _capabilities(settings: Settings) -> list[dict[str, Any]]:
     """What each declared endpoint answers; asks nobody while endpoints are off."""
-    if not (settings.tokenize.use_endpoint and settings.endpoints):
+    if not settings.endpoints:
         return []
     import asyncio
 
@@ -126,9 +146,10 @@ def _capabilities(settings: Settings) -> list[dict[str, Any]]:
     from sidecar.endpoints.registry import Endpoints
 
     async def probe() -> list[dict[str, Any]]:
-        endpoints = Endpoints(settings.endpoints, use_endpoint=True)
+        how, model = settings.tokenize, settings.model
+        endpoints = Endpoints(settings.endpoints, how.use_endpoint, window=how.endpoint_window)
         try:
-            rows = await endpoints.probe(model=settings.model)
+            rows = await endpoints.probe(model=model if endpoints.reports_window(model) else None)
         finally:
             await endpoints.aclose()
         return [msgspec.to_builtins(row) for row in rows]
@@ -136,52 +157,96 @@ def _capabilities(settings: Settings) -> list[dict[str, Any]]:
     return asyncio.run(probe())
 
 
+def _unserved(settings: Settings) -> str | None:
+    """The model in use, where endpoints are declared and asked, and none is for it."""
+    from sidecar.models.names import matches
+
+    if not settings.tokenize.use_endpoint or not settings.endpoints:
+        return None
+    served = any(matches(settings.model, one.models) for one in settings.endpoints)
+    return None if served else settings.model
+
+
+def _agents(settings: Settings) -> list[dict[str, Any]]:
+    """The agents whose session files are here; none while they are disabled."""
+    from sidecar.agents.places import Places
+    from sidecar.agents.reader import readers_of
+    from sidecar.agents.survey import survey
+
+    places = Places.of(settings.agents)
+    return [msgspec.to_builtins(one) for one in survey(readers_of(settings.agents), places)]
+
+
+def _agent_problems(settings: Settings) -> list[str]:
+    from sidecar.agents.survey import unknown
+
+    return [f"agents: no reader is called {name}" for name in unknown(settings.agents)]
+
+
 def _values(loaded: Loaded) -> list[dict[str, str]]:
     settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
-        {"key": key, "value": _value(settings, key), "from": str(origin)}
+        {"key": key, "value": value_of(settings, key), "from": str(origin)}
         for key, origin in sorted(loaded.origins.items())
         if origin.source != "default" and f"{key}[0]" not in loaded.origins
     ]
 
 
-def _value(settings: Any, key: str) -> str:
-    """A setting by its key, such as `context.limit` or `budget[0]`, as JSON."""
-    found = settings
-    for part in re.findall(r"[^.\[\]]+", key):
-        if isinstance(found, dict):
-            found = found.get(part)
-        elif isinstance(found, list | tuple) and part.isdigit() and int(part) < len(found):
-            found = found[int(part)]
-    given = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else found
-    return json.dumps(given, default=str)
-
-
-def _text(report: dict[str, Any]) -> str:
+def _text(report: dict[str, Any]) -> list[str]:
     configuration = report["configuration"]
     lines = [f"token-sidecar {report['version']}, Python {report['python']}", "", "Engines"]
     lines += [_row(e["name"], e["version"] or "no wheel here") for e in report["engines"]]
     for entry in report["vocabularies"]:
         lines.append(_row(entry["name"], "ok" if entry["ok"] else entry.get("problem", "WRONG")))
+    lines += ["", "Estimators"]
+    lines += [_row(e["name"], e["problem"] or "ok") for e in report["estimators"]]
     lines += ["", "Extras"]
-    lines += [_row(e["name"], e["version"] or "not installed") for e in report["extras"]]
-    endpoints = report["endpoints"]
-    state = "used" if endpoints["used"] else "off: not one request is sent"
-    lines += ["", f"Endpoints ({state})"]
-    lines += [f"  {url}" for url in endpoints["declared"]] or ["  none declared"]
     lines += [
-        f"    {row['model']}: {row['server'] or 'unknown server'}, text {row['text']}, "
-        f"chat {row['chat']}, window {row['limit'] or 'not known'}"
-        for row in endpoints["capabilities"]
+        _row(e["name"], e["version"] or f"not installed: token-sidecar[{e['name']}]")
+        for e in report["extras"]
     ]
-    lines += ["", "Configuration", _row("user file", configuration["userFile"])]
+    endpoints = report["endpoints"]
+    lines += ["", f"Endpoints ({_how_used(endpoints)})"]
+    wrong = any("endpoint" in problem for problem in configuration["problems"])
+    none = "None that can be used: see the problems below." if wrong else NO_ENDPOINTS
+    lines += [f"  {url}" for url in endpoints["declared"]] or [f"  {none}"]
+    if endpoints["unserved"]:
+        lines.append(f"    {sentence('undeclared', 'none is for ' + endpoints['unserved'])}")
+    for row in endpoints["capabilities"]:
+        lines.append(
+            f"    {row['model']}: {row['server'] or 'unknown server'}, text {row['text']}, "
+            f"chat {row['chat']}, window {row['limit'] or 'not known'}"
+        )
+        lines += [f"      {row['reason']}"] if row["reason"] else []
+    lines += ["", "Agents"]
+    lines += [_row(row["agent"], _found(row)) for row in report["agents"]] or ["  none found"]
+    user_file = configuration["userFile"]
+    if not configuration["userFileExists"]:
+        user_file += " (not there: `token-sidecar config init --user` writes it)"
+    lines += ["", "Configuration", _row("user file", user_file)]
     lines += [_row("root", configuration["root"]), _row("state", configuration["stateFolder"])]
     lines += [
         _row(value["key"], f"{value['value']}  ({value['from']})")
         for value in configuration["values"]
     ]
     lines += [f"  problem: {problem}" for problem in configuration["problems"]]
-    return "\n".join(lines)
+    return lines
+
+
+def _how_used(endpoints: dict[str, Any]) -> str:
+    if endpoints["used"]:
+        return "used"
+    return "asked for windows alone" if endpoints["windowOnly"] else "off: not one request is sent"
+
+
+def _found(row: dict[str, Any]) -> str:
+    """What was found of an agent, and of its newest file."""
+    stores = counted(row["stores"], "file")
+    files = f"{stores}, {row['size'] / 1e6:.1f} MB, newest {row['newestAt'][:10]}"
+    if row["problem"]:
+        return f"{files}: cannot be read ({row['problem']})"
+    skipped = f", {counted(row['skipped'], 'line')} not understood" if row["skipped"] else ""
+    return f"{files} with {counted(row['calls'], 'call')}{skipped}"
 
 
 def _row(name: str, value: str) -> str:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sidecar.cli.output import say_json
+
 if TYPE_CHECKING:
-    from sidecar.counting.count import Tokenizer
+    from sidecar.config.settings import Settings
+    from sidecar.counting.count import Measure
+    from sidecar.counting.fit import Fitted, Mode
 
 
 @click.command()
@@ -36,48 +40,56 @@ def fit(
 
     Exits 0; 2 where FILE cannot be read or is no text.
     """
-    from sidecar.counting import fit as fitting
+    import asyncio
 
-    text = _read(file)
-    name, tokenizer = _tokenizer(file, model)
-    fitted = fitting.fit(text, max_tokens, fitting.mode_of(mode), tokenizer, marker)
+    from sidecar.counting.fit import mode_of
+
+    text, settings = _read(file), _settings(file)
+    name = model or settings.model
+    fitted, how = asyncio.run(_fit(text, max_tokens, mode_of(mode), marker, name, settings))
     if not as_json:
         sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
         return
     import msgspec
 
-    how = {
-        "model": name,
-        "method": tokenizer.method,
-        "tokenizer": tokenizer.name,
-        "errorPercent": tokenizer.error_percent,
-    }
     printable = msgspec.structs.replace(fitted, text=_printable(fitted.text))
-    click.echo(msgspec.json.encode(msgspec.to_builtins(printable) | how).decode())
+    made = {"method": how.method, "tokenizer": how.tokenizer, "errorPercent": how.error_percent}
+    say_json(msgspec.to_builtins(printable) | {"model": name} | made)
+
+
+async def _fit(
+    text: str, max_tokens: int, mode: Mode, marker: str, model: str, settings: Settings
+) -> tuple[Fitted, Measure]:
+    from sidecar.cli.gauging import opened
+
+    async with opened() as counts:
+        return await counts.fit(text, max_tokens, mode, marker, model, settings)
 
 
 def _read(file: Path) -> str:
-    """The text with its line ends as they are; bytes that are no UTF-8 pass through unchanged."""
+    """The text with its line ends as they are; bytes that are no UTF-8 pass through unchanged.
+
+    Of a file in UTF-16 or UTF-32 (by its byte order mark) the text is printed in UTF-8.
+    """
+    from sidecar.workspace.files import encoding_of, read_bytes
+
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        data = sys.stdin.buffer.read() if str(file) == "-" else read_bytes(str(file))
     except OSError as error:
         raise click.UsageError(f"cannot read {file}: {error.strerror}") from error
-    if b"\0" in data[:8192]:
+    encoding = encoding_of(data)
+    if encoding is None:
         raise click.UsageError(f"{file} is a binary file; fit works on text")
-    return data.decode("utf-8", "surrogateescape")
+    unknown = "surrogateescape" if encoding.startswith("utf-8") else "replace"
+    return data.decode(encoding, unknown)
 
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _tokenizer(file: Path, model: str | None) -> tuple[str, Tokenizer]:
+def _settings(file: Path) -> Settings:
     from sidecar.config.load import find_root, load
-    from sidecar.counting.tokenizers import Tokenizers
 
-    settings = load(find_root(Path.cwd() if str(file) == "-" else file.absolute())).settings
-    name = model or settings.model
-    tokenizer = Tokenizers(settings.tokenizers, settings.tokenize.estimator).for_model(name)
-    tokenizer.count("a")  # a vocabulary from a file says only now how it really counts
-    return name, tokenizer
+    return load(find_root(Path.cwd() if str(file) == "-" else file.absolute())).settings

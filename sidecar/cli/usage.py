@@ -1,16 +1,26 @@
-"""`token-sidecar usage`: how full the context of a workspace's kept session is."""
+"""`token-sidecar usage`: how full the context of a workspace's session is, as editors show it."""
 
 from __future__ import annotations
 
-import json
+import threading
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from sidecar.cli.output import say, say_json
+from sidecar.counting.count import number_text, tokens_text
+from sidecar.text.printable import counted
+
 if TYPE_CHECKING:
-    from sidecar.context.results import ContextUsage
-    from sidecar.workspace.state import State
+    from collections.abc import Iterator
+
+    from sidecar.cli.sessions import SessionsView
+    from sidecar.context.results import ContextUsage, SessionRow
+
+POLL_SECONDS = 5.0
+"""What changes without a word of the file system's is seen after so long."""
 
 
 @click.command()
@@ -20,65 +30,96 @@ if TYPE_CHECKING:
     default=Path(),
     help="The workspace's root folder; the current one by default.",
 )
-@click.option("--session", help="Which session; the most recently updated one by default.")
+@click.option("--session", help="Which session; by default the one that the editor would show.")
+@click.option("--all", "every", is_flag=True, help="List every session of the workspace.")
 @click.option("--watch", is_flag=True, help="Print again whenever it changes, until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON.")
-def usage(workspace: Path, session: str | None, watch: bool, as_json: bool) -> None:
-    """Show how full the context is, of a session that its client asked to keep (`persist`).
+def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_json: bool) -> None:
+    """Show how full the context is: of a coding agent's session that works in the folder, or of one
+    that its client asked to keep (`persist`).
 
     Exits 0, also when nothing is known: then there is no such session.
     """
-    from sidecar.workspace.state import State
+    from sidecar.cli.sessions import SessionsView
 
-    root, state = workspace.resolve(), State()
-    _show(_usage(root, state, session), as_json)
-    if not watch:
-        return
-    from watchfiles import watch as changes
+    view = SessionsView(workspace.resolve())
+    try:
+        before: object = None
+        for _ in _changes(view) if watch else ((),):
+            found = view.rows() if every else view.usage(session)
+            if found != before:
+                _show(found, as_json, session)
+            before = found
+    finally:
+        view.close()
 
-    folder = state.folder / "sessions"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for _ in changes(folder, raise_interrupt=False):
-        _show(_usage(root, state, session), as_json)
 
+def _changes(view: SessionsView) -> Iterator[object]:
+    """At once, and after each change of what sessions are read from."""
+    from sidecar.agents.places import Places
+    from sidecar.agents.reader import readers_of
+    from sidecar.agents.watch import changes
 
-def _usage(root: Path, state: State, session: str | None) -> ContextUsage:
-    from sidecar.config.load import load
-    from sidecar.context.occupancy import context_usage
-    from sidecar.context.persist import restore
-    from sidecar.context.results import ContextUsage
-    from sidecar.context.window import Window, resolve_limit
-    from sidecar.counting import catalogue
-    from sidecar.counting.tokenizers import Tokenizers
-    from sidecar.workspace.model_counter import ModelCounter
-
-    kept = [one for one in state.sessions(root.as_uri()) if session in (None, one.id)]
-    if not kept:
-        return ContextUsage()
-    saved = max(kept, key=lambda one: one.updated_at)
-    settings = load(root).settings
-    tokenizers = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
-    found = restore(saved, ModelCounter(saved.model, tokenizers.for_model(saved.model)))
-    limit = resolve_limit(
-        request=saved.limit,
-        catalogue=catalogue.window_of(saved.model),
-        setting=settings.context.limit,
+    settings = view.workspace.settings.agents
+    yield ()
+    yield from changes(
+        readers_of(settings), Places.of(settings), threading.Event(), poll_seconds=POLL_SECONDS
     )
-    reserve = settings.context.reserve if saved.reserve is None else saved.reserve
-    return context_usage(found, Window(limit, reserve), warn_at=settings.context.warn_at)
 
 
-def _show(found: ContextUsage, as_json: bool) -> None:
-    import msgspec
-
+def _show(found: ContextUsage | list[SessionRow], as_json: bool, session: str | None) -> None:
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(found)))
-        return
-    if found.tokens is None or found.session is None:
-        click.echo("No session was kept here. A client keeps one with context/set, persist: true.")
-        return
-    mark = "~" if found.method in ("calibrated", "estimate") else ""
-    click.echo(
-        f"{found.session.id}: {mark}{found.tokens:,} of {found.usable:,} usable tokens"
-        f" ({found.percent}%), {found.turns} turns, {found.model}, as of {found.session.updated_at}"
+        say_json(found)
+    elif isinstance(found, list):
+        say(*(map(_row_text, found) if found else ["No session is known here."]))
+    else:
+        say(_usage_text(found, session))
+
+
+def _usage_text(found: ContextUsage, session: str | None) -> str:
+    if found.session is None and session is not None:
+        return f"No session {session} is known here; --all lists those that are."
+    if found.session is None:
+        return (
+            "No session was kept here, and no agent's is known. A client keeps one with "
+            "context/set, persist: true."
+        )
+    parts = [_fill(found), found.model or "", _cost(found.cost_usd)]
+    if found.turns is not None:
+        parts.insert(1, counted(found.turns, "turn"))
+    if found.session.source != "protocol":
+        parts.append(found.session.source)
+    parts_text = ", ".join(part for part in parts if part)
+    return f"{found.session.id}: {parts_text}, as of {_time(found.session.updated_at)}"
+
+
+def _fill(found: ContextUsage) -> str:
+    if found.tokens is None:
+        return found.note or "size not known"
+    method = found.method or "estimate"
+    if found.percent is None:
+        return tokens_text(found.tokens, method)
+    return (
+        f"{number_text(found.tokens, method)} of {found.usable:,} usable tokens ({found.percent}%)"
     )
+
+
+def _row_text(row: SessionRow) -> str:
+    size = row.note or "size not known"
+    if row.tokens is not None:
+        share = "" if row.percent is None else f" ({row.percent}%)"
+        size = tokens_text(row.tokens, row.method or "estimate") + share
+    parts = (row.source, row.id, row.state, size, row.model, _cost(row.cost_usd), row.title)
+    return f"{_time(row.updated_at)}  " + ", ".join(part for part in parts if part)
+
+
+def _time(at: str) -> str:
+    """To the second, on this machine's clock; what is no time stays as it is."""
+    try:
+        return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError):
+        return at
+
+
+def _cost(usd: float | None) -> str:
+    return "" if usd is None else f"${usd:,.2f}"

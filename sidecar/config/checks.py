@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal
 from types import UnionType
-from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from sidecar.config.settings import Url
+from sidecar.text.globs import MAX_PATTERNS, problem_of
+from sidecar.typed import convert
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sidecar.config.settings import Budget, Caps, Context
 
 _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
-_SHORT = 40
+MAX_SECTIONS = 200
+MAX_HEADING = 1_000  # characters
+_SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
+"""In the name of a query's parameter: its value is not for an address."""
 
 
 class InvalidError(Exception):
@@ -22,15 +33,23 @@ class InvalidError(Exception):
 
 def typed(value: object, wanted: object) -> object:
     """`value` as the type `wanted` of a settings field. Raises `InvalidError`."""
-    wanted = _required(wanted)
-    if _plain(wanted) is Decimal:
+    kind: Any = _required(wanted)
+    if _plain(kind) is Decimal:
         return _usd(value)
-    if get_origin(_plain(wanted)) is tuple and isinstance(value, str):
+    if get_origin(_plain(kind)) is tuple and isinstance(value, str):
         value = [value]
     try:
-        return msgspec.convert(value, wanted)
+        made = convert(value, kind)
     except msgspec.ValidationError:
-        raise InvalidError(f"must be {describe(wanted)}; it is {shown(value)}") from None
+        other = get_origin(_plain(kind)) is Literal and isinstance(value, str) and value
+        found = "another string" if other else described(value)
+        raise InvalidError(f"must be {describe(kind)}; it is {found}") from None
+    if kind == Url and not _is_bare(made):
+        raise InvalidError(
+            "must be an address without credentials: api-key-env names the environment variable "
+            "that holds an endpoint's key"
+        )
+    return made
 
 
 def describe(wanted: object) -> str:
@@ -47,13 +66,12 @@ def describe(wanted: object) -> str:
     return _WORDS[plain] if isinstance(plain, type) and plain in _WORDS else "a table"
 
 
-def shown(value: object) -> str:
-    """A value as a message may show it: numbers as they are, texts never (one may be a key)."""
+def described(value: object) -> str:
+    """What kind of value it is, never the value itself: it may be a key that someone pasted."""
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return "a boolean"
     if isinstance(value, int | float):
-        text = str(value)
-        return text if len(text) <= _SHORT else "a very large number"
+        return "a negative number" if value < 0 else "a number" if value else "0"
     if isinstance(value, str):
         return "a string" if value else "an empty string"
     if isinstance(value, dict):
@@ -69,14 +87,25 @@ def check_budget(budget: Budget) -> str | None:
         return "needs max-tokens, or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
         return "files must hold a pattern that does not begin with !"
-    from pathspec import GitIgnoreSpec
-
+    if len(budget.sections) > MAX_SECTIONS:
+        return f"sections has more than {MAX_SECTIONS:,} headings"
+    if any(len(heading) > MAX_HEADING for heading in budget.sections):
+        return f"sections has a heading of more than {MAX_HEADING:,} characters"
+    if len(budget.files) > MAX_PATTERNS:
+        return f"files holds more than {MAX_PATTERNS:,} patterns"
     for pattern in budget.files:
-        try:
-            GitIgnoreSpec.from_lines([pattern])
-        except ValueError:
-            return "files holds a pattern that is not a valid glob"
+        wrong = problem_of(pattern)
+        if wrong:
+            return f"files: {wrong}"
     return None
+
+
+def check_models(models: Sequence[str]) -> str | None:
+    """What is wrong with globs on models' names; None when nothing is."""
+    if len(models) > MAX_PATTERNS:
+        return f"models holds more than {MAX_PATTERNS:,} patterns"
+    wrong = next(filter(None, map(problem_of, models)), None)
+    return f"models: {wrong}" if wrong else None
 
 
 def check_context(context: Context) -> str | None:
@@ -100,10 +129,21 @@ def soft_over_hard(caps: Caps) -> list[str]:
     return found
 
 
+def _is_bare(url: str) -> bool:
+    """Whether an address has neither user, password nor what looks like a key in its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return "@" not in parts.netloc and not any(
+        _SECRET.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)
+    )
+
+
 def _usd(value: object) -> Decimal:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return Decimal(repr(value))
-    raise InvalidError(f"must be a number of USD, 0 or more; it is {shown(value)}")
+    raise InvalidError(f"must be a number of USD, 0 or more; it is {described(value)}")
 
 
 def _required(wanted: object) -> object:

@@ -1,4 +1,4 @@
-"""Reading configuration: the only file of this room that touches the disk."""
+"""Reading configuration. With `project_files` the only file of this room that touches the disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.config.loaded import Loaded
 from sidecar.config.options import Layer, Origin, Problem, key_text
-from sidecar.config.paths import LIMIT_VARIABLE, config_file, project_files
+from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
+from sidecar.config.project_files import RefusedError, read_file
 from sidecar.config.resolve import resolve
 from sidecar.config.toml_repair import parse
 from sidecar.config.toml_spans import line_of, toml_spans
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from sidecar.config.options import Source
-    from sidecar.config.toml_spans import Path as KeyPath
+    from sidecar.config.options import ProblemSeverity, Source
+    from sidecar.config.toml_spans import KeyPath
 
+NO_FILE = (
+    "no such file (named by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` writes one"
+)
 _SECTION: KeyPath = ("tool", "token-sidecar")
 
 __all__ = ["Loaded", "Origin", "Problem", "find_root", "load"]
@@ -29,16 +33,20 @@ def load(
     root: Path | None = None,
     editor: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
+    project_file: Path | None = None,
 ) -> Loaded:
     """Settings of a workspace root: user's file, then project's, then the editor's section.
 
     `editor` is the section `tokenSidecar` as JSON (camelCase). Its trusted keys are obeyed, so a
-    client must fill them from the user's own settings only. Never raises: see `Loaded.problems`.
+    client must fill them from the user's own settings only. `project_file` is read in place of
+    the root's own file, with no more rights. Never raises: see `Loaded.problems`.
     """
     environ = os.environ if env is None else env
     problems: list[Problem] = []
     layers = [_user_layer(environ, problems)]
-    if root is not None:
+    if project_file is not None:
+        layers.append(_named_layer(project_file, problems))
+    elif root is not None:
         layers.append(_project_layer(root, problems))
     layers.append(Layer("editor", dict(editor or {})))
     found = resolve([layer for layer in layers if layer is not None])
@@ -47,15 +55,17 @@ def load(
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder at or above `start` with a project configuration or a `.git`, else it."""
+    """The nearest folder at or above `start` that `is_root`, else its folder."""
     folder = start if start.is_dir() else start.parent
-    for candidate in (folder, *folder.parents):
-        own, pyproject = project_files(candidate)
-        if own.is_file() or (candidate / ".git").exists():
-            return candidate
-        if pyproject.is_file() and _names_section(pyproject):
-            return candidate
-    return folder
+    return next((one for one in (folder, *folder.parents) if is_root(one)), folder)
+
+
+def is_root(folder: Path) -> bool:
+    """Whether a folder holds a project configuration or a `.git`."""
+    own, pyproject = project_files(folder)
+    if own.is_file() or (folder / ".git").exists():
+        return True
+    return pyproject.is_file() and _has_section(pyproject)
 
 
 def _user_layer(environ: Mapping[str, str], problems: list[Problem]) -> Layer | None:
@@ -63,7 +73,7 @@ def _user_layer(environ: Mapping[str, str], problems: list[Problem]) -> Layer | 
     text = _read(path, "user", problems)
     if text is None:
         if "TOKEN_SIDECAR_CONFIG" in environ and not path.exists():
-            message = "no such file (named by TOKEN_SIDECAR_CONFIG)"
+            message = NO_FILE
             problems.append(Problem(path, "", None, message))
         return None
     return _layer("user", path, text, (), problems)
@@ -71,13 +81,20 @@ def _user_layer(environ: Mapping[str, str], problems: list[Problem]) -> Layer | 
 
 def _project_layer(root: Path, problems: list[Problem]) -> Layer | None:
     own, pyproject = project_files(root)
-    text = _read(own, "project", problems)
+    text = _read(own, "project", problems, root)
     if text is not None:
         return _layer("project", own, text, (), problems)
-    text = _read(pyproject, "project", problems)
+    text = _read(pyproject, "project", problems, root)
     if text is None or "token-sidecar" not in text:
         return None
     return _layer("project", pyproject, text, _SECTION, problems)
+
+
+def _named_layer(path: Path, problems: list[Problem]) -> Layer | None:
+    text = _read(path, "project", problems)
+    if text is None:
+        return None
+    return _layer("project", path, text, _SECTION if path.name == PYPROJECT else (), problems)
 
 
 def _layer(
@@ -85,7 +102,7 @@ def _layer(
 ) -> Layer | None:
     parsed = parse(text)
     problems.extend(
-        Problem(path, error.key, error.line, error.message, source=source)
+        Problem(path, error.key, error.line, error.message, source=source, column=error.column)
         for error in parsed.problems
     )
     spans = toml_spans(parsed.text)
@@ -103,18 +120,26 @@ def _within(values: object, prefix: KeyPath) -> object:
     return values
 
 
-def _read(path: Path, source: Source, problems: list[Problem]) -> str | None:
-    """The text of a configuration file; None when there is none or it cannot be read."""
+def _read(
+    path: Path, source: Source, problems: list[Problem], root: Path | None = None
+) -> str | None:
+    """The text of a configuration file; None when there is none or it cannot be read.
+
+    A pyproject.toml that may not be read is only a warning: it may be no business of ours.
+    """
+    severity: ProblemSeverity = "warning" if root and path.name == PYPROJECT else "error"
     try:
-        # Line endings stay as they are: TOML allows \\r\\n, and spans are of this very text.
-        return path.read_bytes().decode("utf-8-sig")
+        # Line endings stay as they are: TOML allows \r\n, and spans are of this very text.
+        return read_file(path, root).decode("utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        problems.append(Problem(path, "", line, "is not UTF-8", "error", source))
+        problems.append(Problem(path, "", line, "is not UTF-8", severity, source))
     except OSError as error:
-        problems.append(Problem(path, "", None, f"cannot be read: {error.strerror}", source=source))
+        message = f"cannot be read: {error.strerror or 'unknown reason'}"
+        refused = isinstance(error, RefusedError)
+        problems.append(Problem(path, "", None, message, severity, source, refused=refused))
     return None
 
 
@@ -141,8 +166,10 @@ def _capped(found: Loaded, limit: int) -> Loaded:
     return Loaded(settings, found.problems, origins)
 
 
-def _names_section(pyproject: Path) -> bool:
-    try:
-        return "tool.token-sidecar" in pyproject.read_text("utf-8", errors="replace")
-    except OSError:
+def _has_section(pyproject: Path) -> bool:
+    """Whether a table is written there: a comment or a string that names it is none."""
+    text = _read(pyproject, "project", [], pyproject.parent)
+    if text is None or "token-sidecar" not in text:
         return False
+    tools = _within(parse(text).values, _SECTION[:-1])
+    return isinstance(tools, dict) and _SECTION[-1] in tools

@@ -9,11 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from sidecar.config.toml_spans import Path as KeyPath
-from sidecar.config.toml_spans import Span, line_of
+from sidecar.config.toml_spans import KeyPath, Span, line_of, span_of
+from sidecar.text.printable import printable
 
 Source = Literal["default", "user", "project", "environment", "editor"]
-Severity = Literal["error", "warning"]
+ProblemSeverity = Literal["error", "warning"]
+
+
+_KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -32,25 +35,32 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing wrong in a configuration; `line` is 1-based, and None outside files."""
+    """One thing wrong in a configuration; `line` and `column` are 1-based, None outside files."""
 
     file: Path | None
     key: str
     line: int | None
     message: str
-    severity: Severity = "error"
+    severity: ProblemSeverity = "error"
     source: Source = "user"
+    column: int | None = None
+    refused: bool = False
+    """The file may not be opened at all. No editor may be pointed at it: Neovim reads a file that
+    has a diagnostic, and a FIFO or a device would hold it for good."""
 
     def __str__(self) -> str:
         where = f"{self.source} settings" if self.file is None else str(self.file)
         place = f"{where}:{self.line}" if self.line else where
-        return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+        place = f"{place}:{self.column}" if self.line and self.column else place
+        return printable(
+            f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+        )
 
 
 class Layer(msgspec.Struct, frozen=True):
     """The values of one source. `prefix` is where they begin in the file (`tool`, …).
 
-    `repaired`: statements with mistakes were taken out (and said), so that keys may be missing.
+    `repaired`: statements with mistakes were taken out (and reported), so that keys may be missing.
     """
 
     source: Source
@@ -65,10 +75,11 @@ class Layer(msgspec.Struct, frozen=True):
         full = (*self.prefix, *path)
         return Origin(self.source, self.file, line_of(self.spans, full), full)
 
-    def problem(self, path: KeyPath, message: str, severity: Severity = "error") -> Problem:
+    def problem(self, path: KeyPath, message: str, severity: ProblemSeverity = "error") -> Problem:
         """A problem with the value at `path`."""
-        line = line_of(self.spans, (*self.prefix, *path))
-        return Problem(self.file, key_text(path), line, message, severity, self.source)
+        span = span_of(self.spans, (*self.prefix, *path))
+        line, column = (span.line, span.column) if span else (None, None)
+        return Problem(self.file, key_text(path), line, message, severity, self.source, column)
 
     def spelling(self, key: str) -> str:
         """How `key` (kebab-case) is written in this layer: the editor's JSON is camelCase."""
@@ -81,12 +92,15 @@ def camel(key: str) -> str:
 
 
 def key_text(path: KeyPath) -> str:
-    """`("budget", 1, "max-tokens")` -> `budget[1].max-tokens`, counted from 0."""
+    """`("budget", 1, "max-tokens")` -> `budget[1].max-tokens`, counted from 0.
+
+    What is no key by its looks may be anything that someone keeps secret, and stands as `"..."`.
+    """
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            shown = part if re.fullmatch(r"[\w-]+", part) else f'"{part}"'
-            text += f".{shown}" if text else shown
+            printed = part if _KEY.fullmatch(part) else '"..."'
+            text += f".{printed}" if text else printed
     return text

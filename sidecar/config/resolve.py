@@ -6,19 +6,34 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from sidecar.config.checks import InvalidError, check_budget, check_context, soft_over_hard, typed
+from sidecar.config.checks import (
+    InvalidError,
+    check_budget,
+    check_context,
+    check_models,
+    soft_over_hard,
+    typed,
+)
 from sidecar.config.loaded import Loaded
 from sidecar.config.options import Layer, Origin, Problem, key_text
-from sidecar.config.settings import TRUSTED, Budget, Context, Positive, Settings, Table
+from sidecar.config.settings import TRUSTED, Budget, Context, Settings, Table
+from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sidecar.config.options import Severity
-    from sidecar.config.toml_spans import Path as KeyPath
+    from sidecar.config.options import ProblemSeverity
+    from sidecar.config.toml_spans import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})
 """Keys of the editor's section that are the shim's business."""
+
+_EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
+"""By key, a table of names that the user chooses."""
+
+MAX_PROBLEMS = 50
+MAX_KEY = 60  # characters of a key that may be a slip of the pen
+MAX_TABLES = 500  # of one list, such as [[budget]]
 
 _T = TypeVar("_T", bound=Table)
 
@@ -60,7 +75,7 @@ class _Resolver:
         found: list[tuple[Layer, Mapping[str, Any]]],
         made: dict[str, Any],
     ) -> None:
-        """The last valid value of a key that is no table; an invalid one is said and skipped."""
+        """The last valid value of a key that is no table; invalid ones are reported."""
         self.origins[key_text(path)] = Origin("default")
         for layer, values in found:
             value = _value(layer, values, field.encode_name)
@@ -76,20 +91,20 @@ class _Resolver:
     def _one(self, layer: Layer, value: object, wanted: object, path: KeyPath) -> object:
         if get_origin(wanted) is not dict:
             return typed(value, wanted)
-        return self._counts(layer, value, path)
+        return self._named(layer, value, get_args(wanted)[1], path)
 
-    def _counts(self, layer: Layer, value: object, path: KeyPath) -> dict[str, int]:
-        """A table from names to numbers; an entry that is none is said and left out."""
+    def _named(
+        self, layer: Layer, value: object, wanted: object, path: KeyPath
+    ) -> dict[str, object]:
+        """A table of names that the user chooses; wrong entries are reported and left out."""
         if not isinstance(value, dict):
-            raise InvalidError('must be a table, such as { "Context" = 1500 }')
-        kept: dict[str, int] = {}
-        for name, number in value.items():
+            raise InvalidError(f"must be a table, such as {_EXAMPLES[str(path[-1])]}")
+        kept: dict[str, object] = {}
+        for name, entry in value.items():
             try:
-                typed(number, Positive)
+                kept[name] = typed(entry, wanted)
             except InvalidError as error:
                 self._report(layer, (*path, name), f"{error} (left out)")
-            else:
-                kept[name] = number
         return kept
 
     def _entries(
@@ -107,6 +122,9 @@ class _Resolver:
                 continue
             if not isinstance(written, list):
                 self._report(layer, path, f"must be a list of tables, [[{path[-1]}]] (left out)")
+                continue
+            if len(written) > MAX_TABLES:
+                self._report(layer, path, f"has more than {MAX_TABLES} tables (left out)")
                 continue
             before = dict(self.origins)
             self._forget(path)
@@ -139,7 +157,7 @@ class _Resolver:
             self._report(layer, path, "must be a table (left out)")
             return None
         self._report_unknown(kind, layer, values, path)
-        said = len(self.problems)
+        known_problems = len(self.problems)
         made: dict[str, Any] = {}
         for field in msgspec.structs.fields(kind):
             value = _value(layer, values, field.encode_name)
@@ -150,8 +168,8 @@ class _Resolver:
             except InvalidError as error:
                 self._report(layer, here, f"{error} (left out)")
         entry, wrong = _made(kind, made)
-        # What is wrong with the whole often only follows from what was said of its parts.
-        if wrong and len(self.problems) == said and not layer.repaired:
+        # What is wrong with the whole often only follows from what is wrong with its parts.
+        if wrong and len(self.problems) == known_problems and not layer.repaired:
             self._report(layer, path, f"{wrong} (left out)")
         return entry
 
@@ -163,6 +181,10 @@ class _Resolver:
                 self._report_at(path, "warn-at", f"{wrong} (left out)")
                 return msgspec.structs.replace(table, warn_at=Context().warn_at)
         if isinstance(table, Settings):
+            if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
+                wrong = f"has more than {MAX_PATTERNS:,} patterns in all its files (left out)"
+                self._report_at(path, "budget", wrong)
+                return self._checked(msgspec.structs.replace(table, budgets=()), path)
             for key in soft_over_hard(table.cost):
                 self._report_at(("cost",), key, "is above the hard cap, which comes first")
         return table
@@ -171,9 +193,7 @@ class _Resolver:
         """A problem with the value that won, wherever it came from."""
         name = key_text((*path, key))
         origin = self.origins[name]
-        self.problems.append(
-            Problem(origin.file, name, origin.line, message, "error", origin.source)
-        )
+        self._add(Problem(origin.file, name, origin.line, message, "error", origin.source))
 
     def _forget(self, path: KeyPath) -> None:
         """Origins of entries that a later layer replaces."""
@@ -197,7 +217,7 @@ class _Resolver:
             return layer
         for key in sorted(TRUSTED & layer.values.keys()):
             message = "is read only from your own settings, never from a project's file (left out)"
-            self.problems.append(layer.problem((key,), message, "warning"))
+            self._add(layer.problem((key,), message, "warning"))
         kept = {key: value for key, value in layer.values.items() if key not in TRUSTED}
         return msgspec.structs.replace(layer, values=kept)
 
@@ -209,28 +229,36 @@ class _Resolver:
         if layer.source == "editor" and not path:
             known |= EDITOR_ONLY
         for key in values:
-            if key not in known:
+            if key not in known and len(self.problems) <= MAX_PROBLEMS:
                 hint = _did_you_mean(key, names, layer)
                 self._report(layer, (*path, key), f"unknown key{hint}", "warning")
 
     def _report(
-        self, layer: Layer, path: KeyPath, message: str, severity: Severity = "error"
+        self, layer: Layer, path: KeyPath, message: str, severity: ProblemSeverity = "error"
     ) -> None:
-        self.problems.append(layer.problem(path, message, severity))
+        self._add(layer.problem(path, message, severity))
+
+    def _add(self, problem: Problem) -> None:
+        """Another problem, so long as there are few enough to be read."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
+        elif len(self.problems) == MAX_PROBLEMS:
+            more = msgspec.structs.replace(problem, key="", message="has more problems than these")
+            self.problems.append(msgspec.structs.replace(more, severity="error"))
 
 
 def _did_you_mean(key: str, names: list[str], layer: Layer) -> str:
     import difflib
 
-    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
-    if near:
-        return f"; did you mean {layer.spelling(near[0])}?"
+    if len(key) > MAX_KEY:
+        return ""
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
         if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
             return f"; it belongs in {field.encode_name}"
-    if not names:
-        return "; this table has no keys"
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
+    if near:
+        return f"; did you mean {layer.spelling(near[0])}?"
     return f"; known here: {', '.join(layer.spelling(name) for name in sorted(names))}"
 
 
@@ -241,7 +269,10 @@ def _made(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str 
     if missing:
         return None, f"needs {' and '.join(missing)}"
     entry = kind(**values)
-    wrong = check_budget(entry) if isinstance(entry, Budget) else None
+    if isinstance(entry, Budget):
+        wrong = check_budget(entry)
+    else:
+        wrong = check_models(entry.models) if hasattr(entry, "models") else None
     return (entry, None) if wrong is None else (None, wrong)
 
 

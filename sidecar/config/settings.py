@@ -7,10 +7,13 @@ camelCase. What a field's type does not allow is reported by `resolve` and falls
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import cache
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from sidecar.text.globs import MAX_LENGTH
 
 DEFAULT_MODEL = "gpt-5"
 DEFAULT_RESERVE = 500
@@ -21,8 +24,18 @@ Fraction = Annotated[float, Meta(gt=0, le=1, description="a number above 0 and a
 Positive = Annotated[int, Meta(ge=1, description="a whole number, 1 or more")]
 Natural = Annotated[int, Meta(ge=0, description="a whole number, 0 or more")]
 Usd = Annotated[Decimal, Meta(description="a number of USD, 0 or more")]
-Text = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
-Url = Annotated[str, Meta(pattern=URL, description="an http:// or https:// address")]
+NonEmpty = Annotated[str, Meta(min_length=1, description="a string that is not empty")]
+ModelName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_LENGTH,
+        description=f"a model's name, of 1 to {MAX_LENGTH:,} characters",
+    ),
+]
+Url = Annotated[
+    str, Meta(pattern=URL, description="an address that begins with http:// or https://")
+]
 EnvName = Annotated[
     str,
     Meta(
@@ -32,7 +45,6 @@ EnvName = Annotated[
 ]
 Truncation = Literal["start", "middle", "end"]
 Show = Literal["tokens", "percent", "both"]
-Estimator = Literal["default", "whitespace", "chars4"]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -43,28 +55,31 @@ class Tokenize(Table, frozen=True):
     """How counts are made. Trusted: a project cannot switch an endpoint on."""
 
     use_endpoint: bool = False
-    estimator: Estimator = "default"
+    endpoint_window: bool = False
+    """Ask declared endpoints for the model's window though `use_endpoint` is off."""
+    estimator: NonEmpty = "default"
+    """One of those that are built in, or the name of an installed plug-in."""
 
 
 class Endpoint(Table, frozen=True):
     """A model server that the user named, and the models (globs) that it counts."""
 
     url: Url
-    models: tuple[Text, ...] = ("*",)
+    models: tuple[NonEmpty, ...] = ("*",)
     api_key_env: EnvName | None = None
 
 
 class TokenizerFile(Table, frozen=True):
     """A `tokenizer.json` or rank file of the user's, and the models (globs) that it counts."""
 
-    models: tuple[Text, ...]
-    file: Text
+    models: tuple[NonEmpty, ...]
+    file: NonEmpty
 
 
 class Price(Table, frozen=True):
     """USD for a million tokens, for models that no list prices."""
 
-    models: tuple[Text, ...]
+    models: tuple[NonEmpty, ...]
     input: Usd
     output: Usd
     cache_read: Usd | None = None
@@ -91,14 +106,22 @@ class Caps(Table, frozen=True):
     workspace_hard_cap_usd: Usd | None = None
 
 
-class Ledger(Table, frozen=True):
+class LedgerSettings(Table, frozen=True):
     """Where recorded usage goes besides the user's state folder: nowhere by default."""
 
     otel_endpoint: Url | None = None
 
 
 class Agents(Table, frozen=True):
-    """Transcripts of coding agents; it has no keys yet, and is trusted."""
+    """The coding agents' own session files on this machine. Trusted.
+
+    `sources`: the agents whose files are read; None for all that are known. `paths`: by agent, a
+    folder to look into beside its own.
+    """
+
+    enabled: bool = True
+    sources: tuple[NonEmpty, ...] | None = None
+    paths: dict[str, NonEmpty] = {}
 
 
 class Budget(Table, frozen=True):
@@ -107,11 +130,11 @@ class Budget(Table, frozen=True):
     `max_tokens` may be left out when `sections` says all there is to say.
     """
 
-    files: tuple[Text, ...]
+    files: tuple[NonEmpty, ...]
     max_tokens: Positive | None = None
     warn_at: Fraction = 0.9
     sum: bool = False
-    model: Text | None = None
+    model: ModelName | None = None
     truncation: Truncation | None = None
     sections: dict[str, Positive] = {}
 
@@ -123,7 +146,7 @@ class Status(Table, frozen=True):
     hide: bool = False
 
 
-class Diagnostics(Table, frozen=True):
+class DiagnosticsSettings(Table, frozen=True):
     """Diagnostics beyond budgets that someone wrote."""
 
     prompt_buffers: bool = False
@@ -132,7 +155,7 @@ class Diagnostics(Table, frozen=True):
 class Settings(Table, frozen=True):
     """All settings of one workspace root."""
 
-    model: Text = DEFAULT_MODEL
+    model: ModelName = DEFAULT_MODEL
     presets: bool = False
     inlay_hints: bool = False
     code_lens: bool = False
@@ -144,9 +167,18 @@ class Settings(Table, frozen=True):
     cost: Caps = Caps()
     budgets: tuple[Budget, ...] = msgspec.field(default=(), name="budget")
     status: Status = Status()
-    diagnostics: Diagnostics = Diagnostics()
-    ledger: Ledger = Ledger()
+    diagnostics: DiagnosticsSettings = DiagnosticsSettings()
+    ledger: LedgerSettings = LedgerSettings()
     agents: Agents = Agents()
+
+
+@cache
+def setting_names() -> frozenset[str]:
+    """Every key that some table may hold, as TOML has it."""
+    names: set[str] = set()
+    for table in Table.__subclasses__():
+        names.update(field.encode_name for field in msgspec.structs.fields(table))
+    return frozenset(names)
 
 
 TRUSTED = frozenset({"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger"})

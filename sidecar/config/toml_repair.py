@@ -8,16 +8,29 @@ from typing import Any
 
 import msgspec
 
+from sidecar.config.settings import setting_names
+from sidecar.config.toml_limits import TooMuchError, check_limits
+
 MAX_ERRORS = 20
-_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
-_KEY = re.compile(r"\s*\[*\s*([^=\]\n]*?)\s*(?:=|\]|$)")
-_KEY_LENGTH = 60
+MAX_PARSED = 2_000_000  # characters, all attempts together
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_KEY = re.compile(r"[ \t]*\[{0,2}[ \t]*([A-Za-z-]+)")
+_QUOTING = {
+    "Cannot declare": "a table is declared twice",
+    "Duplicate inline table key": "a key is given twice",
+    "Illegal character": "an illegal character",
+    "Found invalid character": "an illegal character",
+    "Invalid hex value": "an invalid escape sequence",
+}
+"""Messages of `tomllib` that quote from the text, by how they begin, and their replacements."""
 
 
 class SyntaxProblem(msgspec.Struct, frozen=True):
-    """A syntax error: 1-based line, the key or table that stands there, and what is wrong."""
+    """A syntax error: 1-based line and column (None for a whole line), the key or table that stands
+    there where it is one of ours, and what is wrong. Nothing else is quoted: it may be no TOML."""
 
     line: int
+    column: int | None
     key: str
     message: str
 
@@ -35,14 +48,21 @@ def parse(text: str) -> Parsed:
 
     The line with the mistake is taken out (a broken table header with all that stands under it,
     which would else fall to the table before) and the text is read again, `MAX_ERRORS` times at
-    most; a text with more mistakes is given up.
+    most; a text with more mistakes is given up, and one that is over a limit is not read at all.
     """
     lines = text.replace("\r\n", "\n").split("\n")
     problems: list[SyntaxProblem] = []
-    while len(problems) < MAX_ERRORS:
+    left = MAX_PARSED
+    while len(problems) < MAX_ERRORS and left > 0:
         whole = "\n".join(lines)
+        left -= len(whole)
         try:
+            check_limits(whole)
             return Parsed(tomllib.loads(whole), whole, problems)
+        except TooMuchError as error:
+            line = whole.count("\n", 0, error.at) + 1
+            column = error.at - whole.rfind("\n", 0, error.at)
+            return Parsed({}, "", [*problems, SyntaxProblem(line, column, "", str(error))])
         except (ValueError, RecursionError) as error:
             problem = _problem(str(error), lines)
             problems.append(problem)
@@ -52,16 +72,31 @@ def parse(text: str) -> Parsed:
 
 def _problem(message: str, lines: list[str]) -> SyntaxProblem:
     place = _PLACE.search(message)
+    column = None
     if place is None:
-        # Nesting or a number beyond Python's limits, of which no place is told.
+        # A number beyond Python's limits, for which it names no place.
         line = max(range(len(lines)), key=lambda index: len(lines[index])) + 1
-        said = "A number or a nesting is too large"
+        reason = "a number is too large"
     else:
-        said = message[: place.start()]
-        line = _statement(lines, int(place[1]) if place[1] else len(lines))
-    found = _KEY.match(lines[line - 1])
-    key = found[1][:_KEY_LENGTH] if found else ""
-    return SyntaxProblem(line, key, f"is not valid TOML: {said[:1].lower()}{said[1:]}")
+        reason = _unquoted(message[: place.start()])
+        at = int(place[1]) if place[1] else len(lines)
+        line = _statement(lines, at)
+        column = int(place[2]) if place[2] and line == at else None
+    return SyntaxProblem(line, column, _key(lines[line - 1]), f"is not valid TOML: {reason}")
+
+
+def _unquoted(message: str) -> str:
+    """What the parser says, without what it quotes."""
+    for beginning, instead in _QUOTING.items():
+        if message.startswith(beginning):
+            return instead
+    return message[:1].lower() + message[1:]
+
+
+def _key(line: str) -> str:
+    """The key or table that a line begins with, if it is a setting's name."""
+    found = _KEY.match(line)
+    return found[1] if found and found[1] in setting_names() else ""
 
 
 def _statement(lines: list[str], line: int) -> int:

@@ -7,6 +7,7 @@ pass, and stops quietly where the text is not TOML: whether it is, is for `tomll
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
@@ -31,46 +32,54 @@ _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A key's 1-based line, and the half-open character offsets of its value (or of its header)."""
+    """Where a value (or a header) stands: its half-open character offsets, and the 1-based line and
+    column of its start."""
 
     line: int
     start: int
     end: int
+    column: int
 
 
 class _BrokenError(Exception):
     """The text is not TOML from here on."""
 
 
-def toml_spans(text: str) -> Mapping[Path, Span]:
+def toml_spans(text: str) -> Mapping[KeyPath, Span]:
     """Spans by path: `("budget", 0, "max-tokens")`, headers and list entries included."""
     scanner = _Scanner(text)
     try:
         scanner.document()
-    except (_BrokenError, RecursionError):
+    except (_BrokenError, RecursionError, ValueError, OverflowError):  # escapes beyond Unicode
         return scanner.spans
     return scanner.spans
 
 
-def line_of(spans: Mapping[Path, Span], path: Path) -> int | None:
-    """The line of `path`, else of the nearest table around it; None when neither stands there."""
+def span_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
+    """The span of `path`, else of the nearest table around it; None when neither stands there."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
         if span is not None:
-            return span.line
+            return span
     return None
+
+
+def line_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
+    """The line of `path`, else of the nearest table around it; None when neither stands there."""
+    span = span_of(spans, path)
+    return span.line if span else None
 
 
 class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.spans: dict[Path, Span] = {}
-        self._lists: dict[Path, int] = {}
-        self._line, self._line_at = 1, 0
+        self.spans: dict[KeyPath, Span] = {}
+        self._lists: dict[KeyPath, int] = {}
+        self._ends = [found.start() for found in re.finditer("\n", text)]
 
     def document(self) -> None:
-        table: Path = ()
+        table: KeyPath = ()
         while True:
             self._skip(_BLANK)
             if self.at >= len(self.text):
@@ -80,7 +89,7 @@ class _Scanner:
             else:
                 self._pair(table)
 
-    def _header(self) -> Path:
+    def _header(self) -> KeyPath:
         start = self.at
         many = self.text.startswith("[[", start)
         self.at += 2 if many else 1
@@ -93,22 +102,22 @@ class _Scanner:
         self._note(path, start, self.at)
         return path
 
-    def _in_lists(self, keys: Path) -> Path:
+    def _in_lists(self, keys: KeyPath) -> KeyPath:
         """`keys` with the index of the last entry put in wherever they pass through a list."""
-        path: Path = ()
+        path: KeyPath = ()
         for position, key in enumerate(keys):
             path = (*path, key)
             if position < len(keys) - 1 and path in self._lists:
                 path = (*path, self._lists[path])
         return path
 
-    def _pair(self, table: Path) -> None:
+    def _pair(self, table: KeyPath) -> None:
         path = (*table, *self._key())
         self._expect("=")
         self._skip(_SPACE)
         self._value(path)
 
-    def _value(self, path: Path) -> None:
+    def _value(self, path: KeyPath) -> None:
         start = self.at
         opening = self.text[start : start + 1]
         if opening == "[":
@@ -121,7 +130,7 @@ class _Scanner:
             self.at = start + len(self._match(_SCALAR).rstrip())
         self._note(path, start, self.at)
 
-    def _list(self, path: Path) -> None:
+    def _list(self, path: KeyPath) -> None:
         self.at += 1
         index = 0
         while not self._closes("]"):
@@ -131,7 +140,7 @@ class _Scanner:
             if self.text.startswith(",", self.at):
                 self.at += 1
 
-    def _inline_table(self, path: Path) -> None:
+    def _inline_table(self, path: KeyPath) -> None:
         self.at += 1
         while not self._closes("}"):
             self._pair(path)
@@ -146,7 +155,7 @@ class _Scanner:
         self.at += 1
         return True
 
-    def _key(self) -> Path:
+    def _key(self) -> KeyPath:
         parts: list[str] = []
         while True:
             self._skip(_SPACE)
@@ -178,17 +187,10 @@ class _Scanner:
             raise _BrokenError
         self.at += len(literal)
 
-    def _note(self, path: Path, start: int, end: int) -> None:
-        self.spans.setdefault(path, Span(self._line_at_offset(start), start, end))
-
-    def _line_at_offset(self, offset: int) -> int:
-        """Counts on from the last answer; a list is noted after its items, so it steps back."""
-        if offset < self._line_at:
-            self._line -= self.text.count("\n", offset, self._line_at)
-        else:
-            self._line += self.text.count("\n", self._line_at, offset)
-        self._line_at = offset
-        return self._line
+    def _note(self, path: KeyPath, start: int, end: int) -> None:
+        above = bisect_left(self._ends, start)
+        column = start - (self._ends[above - 1] if above else -1)
+        self.spans.setdefault(path, Span(above + 1, start, end, column))
 
 
 def _unescape(match: re.Match[str]) -> str:

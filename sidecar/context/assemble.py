@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 from cachetools import LRUCache
 
 from sidecar.context.packs import render
-from sidecar.context.results import AssembledSection, AssembleResult
+from sidecar.context.results import AssembledSection, AssembleResult, PackPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from sidecar.context.counter import Counter
     from sidecar.context.params import AssembleParams
     from sidecar.context.sections import Section
+
+logger = logging.getLogger(__name__)
 
 SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
 """Sensors that ask for no context."""
@@ -42,6 +45,7 @@ class _Context(msgspec.Struct, frozen=True):
     text: str
     items: int
     """What "N items" says when it is trimmed."""
+    parts: tuple[PackPart, ...] = ()
 
 
 class Assembler:
@@ -51,6 +55,14 @@ class Assembler:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
         self._counts: LRUCache[tuple[str, bytes], int] = LRUCache(COUNTS_KEPT)
         self._context: _Context | None = None
+
+    def copy(self) -> Assembler:
+        """The same memory, apart from this one."""
+        made = Assembler()
+        made._prefixes.update(self._prefixes)
+        made._counts.update(self._counts)
+        made._context = self._context
+        return made
 
     def clear(self) -> None:
         """Forget the prefix and the context (`context/reset`)."""
@@ -87,10 +99,10 @@ class Assembler:
             "user": params.user or "",
         }
         limit = usable if params.max_tokens is None else params.max_tokens
-        shown, level = self._trim(parts, context.items, limit, counter)
-        tokens = sum(section.tokens for section in shown)
+        kept, level = self._trim(parts, context, limit, counter)
+        tokens = sum(section.tokens for section in kept)
         return AssembleResult(
-            sections=shown,
+            sections=kept,
             tokens=tokens,
             prefix_hash=prefix.digest,
             prefix_cached=prefix_cached,
@@ -98,6 +110,9 @@ class Assembler:
             skipped=skipped,
             trim_level=level,
             fits=tokens <= limit,
+            intent=params.focus,
+            budget_applied=limit,
+            pack=list(context.parts),
         )
 
     def _prefix(self, params: AssembleParams) -> tuple[_Prefix, bool]:
@@ -115,7 +130,8 @@ class Assembler:
         self, params: AssembleParams, counter: Counter, sections: Sequence[Section]
     ) -> tuple[_Context, bool]:
         """The context, and whether it is the one that was kept for these keys."""
-        keys = (params.focus, params.scope, params.memory_version, params.preset)
+        followed = tuple(version for one in sections if (version := one.source.version) != 0)
+        keys = (params.focus, params.scope, params.memory_version, params.preset, *followed)
         kept = self._context
         if kept is not None and kept.keys == keys and params.context in (None, kept.text):
             return kept, True
@@ -123,31 +139,39 @@ class Assembler:
             lines = [line for line in params.context.splitlines() if line.strip()]
             made = _Context(keys, params.context, len(lines))
         else:
-            made = _Context(keys, render(sections, counter, params.preset), len(sections))
+            text, parts = render(sections, counter, params.preset)
+            made = _Context(keys, text, len(sections), parts)
         self._context = made
         return made, False
 
     def _trim(
-        self, parts: dict[str, str], items: int, limit: int, counter: Counter
+        self, parts: dict[str, str], context: _Context, limit: int, counter: Counter
     ) -> tuple[list[AssembledSection], int]:
         """The parts as they fit into `limit`, and how many steps that took (0 to 3)."""
         steps: tuple[tuple[str, Callable[[str], str]], ...] = (
             ("logs", last_lines),
             ("mandates", lambda _: ""),
-            ("context", lambda text: trimmed_context(items) if text else ""),
+            ("context", lambda text: trimmed_context(context.items) if text else ""),
         )
-        shown = dict(parts)
+        kept = dict(parts)
         tokens = {name: self._count(text, counter) for name, text in parts.items()}
         level = 0
         for name, shorten in steps:
             if sum(tokens.values()) <= limit:
                 break
             level += 1
-            shown[name] = shorten(shown[name])
-            tokens[name] = self._count(shown[name], counter)
+            kept[name] = shorten(kept[name])
+            before, tokens[name] = tokens[name], self._count(kept[name], counter)
+            logger.debug("trim level %d: %s, %d -> %d tokens", level, name, before, tokens[name])
+        cut = {"context"} if any(part.trimmed for part in context.parts) else set()
         made = [
-            AssembledSection(name=name, text=text, tokens=tokens[name], trimmed=text != parts[name])
-            for name, text in shown.items()
+            AssembledSection(
+                name=name,
+                text=text,
+                tokens=tokens[name],
+                trimmed=name in cut or text != parts[name],
+            )
+            for name, text in kept.items()
         ]
         return made, level
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+
+import msgspec
 
 from sidecar.counting.count import Measure, Method
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.context.turns import Turn
+    from sidecar.config.settings import Truncation
+    from sidecar.messages.turns import Turn
 
-Truncation = Literal["start", "middle", "end"]
+
+MARKS = 12
+"""Tokens that may stand around a reply and the turn after it beside what the formula says."""
 
 
 class Counter(Protocol):
@@ -35,6 +40,9 @@ class Counter(Protocol):
     def message(self, turn: Turn) -> Measure:
         """Tokens of a message with what the model's format puts around it."""
 
+    def around(self, turn: Turn, counted: int) -> Measure:
+        """The same where the model's server has counted the message's texts: so many tokens."""
+
     def tools(self, tools: Sequence[Any]) -> Measure:
         """Tokens of a set of tool schemas as the model sees them."""
 
@@ -55,7 +63,15 @@ class Calibration(Protocol):
 
     @property
     def error_percent(self) -> float | None:
-        """Mean error of the corrected estimates in percent; None while not measured."""
+        """Half of the 95 % band of corrected estimates in percent; None while not measured."""
+
+    @property
+    def hidden(self) -> tuple[float, float] | None:
+        """Tokens that the client puts around its texts unseen, and half of their band; None:
+        not known yet."""
+
+    def spread(self, kind: str | None = None) -> float:
+        """Half of the band of what comes next, to the one that its estimate has of itself."""
 
 
 class Sums(NamedTuple):
@@ -105,12 +121,13 @@ def sums_of(measure: Measure) -> Sums:
         return Sums(exact=measure.tokens)
     if measure.method == "endpoint":
         return Sums(endpoint=measure.tokens)
-    error = measure.error_percent
+    error, unsure = measure.error_percent, measure.tokens - measure.counted
     return Sums(
-        estimate=measure.tokens,
-        calibrated=measure.tokens if measure.method == "calibrated" else 0,
+        endpoint=measure.counted,
+        estimate=unsure,
+        calibrated=unsure if measure.method == "calibrated" else 0,
         error=0.0 if error is None else measure.tokens * error / 100,
-        unmeasured=measure.tokens if error is None else 0,
+        unmeasured=unsure if error is None else 0,
     )
 
 
@@ -124,8 +141,13 @@ def is_learned(calibration: Calibration | None) -> TypeGuard[Calibration]:
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
-def summed(sums: Sums, tokenizer: str, calibration: Calibration | None) -> Measure:
-    """The whole as a Measure: its method is that of its weakest part, its error in proportion."""
+def summed(
+    sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
+) -> Measure:
+    """The whole as a Measure: its method is that of its weakest part, its error in proportion.
+
+    `kind`: of the texts that are estimated, as far as they are of one.
+    """
     tokens = max(0, sums.tokens(factor_of(calibration)))
     if not sums.estimate:
         method: Method = "endpoint" if sums.endpoint else "exact"
@@ -133,11 +155,38 @@ def summed(sums: Sums, tokenizer: str, calibration: Calibration | None) -> Measu
     if is_learned(calibration):
         error = calibration.error_percent
         part = abs(sums.estimate * calibration.factor)
-        return Measure(tokens, "calibrated", tokenizer, _share(error, part, tokens))
+        if sums.unmeasured:
+            return Measure(tokens, "calibrated", tokenizer, _share(error, part, tokens))
+        doubt = abs(sums.error) * calibration.factor * calibration.spread(kind)
+        return Measure(tokens, "calibrated", tokenizer, _percent(doubt, tokens))
     method = "calibrated" if sums.calibrated == sums.estimate else "estimate"
     if sums.unmeasured:
         return Measure(tokens, method, tokenizer, None)
-    return Measure(tokens, method, tokenizer, round(100 * abs(sums.error) / max(1, tokens), 2))
+    return Measure(tokens, method, tokenizer, _percent(abs(sums.error), tokens))
+
+
+def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:
+    """A prompt that nothing was reported of yet, with what its client is known to put around it."""
+    if calibration is None or calibration.hidden is None or measure.method == "endpoint":
+        return measure
+    around, doubt = calibration.hidden
+    tokens = measure.tokens + round(around)
+    error = measure.error_percent
+    if error is not None:
+        error = _percent(measure.tokens * error / 100 + doubt, tokens)
+    return Measure(tokens, "calibrated", measure.tokenizer, error)
+
+
+def with_marks(measure: Measure) -> Measure:
+    """What came after a reported number: the marks around the reply are in no report of it."""
+    if measure.error_percent is None or measure.method in ("exact", "endpoint"):
+        return measure
+    error = round(measure.error_percent + _percent(MARKS, measure.tokens), 2)
+    return msgspec.structs.replace(measure, error_percent=error)
+
+
+def _percent(doubt: float, tokens: int) -> float:
+    return round(100 * doubt / max(1, tokens), 2)
 
 
 def _share(error_percent: float | None, part: float, whole: int) -> float | None:

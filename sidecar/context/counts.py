@@ -11,8 +11,8 @@ from sidecar.context.counter import Counter, Sums, sums_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.context.turns import Turn
     from sidecar.counting.count import Measure
+    from sidecar.messages.turns import Turn
 
 LARGEST_KEPT = 16
 """More than are shown, so that a turn that is counted anew leaves enough others."""
@@ -32,6 +32,13 @@ class TurnCounts:
         """A heap of (tokens, -index); earlier turns win among equals."""
         for measure in measures:
             self.add(measure)
+
+    def copy(self) -> TurnCounts:
+        """The same counts, which grow apart from these."""
+        made = TurnCounts()
+        made._measures, made._upto = self._measures.copy(), self._upto.copy()
+        made._largest = self._largest.copy()
+        return made
 
     def __len__(self) -> int:
         return len(self._measures)

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.context.counter import Calibration, factor_of, is_learned, summed
+import msgspec
+
+from sidecar.context.counter import (
+    Calibration,
+    factor_of,
+    is_learned,
+    summed,
+    with_hidden,
+    with_marks,
+)
 from sidecar.context.results import (
     Breakdown,
     CalibrationInfo,
+    ContextPart,
     ContextUsage,
-    Part,
     SessionInfo,
 )
 from sidecar.context.sections import ToolSet
-from sidecar.context.turns import parts
+from sidecar.messages.turns import is_assistant, parts
 
 if TYPE_CHECKING:
     from sidecar.context.session import Session
@@ -24,6 +33,11 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 LARGEST_SHOWN = 5
+_TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
+"""What was assembled is known by its tokens only: it is as sure as this."""
+UNSEEN = "a system prompt and tools that the client keeps to itself show with the first report"
+_APART = ("logs", "config", "time")
+"""Sections that a breakdown shows apart, by their names."""
 
 
 def occupancy(session: Session, calibration: Calibration | None = None) -> Measure:
@@ -32,12 +46,27 @@ def occupancy(session: Session, calibration: Calibration | None = None) -> Measu
     The last request's whole prompt as it was reported, that reply's output without reasoning that
     is not sent back, and what was counted since; before any report, what was counted.
     """
-    return summed(session.total(), session.counter.tokenizer, calibration)
+    total, kind = session.total(), session.newest_kind()
+    measure = summed(total, session.counter.tokenizer, calibration, kind)
+    return with_marks(measure) if session.is_anchored else with_hidden(measure, calibration)
 
 
 def estimated_prompt(session: Session, calibration: Calibration | None = None) -> Measure:
     """The occupancy without any vendor's number: what an estimate made before sending says."""
-    return summed(session.own_count(), session.counter.tokenizer, calibration)
+    return with_hidden(
+        summed(session.own_count(), session.counter.tokenizer, calibration), calibration
+    )
+
+
+def sent_estimate(session: Session, calibration: Calibration | None = None) -> int | None:
+    """What the last request was thought to hold, in tokens; its reply, where that was appended
+    already, was no part of it. None where nothing was counted."""
+    if session.is_empty or not session.turns:
+        return None
+    last = len(session.turns) - 1
+    upto = last if is_assistant(session.turns[last]) else None
+    own = summed(session.own_count(upto), session.counter.tokenizer, calibration)
+    return with_hidden(own, calibration).tokens
 
 
 def context_usage(
@@ -49,11 +78,33 @@ def context_usage(
     cost_usd: float | None = None,
 ) -> ContextUsage:
     """The public answer to "how full is the context"; numbers are null while it holds nothing."""
+    if session.is_empty and session.assembled:
+        return _assembled_usage(session, window, warn_at)
     known = not session.is_empty
     measure = occupancy(session, calibration) if known else None
     tokens = measure.tokens if measure else None
-    return ContextUsage(
+    found = ContextUsage(
         tokens=tokens,
+        method=measure.method if measure else None,
+        error_percent=measure.error_percent if measure else None,
+        model=session.model,
+        session=SessionInfo.of(session.id, session.source, session.updated_at),
+        breakdown=None if tokens is None else breakdown(session, tokens, calibration),
+        largest=[] if tokens is None else largest(session, tokens, calibration),
+        turns=len(session.turns),
+        compacted=session.compacted,
+        calibration=calibration_info(calibration),
+        cost_usd=cost_usd,
+        note=UNSEEN if known and _has_unseen(session, measure, calibration) else None,
+    )
+    return in_window(found, window, warn_at)
+
+
+def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
+    """A usage with what its tokens are of a window; only the window while they are not known."""
+    tokens = found.tokens
+    return msgspec.structs.replace(
+        found,
         limit=window.limit.tokens,
         limit_source=window.limit.source,
         reserve=window.reserve,
@@ -61,22 +112,41 @@ def context_usage(
         available=None if tokens is None else window.available(tokens),
         percent=None if tokens is None else window.percent(tokens),
         over=None if tokens is None else window.over(tokens),
-        method=measure.method if measure else None,
-        error_percent=measure.error_percent if measure else None,
-        model=session.model,
-        session=SessionInfo(
-            id=session.id,
-            source=session.source,
-            updated_at=session.updated_at.isoformat().replace("+00:00", "Z"),
-        ),
-        breakdown=None if tokens is None else breakdown(session, tokens, calibration),
-        largest=[] if tokens is None else largest(session, tokens, calibration),
-        turns=len(session.turns),
         should_prune=None if tokens is None else should_prune(tokens, window, warn_at),
-        compacted=session.compacted,
-        calibration=calibration_info(calibration),
-        cost_usd=cost_usd,
     )
+
+
+def _has_unseen(session: Session, measure: Measure | None, calibration: Calibration | None) -> bool:
+    """Whether a client that names no system prompt and no tools may put its own around the turns:
+    nobody knows before its first report, unless an earlier conversation showed them."""
+    if session.is_anchored or not session.turns or session.system or session.tools:
+        return False
+    is_guess = measure is not None and measure.method in ("calibrated", "estimate")
+    return is_guess and (calibration is None or calibration.hidden is None)
+
+
+def _assembled_usage(session: Session, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
+    """Of a session that holds nothing of its own: what was last assembled in it."""
+    parts, counted = session.assembled, session.counter.text(_TYPICAL)
+    found = ContextUsage(
+        tokens=sum(parts.values()),
+        method=counted.method,
+        error_percent=counted.error_percent,
+        model=session.model,
+        session=SessionInfo.of(session.id, session.source, session.updated_at),
+        breakdown=Breakdown(
+            system=parts["prefix"] + parts["mandates"],
+            tools=0,
+            sections=parts["context"],
+            turns=parts["user"],
+            overhead=0,
+            logs=parts["logs"],
+        ),
+        largest=[ContextPart(label=name, tokens=size) for name, size in parts.items() if size],
+        turns=0,
+        compacted=False,
+    )
+    return in_window(found, window, warn_at)
 
 
 def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
@@ -102,34 +172,47 @@ def breakdown(session: Session, tokens: int, calibration: Calibration | None) ->
     counts = session.ledger().counts
     system = _tokens(session.system.measure(session.counter), factor) if session.system else 0
     tools = _tokens(session.tools.measure(session.counter), factor) if session.tools else 0
-    sections = session.section_sums().tokens(factor)
+    named = [_named_tokens(session, name, factor) for name in _APART]
+    sections = session.section_sums().tokens(factor) - sum(named)
     turns = counts.between(0).tokens(factor)
     left = tokens
-    shown = []
-    for part in (system, tools, sections, turns):
-        shown.append(min(part, left))
-        left -= shown[-1]
+    shares = []
+    for part in (system, tools, sections, turns, *named):
+        shares.append(min(part, left))
+        left -= shares[-1]
     return Breakdown(
-        system=shown[0], tools=shown[1], sections=shown[2], turns=shown[3], overhead=left
+        system=shares[0],
+        tools=shares[1],
+        sections=shares[2],
+        turns=shares[3],
+        overhead=left,
+        **dict(zip(_APART, shares[4:], strict=True)),
     )
 
 
-def largest(session: Session, tokens: int, calibration: Calibration | None) -> list[Part]:
+def _named_tokens(session: Session, name: str, factor: float) -> int:
+    found = [one for one in session.sections if one.name.lower() == name]
+    return sum(_tokens(one.measure(session.counter), factor) for one in found)
+
+
+def largest(session: Session, tokens: int, calibration: Calibration | None) -> list[ContextPart]:
     """The parts that take most, most tokens first; turns are numbered from 0, as in a plan."""
     factor = factor_of(calibration)
     counter = session.counter
     found = [
-        Part(label=label, tokens=_tokens(part.measure(counter), factor))
+        ContextPart(label=label, tokens=_tokens(part.measure(counter), factor))
         for label, part in (("system prompt", session.system), ("tools", session.tools))
         if part is not None
     ]
     found += [
-        Part(label=f"section {section.name}", tokens=_tokens(section.measure(counter), factor))
+        ContextPart(
+            label=f"section {section.name}", tokens=_tokens(section.measure(counter), factor)
+        )
         for section in session.sections
     ]
     counts = session.ledger().counts
     found += [
-        Part(label=_turn_label(session, index), tokens=_tokens(counts[index], factor))
+        ContextPart(label=_turn_label(session, index), tokens=_tokens(counts[index], factor))
         for index, _ in counts.largest()
     ]
     fitting = [part for part in found if 0 < part.tokens <= tokens]
@@ -151,4 +234,5 @@ def _turn_label(session: Session, index: int) -> str:
 
 def _tokens(measure: Measure, factor: float) -> int:
     soft = measure.method in ("calibrated", "estimate")
-    return round(measure.tokens * factor) if soft else measure.tokens
+    unsure = measure.tokens - measure.counted if soft else 0
+    return measure.tokens - unsure + round(unsure * factor)

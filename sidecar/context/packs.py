@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.context.counter import Counter, Truncation
+from sidecar.config.settings import Truncation
+from sidecar.context.results import PackPart
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.context.counter import Counter
     from sidecar.context.sections import Section
 
 
@@ -36,7 +40,14 @@ PRESETS: Mapping[str, Pack] = {
 }
 
 
-def render(sections: Sequence[Section], counter: Counter, preset: str | None = None) -> str:
+class Rendered(NamedTuple):
+    """A context as it was rendered."""
+
+    text: str
+    parts: tuple[PackPart, ...] = ()
+
+
+def render(sections: Sequence[Section], counter: Counter, preset: str | None = None) -> Rendered:
     """The sections under their names, in their order, each within its cap.
 
     A preset gives caps to the sections that have none, and bounds the whole: over that, the
@@ -45,9 +56,18 @@ def render(sections: Sequence[Section], counter: Counter, preset: str | None = N
     pack = PRESETS.get(preset or "")
     texts = [_capped(section, counter, pack) for section in sections]
     whole = _joined(sections, texts)
-    if pack is None or counter.text(whole).tokens <= pack.total:
-        return whole
-    return _within(sections, texts, counter, pack)
+    if pack is not None and counter.text(whole).tokens > pack.total:
+        whole = _within(sections, texts, counter, pack)
+    return Rendered(whole, tuple(_parts(sections, texts, counter)))
+
+
+def _parts(
+    sections: Sequence[Section], texts: Sequence[str], counter: Counter
+) -> Iterator[PackPart]:
+    for section, text in zip(sections, texts, strict=True):
+        cut = text != section.source.text()
+        measure = counter.text(text) if cut else section.source.measure(counter)
+        yield PackPart(name=section.name, tokens=measure.tokens, trimmed=cut)
 
 
 def _capped(section: Section, counter: Counter, pack: Pack | None) -> str:
@@ -73,8 +93,8 @@ def _within(sections: Sequence[Section], texts: list[str], counter: Counter, pac
         over = counter.text(_joined(sections, texts)).tokens - pack.total
         if over <= 0:
             break
-        room = max(0, counter.text(texts[index]).tokens - over)
-        texts[index] = counter.fit(texts[index], room, sections[index].truncation)
+        left = max(0, counter.text(texts[index]).tokens - over)
+        texts[index] = counter.fit(texts[index], left, sections[index].truncation)
     whole = _joined(sections, texts)
     if counter.text(whole).tokens <= pack.total:
         return whole

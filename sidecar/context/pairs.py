@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.context.turns import Part, Turn, is_system, parts, starts_exchange
+from sidecar.messages.content import RESULT_ROLES
+from sidecar.messages.turns import Turn, is_system, parts, starts_exchange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sidecar.messages.content import Block, Place
 
-class Call:
+
+class PairedCall:
     """A tool call and whether a result was found for it."""
 
     __slots__ = ("answered", "part", "turn")
 
-    def __init__(self, turn: int, part: Part) -> None:
+    def __init__(self, turn: int, part: Block) -> None:
         self.turn, self.part, self.answered = turn, part, False
 
 
@@ -27,16 +30,16 @@ class Pairs:
     """
 
     def __init__(self, turns: Sequence[Turn]) -> None:
-        self.parts: dict[int, list[Part]] = {}
+        self.parts: dict[int, list[Block]] = {}
         """The parts of each turn that has any."""
-        self.orphans: dict[int, set[tuple[str, int]]] = {}
+        self.orphans: dict[int, set[tuple[Place, int]]] = {}
         """By turn: the (place, at) of calls without result and results without call."""
         self.pending: set[int] = set()
         """Turns at the end whose calls still wait for a result: no orphans."""
         self._leader: dict[int, int] = {}
-        self._by_id: dict[str, list[Call]] = {}
-        self._latest: list[Call] = []
-        calls: list[Call] = []
+        self._by_id: dict[str, list[PairedCall]] = {}
+        self._latest: list[PairedCall] = []
+        calls: list[PairedCall] = []
         for index, turn in enumerate(turns):
             found = parts(turn)
             if found:
@@ -55,11 +58,11 @@ class Pairs:
         """Whether the turn calls a tool or brings a tool's result, orphans apart."""
         return len(self.parts.get(turn, ())) > len(self.orphans.get(turn, ()))
 
-    def _read(self, index: int, found: list[Part]) -> list[Call]:
+    def _read(self, index: int, found: list[Block]) -> list[PairedCall]:
         made = []
         for part in found:
             if part.kind == "call":
-                call = Call(index, part)
+                call = PairedCall(index, part)
                 made.append(call)
                 if part.id:
                     self._by_id.setdefault(part.id, []).append(call)
@@ -69,7 +72,7 @@ class Pairs:
             self._latest = made
         return made
 
-    def _answer(self, index: int, part: Part, made: list[Call]) -> None:
+    def _answer(self, index: int, part: Block, made: list[PairedCall]) -> None:
         call = self._called(part, [*made, *self._latest])
         if call is None:
             self.orphans.setdefault(index, set()).add((part.place, part.at))
@@ -78,7 +81,7 @@ class Pairs:
         first, other = sorted((self.group(call.turn), self.group(index)))
         self._leader[other] = first
 
-    def _called(self, part: Part, latest: list[Call]) -> Call | None:
+    def _called(self, part: Block, latest: list[PairedCall]) -> PairedCall | None:
         if part.id and part.id in self._by_id:
             same_id = self._by_id[part.id]
             return next((call for call in reversed(same_id) if not call.answered), same_id[-1])
@@ -89,7 +92,7 @@ class Pairs:
                 return call
         return None
 
-    def _judge(self, calls: list[Call], open_from: int) -> None:
+    def _judge(self, calls: list[PairedCall], open_from: int) -> None:
         for call in calls:
             if call.answered:
                 continue
@@ -108,10 +111,7 @@ def _open_from(turns: Sequence[Turn]) -> int:
             continue
         if starts_exchange(turn):
             return index + 1
-        if turn.role in ("user", *_RESULTS):
+        if turn.role in ("user", *RESULT_ROLES):
             continue
         return index
     return 0
-
-
-_RESULTS = ("tool", "function")

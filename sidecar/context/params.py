@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sidecar.context.turns import Turn
-from sidecar.endpoints.reply import Format
+from sidecar.config.settings import Truncation
+from sidecar.messages.bounds import MOST_TOKENS
+from sidecar.messages.reply import ReplyFormat
+from sidecar.messages.turns import Turn
 from sidecar.text.positions import Range
 
-Natural = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-Text = str | list[str]
-Truncation = Literal["start", "middle", "end"]
+NaturalTokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+PositiveTokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+TextOrList = str | list[str]
 Strategy = Literal["drop", "summarize"]
 
 
@@ -39,7 +40,7 @@ class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: str | None = None
     text_document: SectionDocument | None = None
     range: Range | None = None
-    cap: Natural | None = None
+    cap: NaturalTokens | None = None
     """Tokens that the section may take at most."""
     priority: int | None = None
     """Where sections must be shortened together, the lowest goes first (0)."""
@@ -56,9 +57,9 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
     """Schemas in OpenAI, Anthropic or Gemini form."""
     sections: list[SectionSpec] | UnsetType | None = UNSET
     """All of them: this list takes the place of the one before."""
-    limit: Positive | UnsetType | None = UNSET
+    limit: PositiveTokens | UnsetType | None = UNSET
     """The window in tokens, where the client knows better."""
-    reserve: Natural | UnsetType | None = UNSET
+    reserve: NaturalTokens | UnsetType | None = UNSET
     """Tokens kept free for the reply."""
     persist: bool | None = None
     """Keep counts and ids (never text) across a restart of the server."""
@@ -76,6 +77,17 @@ class UsageParams(SessionParams, frozen=True, kw_only=True):
     """Ask how full the context is."""
 
 
+class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Which sessions to list: those of the last 24 hours, or all."""
+
+    workspace: str | None = None
+    all: bool = False
+
+
+class SelectParams(SessionParams, frozen=True, kw_only=True):
+    """The session to show until it ends; null chooses by itself again."""
+
+
 class ResetParams(SessionParams, frozen=True, kw_only=True):
     """Forget all of the conversation but its model."""
 
@@ -87,9 +99,9 @@ class UndoParams(SessionParams, frozen=True, kw_only=True):
 class FitParams(SessionParams, frozen=True, kw_only=True):
     """Ask for a plan that makes the conversation fit, or apply one."""
 
-    max_tokens: Natural | None = None
+    max_tokens: NaturalTokens | None = None
     """Defaults to the usable window."""
-    keep_turns: Natural | None = None
+    keep_turns: NaturalTokens | None = None
     """The last user turns that stay, each with its replies (the setting, 4)."""
     strategy: Strategy = "drop"
     apply: bool = False
@@ -110,8 +122,8 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
     context: str | None = None
     logs: str | None = None
     user: str | None = None
-    mandates: Text | None = None
-    max_tokens: Natural | None = None
+    mandates: TextOrList | None = None
+    max_tokens: NaturalTokens | None = None
     """Defaults to the usable window."""
     focus: str | None = None
     scope: str | None = None
@@ -125,7 +137,7 @@ class ResponseParams(SessionParams, frozen=True, kw_only=True):
     model: str | None = None
     category: str | None = None
     request_id: str | None = None
-    format: Format | None = None
+    format: ReplyFormat | None = None
     """Left out: recognised."""
     tools: list[dict[str, Any]] | None = None
     """Schemas that say which parameters a call needs; the session's by default."""
@@ -135,7 +147,7 @@ class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     """A tool call that is about to be run."""
 
     name: str
-    expected_tokens: Natural | None = None
+    expected_tokens: NaturalTokens | None = None
 
 
 class PreflightParams(SessionParams, frozen=True, kw_only=True):
@@ -144,5 +156,5 @@ class PreflightParams(SessionParams, frozen=True, kw_only=True):
     turns: list[Turn] | None = None
     text: str | None = None
     model: str | None = None
-    max_output_tokens: Natural | None = None
+    max_output_tokens: NaturalTokens | None = None
     pending_tool_call: PendingToolCall | None = None

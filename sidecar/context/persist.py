@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.ledger import Anchor
+from sidecar import typed
+from sidecar.context.model_counts import Anchor
 from sidecar.context.sections import RestoredPart, Section
 from sidecar.context.session import Session
-from sidecar.context.turns import Turn
 from sidecar.counting.count import Measure
+from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +97,7 @@ def to_json(saved: SavedSession) -> bytes:
 def from_json(data: bytes) -> SavedSession | None:
     """What `to_json` wrote; None where it is damaged or of another version."""
     try:
-        saved = msgspec.json.decode(data, type=SavedSession)
-    except msgspec.MsgspecError:
+        saved = typed.decode(data, SavedSession)
+    except (msgspec.MsgspecError, RecursionError):
         return None
     return saved if saved.version == 1 and len(saved.roles) == len(saved.turns) else None

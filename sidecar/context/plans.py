@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.context.counter import Calibration, Counter, Sums, factor_of, sums_of
+from sidecar.context.edits import Edit
 from sidecar.context.errors import no_text, stale_plan
 from sidecar.context.pairs import Pairs
 from sidecar.context.prune import Choice, Cleaned, choose, clean, tail_start, units
 from sidecar.context.results import FitResult, Removed
 from sidecar.context.sections import SystemPrompt
-from sidecar.context.session import Edit, Session
 from sidecar.context.summary import summarise
-from sidecar.context.turns import Turn
+from sidecar.messages.turns import Turn, is_system
 
 if TYPE_CHECKING:
     from sidecar.context.params import FitParams
+    from sidecar.context.session import Session
     from sidecar.context.window import Window
     from sidecar.counting.count import Measure
 
@@ -29,7 +31,7 @@ logger = logging.getLogger(__name__)
 SUMMARY_CAP = 1000
 """Tokens of a summary at most, and never more than an eighth of what is aimed at."""
 SUMMARY_MIN = 24
-"""Fewer tokens than this tell nothing: then what goes is dropped without a summary."""
+"""Fewer tokens than this say nothing useful: then what goes is dropped without a summary."""
 PLANS_KEPT = 4
 
 Summariser = Callable[[Sequence[Turn], Counter, int], str | None]
@@ -52,6 +54,12 @@ class Plans:
         self._plans: dict[str, Plan] = {}
         self._applied: Plan | None = None
         self._numbers = count(1)
+
+    def copy(self, session: Session) -> Plans:
+        """The same plans for a copy of their session."""
+        made = copy(self)
+        made._session, made._plans = session, self._plans.copy()
+        return made
 
     def answer(
         self,
@@ -89,7 +97,7 @@ class Plans:
     ) -> FitResult:
         """A plan after which the occupancy is `max_tokens` at most; nothing is changed.
 
-        Raises ContextError `noText` for a session that is known by its counts only.
+        Raises SidecarError `noText` for a session that is known by its counts only.
         """
         if self._session.known_by_counts:
             raise no_text()
@@ -114,7 +122,7 @@ class Plans:
     def apply(self, plan_id: str) -> FitResult:
         """Apply a plan as it was shown. Applying the last applied one again changes nothing.
 
-        Raises ContextError `badParams` where the session changed since the plan was made.
+        Raises SidecarError `badParams` where the session changed since the plan was made.
         """
         plan = self._plans.get(plan_id)
         if plan is None:
@@ -187,18 +195,23 @@ class _Maker:
             return Choice(dict(cleaned.gone), total)
         candidates = units(self._turns, pairs, self._keep)
         target = self._max - reserved
-        return choose(candidates, cleaned.gone, total, sums, lambda left: self._fits(left, target))
+        made = choose(candidates, cleaned.gone, total, sums, lambda left: self._fits(left, target))
+        left = [turn for index, turn in enumerate(self._turns) if index not in made.gone]
+        if self._keep > 0 or not all(map(is_system, left)):
+            return made
+        self._keep = 1  # a conversation without a turn is none
+        return self._choose(pairs, cleaned, reserved)
 
     def _reserved(self, summariser: Summariser | None) -> int:
         return 0 if summariser is None else min(SUMMARY_CAP, self._max // 8)
 
     def _summary(self, choice: Choice, summariser: Summariser) -> Turn | None:
-        """A turn that tells what went; None where there is no room for one, or it fails."""
+        """A turn that summarises what was removed; None where none fits, or it fails."""
         gone = [index for index in sorted(choice.gone) if choice.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
-        room = min(SUMMARY_CAP, self._max // 8, self._max - self._tokens(choice.total))
+        left = min(SUMMARY_CAP, self._max // 8, self._max - self._tokens(choice.total))
         envelope = self._counter.message(Turn(role="user", content="")).tokens
-        cap = min(int(room / max(1.0, self._factor)), weight // 2) - envelope
+        cap = min(int(left / max(1.0, self._factor)), weight // 2) - envelope
         if cap < SUMMARY_MIN:
             return None
         try:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.counter import Calibration, Sums, summed, sums_of
+from sidecar.context.counter import Calibration, Sums, summed, sums_of, with_hidden
 from sidecar.context.occupancy import heaviest_tools, should_prune
 from sidecar.context.results import Alternative, PreflightResult, Reason, Verdict
 from sidecar.context.thresholds import fallbacks
-from sidecar.context.turns import Turn, parts
 from sidecar.context.window import usable
+from sidecar.messages.turns import Turn, parts
+from sidecar.models.catalogue import prompt_limit_of
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,7 +38,8 @@ def prompt_measure(
     total = Sums(exact=counter.priming) if session.is_empty and added else session.total()
     for turn in added:
         total = total.plus(sums_of(counter.message(turn)))
-    return summed(total, counter.tokenizer, calibration)
+    measure = summed(total, counter.tokenizer, calibration)
+    return measure if session.is_anchored else with_hidden(measure, calibration)
 
 
 def preflight(
@@ -48,7 +51,7 @@ def preflight(
     warn_at: tuple[float, ...] = (0.8, 0.95),
     calibration: Calibration | None = None,
 ) -> PreflightResult:
-    """The part of the verdict that is about room.
+    """The part of the verdict that is about the window.
 
     Args:
         session: whose counter is that of the model asked about.
@@ -63,7 +66,8 @@ def preflight(
     reasons = _reasons(prompt, output, window, warn_at)
     fits = not window.over(prompt) and prompt + output <= window.limit.tokens
     defer = _defer_reason(session, params, prompt, window)
-    alternatives = [] if fits else fitting(models, prompt + output, session.model, window.reserve)
+    size, needed = window.limit.tokens, prompt + output
+    alternatives = [] if fits else fitting(models, needed, session.model, window.reserve, size)
     if defer is not None:
         reasons.append(defer)
     if not fits:
@@ -80,20 +84,24 @@ def preflight(
     )
 
 
-def merged(room: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]) -> PreflightResult:
-    """The verdict on room together with another one: the graver counts."""
-    graver = max(room.verdict, verdict, key=_RANKS.index)
-    return msgspec.structs.replace(room, verdict=graver, reasons=[*room.reasons, *reasons])
+def merged(fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]) -> PreflightResult:
+    """What fits, and a verdict on something else: the more severe of the two counts."""
+    worse = max(fit.verdict, verdict, key=_RANKS.index)
+    return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 
 
 def fitting(
-    models: Iterable[Alternative], tokens: int, model: str, reserve: int
+    models: Iterable[Alternative], tokens: int, model: str, reserve: int, than: int = 0
 ) -> list[Alternative]:
-    """Those of `models` whose usable window holds `tokens`, the smallest window first."""
+    """Those of `models` with a larger window `than` this whose usable part, and whose prompt, hold
+    `tokens`; the smallest first."""
     fit = {
         one.model: one
         for one in models
-        if one.model != model and usable(one.context_window, reserve) >= tokens
+        if one.model != model
+        and one.context_window > than
+        and usable(one.context_window, reserve) >= tokens
+        and (prompt_limit_of(one.model) or tokens) >= tokens
     }
     return sorted(fit.values(), key=lambda one: (one.context_window, one.model))[
         :ALTERNATIVES_SHOWN
@@ -116,6 +124,9 @@ def expected_result(session: Session, name: str) -> int:
 
 def _reasons(prompt: int, output: int, window: Window, warn_at: tuple[float, ...]) -> list[Reason]:
     limit = window.limit.tokens
+    if window.prompt_limit < prompt <= window.usable:
+        text = f"{prompt:,} tokens are more than the {window.prompt_limit:,} that a prompt may hold"
+        return [Reason(kind="window", message=text)]
     if window.over(prompt):
         text = f"{prompt:,} tokens do not fit into the {window.usable:,} usable of {limit:,}"
         return [Reason(kind="window", message=text)]
@@ -140,16 +151,16 @@ def _defer_reason(
         expected = expected_result(session, call.name)
     if not window.over(prompt + expected):
         return None
-    text = f"the result of {call.name} ({expected:,} tokens) would not fit: run it later"
+    text = f"the result of {printable(call.name)} ({expected:,} tokens) would not fit: run it later"
     return Reason(kind="tool", message=text)
 
 
 def _offers(session: Session, alternatives: Sequence[Alternative]) -> list[Reason]:
-    said = fallbacks(alternatives, heaviest_tools(session))
-    return [Reason(kind="fallback", message=one) for one in said]
+    offers = fallbacks(alternatives, heaviest_tools(session))
+    return [Reason(kind="fallback", message=one) for one in offers]
 
 
 def _verdict(prompt: int, fits: bool, warned: bool, window: Window) -> Verdict:
-    if not fits and prompt > window.limit.tokens:
+    if not fits and prompt > (window.limit.prompt or window.limit.tokens):
         return "refuse"
     return "warn" if warned else "ok"

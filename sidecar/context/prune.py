@@ -15,17 +15,18 @@ import msgspec
 
 from sidecar.context.counter import Counter, Sums
 from sidecar.context.results import RemovalReason
-from sidecar.context.turns import (
+from sidecar.counting.count import Measure
+from sidecar.messages.content import RESULT_ROLES
+from sidecar.messages.turns import (
     NO_OUTPUT,
-    RESULT_ROLES,
     Turn,
     has_own_text,
     is_empty,
     is_system,
     starts_exchange,
+    with_outputs,
     without,
 )
-from sidecar.counting.count import Measure
 
 if TYPE_CHECKING:
     from sidecar.context.pairs import Pairs
@@ -64,11 +65,13 @@ def clean(turns: Sequence[Turn], pairs: Pairs, counter: Counter) -> Cleaned:
     cleaned = Cleaned({}, {}, {}, {})
     for index, turn in enumerate(turns):
         spots = pairs.orphans.get(index)
-        if spots is None and not is_empty(turn):
+        filled = with_outputs(turn) if index in pairs.parts else turn
+        if spots is None and filled is turn and not is_empty(turn):
             continue
-        mended = without(turn, spots) if spots else turn
+        mended = without(filled, spots) if spots else filled
         if not is_empty(mended):
-            cleaned.stripped[index] = "orphan"
+            if spots:
+                cleaned.stripped[index] = "orphan"
         elif turn.role in RESULT_ROLES and not spots:
             mended = msgspec.structs.replace(turn, content=NO_OUTPUT)
         else:
@@ -106,7 +109,7 @@ def units(turns: Sequence[Turn], pairs: Pairs, keep_turns: int) -> list[Unit]:
         Unit(tuple(members), "toolOutput")
         for leader, members in free.items()
         if any(pairs.works(index) for index in members)
-        and not any(_talks(turns[index]) for index in members)
+        and not any(_is_question(turns[index]) for index in members)
     ]
     return [*tools, *_exchanges(turns, pairs, free, tail)]
 
@@ -150,7 +153,7 @@ def _stays(turns: Sequence[Turn], pairs: Pairs, index: int) -> bool:
     return is_system(turns[index]) or index in pairs.pending
 
 
-def _talks(turn: Turn) -> bool:
+def _is_question(turn: Turn) -> bool:
     return turn.role == "user" and has_own_text(turn)
 
 

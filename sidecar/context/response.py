@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from sidecar.context.counts import shares
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.results import CleanCall, Dropped, ResponseResult
 from sidecar.context.sections import ToolSet
 from sidecar.context.session import Anchored, Sample, Session
 from sidecar.context.window import usable
+from sidecar.messages.tool_schemas import ToolSchema, read_tools
 
 if TYPE_CHECKING:
-    from sidecar.context.counter import Calibration
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from sidecar.context.counter import Calibration, Counter
     from sidecar.context.plans import Plans
     from sidecar.context.window import Window
-    from sidecar.endpoints.reply import Reply, ToolCall
+    from sidecar.messages.reply import Reply, ToolCall
 
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
 
 class Handled(msgspec.Struct, frozen=True):
-    """A reply as it is answered, and what it told beside."""
+    """A reply as it is answered, and what else was learned from it."""
 
     result: ResponseResult
     anchored: Anchored
@@ -57,20 +60,27 @@ def handle(
         learn: teaches that calibration what was reported, before anything is planned by it.
     """
     known = session.tools.tools if isinstance(session.tools, ToolSet) else ()
-    calls, dropped = usable_calls(reply, tools or known)
+    schemas = read_tools(tools or known)
+    calls, dropped = usable_calls(reply, schemas)
     exhausted = what_ran_out(reply, window)
-    anchored = _anchor(session, reply)
+    lost = [call for call, fault in _judged(reply, schemas) if fault is not None]
+    anchored = _anchor(session, reply, lost)
     if anchored.sample is not None:
         learn(anchored.sample)
     plan = None
     limit = reply.overflow.limit if reply.overflow else None
     if exhausted == "window" and not session.known_by_counts and session.turns:
-        room = usable(min(limit or window.limit.tokens, window.limit.tokens), window.reserve)
-        plan = plans.make(room, keep_turns=keep_turns, calibration=calibration)
+        prompt_limit = usable(
+            min(limit or window.limit.tokens, window.limit.tokens), window.reserve
+        )
+        plan = plans.make(prompt_limit, keep_turns=keep_turns, calibration=calibration)
     result = ResponseResult(
         content=reply.content,
         tool_calls=calls,
         dropped=dropped,
+        unchecked=_unchecked(reply, calls, schemas),
+        model=reply.model,
+        request_id=reply.request_id,
         stop_reason=reply.stop_reason,
         exhausted=exhausted,
         plan=plan,
@@ -81,17 +91,15 @@ def handle(
 
 
 def usable_calls(
-    reply: Reply, tools: Sequence[Mapping[str, Any]]
+    reply: Reply, schemas: Sequence[ToolSchema]
 ) -> tuple[list[CleanCall], list[Dropped]]:
     """The tool calls that can be run, and those that were cut off, with what they lack.
 
     A call in a reply that ended by itself is not held against its schema.
     """
-    required = dict(required_parameters(tools))
     good: list[CleanCall] = []
     bad: list[Dropped] = []
-    for call in reply.tool_calls:
-        fault = _fault(call, required.get(call.name, ()), reply.cut_off)
+    for call, fault in _judged(reply, schemas):
         if fault is None:
             good.append(CleanCall(id=call.id, name=call.name, arguments=call.arguments or {}))
         else:
@@ -99,11 +107,28 @@ def usable_calls(
     return good, bad
 
 
+def _judged(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[ToolCall, str | None]]:
+    """Each call, and what is wrong with it."""
+    required = {tool.name: tool.required for tool in schemas}
+    return [
+        (call, _fault(call, required.get(call.name, ()), reply.cut_off))
+        for call in reply.tool_calls
+    ]
+
+
+def _unchecked(
+    reply: Reply, calls: Sequence[CleanCall], schemas: Sequence[ToolSchema]
+) -> list[str]:
+    """The calls of a reply that was cut off of which no schema says whether anything is missing."""
+    known = {tool.name for tool in schemas}
+    return [call.name for call in calls if call.name not in known] if reply.cut_off else []
+
+
 def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | None:
     """Whether the output limit ended the reply, or the window was full.
 
-    Many vendors have one word for both: a prompt and output that fill the window tell them apart.
-    A limit that the user set may be smaller than the window: then only the exact number tells.
+    Many vendors have one word for both: a prompt and output that fill the window distinguish them.
+    A limit that the user set may be smaller than the window: then only the exact number decides.
     """
     usage = reply.usage
     if reply.exhausted != "output" or usage is None or window.limit.source == "default":
@@ -111,31 +136,6 @@ def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | 
     over = usage.prompt_tokens + usage.output_tokens - window.limit.tokens
     full = abs(over) <= 1 if window.limit.source == "settings" else over >= -1
     return "window" if full else "output"
-
-
-def required_parameters(
-    tools: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(name, names of the required parameters) of schemas in any vendor's form."""
-    for tool in tools:
-        nested = tool.get("functionDeclarations") or tool.get("function_declarations")
-        if isinstance(nested, list):
-            yield from required_parameters([one for one in nested if isinstance(one, Mapping)])
-            continue
-        body = next((tool[key] for key in ("function", "toolSpec") if key in tool), tool)
-        if isinstance(body, Mapping) and isinstance(body.get("name"), str):
-            yield body["name"], _required(body)
-
-
-def _required(body: Mapping[str, Any]) -> tuple[str, ...]:
-    schemas = (body[key] for key in _SCHEMA_KEYS if isinstance(body.get(key), Mapping))
-    schema: Mapping[str, Any] = next(schemas, {})
-    wrapped = schema.get("json")  # Bedrock
-    names = (wrapped if isinstance(wrapped, Mapping) else schema).get("required")
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
-
-
-_SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema")
 
 
 def _fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None:
@@ -150,12 +150,31 @@ def _fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None
     return f"required parameter missing: {', '.join(missing)}" if missing else None
 
 
-def _anchor(session: Session, reply: Reply) -> Anchored:
+def _anchor(session: Session, reply: Reply, lost: Sequence[ToolCall]) -> Anchored:
     if reply.overflow is not None and reply.overflow.prompt_tokens:
         return session.overflow_reported(reply.overflow.prompt_tokens)
     if reply.usage is not None and reply.usage.prompt_tokens:
-        return session.reply_reported(reply.usage)
+        sent_back = _sent_back(session.counter, reply, lost)
+        output = reply.usage.reasoning_tokens + sent_back
+        return session.reply_reported(msgspec.structs.replace(reply.usage, output_tokens=output))
     return Anchored()
+
+
+def _sent_back(counter: Counter, reply: Reply, lost: Sequence[ToolCall]) -> int:
+    """Output tokens that the next request carries: a dropped call is not sent back. What was
+    reported is shared out by this counter's own numbers."""
+    usage = reply.usage
+    written = max(0, usage.output_tokens - usage.reasoning_tokens) if usage else 0
+    goes = sum(_weight(counter, call) for call in lost)
+    if not goes:
+        return written
+    whole = sum(_weight(counter, call) for call in reply.tool_calls)
+    stays = whole - goes + counter.text(reply.content).tokens
+    return shares(written, [stays, goes])[0]
+
+
+def _weight(counter: Counter, call: ToolCall) -> int:
+    return counter.text(f"{call.name} {call.arguments_text}").tokens
 
 
 def _warnings(result: ResponseResult, anchored: Anchored) -> Iterator[tuple[WarningKind, str]]:
@@ -163,6 +182,12 @@ def _warnings(result: ResponseResult, anchored: Anchored) -> Iterator[tuple[Warn
         yield "exhausted", "The reply reached its output limit and is incomplete."
     if result.exhausted == "window":
         yield "exhausted", "The context window is full: prune or summarise before trying again."
+    if result.unchecked:
+        names = ", ".join(sorted(set(result.unchecked)))
+        yield (
+            "exhausted",
+            f"The reply was cut off, and no schema is known to check these tool calls by: {names}.",
+        )
     if result.dropped:
         names = ", ".join(sorted({call.name or "(unnamed)" for call in result.dropped}))
         yield "droppedToolCalls", f"Tool calls were cut off and dropped: {names}."

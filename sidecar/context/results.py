@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.context.turns import Turn
 from sidecar.context.window import LimitSource
 from sidecar.counting.count import Method
-from sidecar.endpoints.usage import Usage
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -27,9 +30,13 @@ class Breakdown(Result, frozen=True, kw_only=True):
     sections: int
     turns: int
     overhead: int
+    logs: int = 0
+    """Of the sections of that name, as the next two; `sections` has the others."""
+    config: int = 0
+    time: int = 0
 
 
-class Part(Result, frozen=True, kw_only=True):
+class ContextPart(Result, frozen=True, kw_only=True):
     """A part of the context by its label."""
 
     label: str
@@ -44,6 +51,12 @@ class SessionInfo(Result, frozen=True, kw_only=True):
     """`protocol`, or the agent whose transcript was read."""
     updated_at: str
 
+    @classmethod
+    def of(cls, session_id: str, source: str, updated_at: datetime) -> SessionInfo:
+        """With the time as the contract writes it."""
+        at = updated_at.isoformat().replace("+00:00", "Z")
+        return cls(id=session_id, source=source, updated_at=at)
+
 
 class CalibrationInfo(Result, frozen=True, kw_only=True):
     """What reported usage has taught: real = estimated * factor."""
@@ -51,6 +64,14 @@ class CalibrationInfo(Result, frozen=True, kw_only=True):
     factor: float
     samples: int
     error_percent: float | None
+
+
+class ViewRow(Result, frozen=True, kw_only=True):
+    """A line of a view: what it is, its value, and lines below it."""
+
+    label: str
+    value: str
+    children: list[ViewRow] = []
 
 
 class ContextUsage(Result, frozen=True, kw_only=True):
@@ -69,14 +90,49 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     model: str | None = None
     session: SessionInfo | None = None
     breakdown: Breakdown | None = None
-    largest: list[Part] = []
+    largest: list[ContextPart] = []
     turns: int | None = None
     should_prune: bool | None = None
     compacted: bool | None = None
     calibration: CalibrationInfo | None = None
     cost_usd: float | None = None
+    note: str | None = None
+    """Why a number is missing or weak."""
     text: str = ""
     """The same in words, a line a part: in the answer to `context/usage`, else empty."""
+    rows: list[ViewRow] = []
+    """The same for a tree: in the answer to `context/usage`, else empty."""
+
+
+class SessionRow(Result, frozen=True, kw_only=True):
+    """One session of a workspace, whoever feeds it."""
+
+    id: str
+    source: str
+    """`protocol`, or the agent whose files were read."""
+    title: str | None
+    """The agent's own title; never made from a turn."""
+    model: str | None
+    tokens: int | None
+    limit: int | None
+    percent: int | None
+    method: Method | None
+    note: str | None
+    state: Literal["running", "idle", "ended"]
+    parent: str | None
+    """The session that it was forked from."""
+    cost_usd: float | None
+    updated_at: str
+    shown: bool = False
+    """Whether this is the session that the status shows."""
+    pinned: bool = False
+    """Whether `context/select` chose it."""
+    label: str = ""
+    """Its title, else its agent: in the answer to `context/sessions`, as all below."""
+    detail: str = ""
+    """A bar of its percent, cost, age, state, model, agent: `43 % ██▏░░ · $1.92 · 3 min · …`."""
+    text: str = ""
+    """Both on one line, in columns with those of the other rows."""
 
 
 RemovalReason = Literal["toolOutput", "dialogue", "orphan", "empty"]
@@ -102,11 +158,13 @@ class FitResult(Result, frozen=True, kw_only=True):
     tokens_before: int
     tokens_after: int
     cached_tokens_lost: int
-    """Of what the last reply said was in the vendor's prompt cache: what would be sent afresh."""
+    """Tokens that the last reply read from the prompt cache and that would be sent anew."""
     fits: bool
     plan_id: str
     reason: str | None = None
     """Why it does not fit, where it does not."""
+    text: str = ""
+    """The plan in words, a line a turn: what goes, and what of the vendor's cache with it."""
 
 
 class AssembledSection(Result, frozen=True, kw_only=True):
@@ -116,6 +174,15 @@ class AssembledSection(Result, frozen=True, kw_only=True):
     text: str
     tokens: int
     trimmed: bool
+
+
+class PackPart(Result, frozen=True, kw_only=True):
+    """A section as it stands in the assembled context."""
+
+    name: str
+    tokens: int
+    trimmed: bool
+    """Whether its cap, or the pack's, cut it."""
 
 
 class AssembleResult(Result, frozen=True, kw_only=True):
@@ -129,6 +196,13 @@ class AssembleResult(Result, frozen=True, kw_only=True):
     skipped: bool
     trim_level: int
     fits: bool
+    schema_version: int = 1
+    intent: str | None = None
+    """The focus that it was assembled for."""
+    budget_applied: int = 0
+    """Tokens that it had to fit into."""
+    pack: list[PackPart] = []
+    """What the context was rendered from; empty where it was supplied."""
 
 
 class CleanCall(Result, frozen=True, kw_only=True):
@@ -152,11 +226,19 @@ class ResponseResult(Result, frozen=True, kw_only=True):
     content: str
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
+    unchecked: list[str] = []
+    """Names of calls in a reply that was cut off that were kept though no schema is known."""
+    model: str | None = None
+    """As the reply names it."""
+    request_id: str | None = None
     stop_reason: str | None
     exhausted: Literal["output", "window"] | None
     plan: FitResult | None
     usage: Usage | None
     calibration: CalibrationInfo | None
+    usage_recorded: bool = False
+    usage_problem: str | None = None
+    """Why the usage was not recorded: none came, its numbers make no sense, the ledger failed."""
 
 
 class Reason(Result, frozen=True, kw_only=True):

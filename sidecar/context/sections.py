@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from sidecar.context.counter import Counter, Truncation
+from sidecar.config.settings import Truncation
 from sidecar.context.errors import no_text
-from sidecar.context.turns import Turn
 from sidecar.counting.count import Measure
+from sidecar.messages.tool_schemas import read_tools
+from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
+
+    from sidecar.context.counter import Counter
 
 
 class Counted(Protocol):
@@ -45,6 +48,10 @@ class _Once:
         if found is None:
             found = self._measures[counter.key] = self._count(counter)
         return found
+
+    def take(self, counter: Counter, measure: Measure) -> None:
+        """Let this be the count for the counter's model."""
+        self._measures[counter.key] = measure
 
     def _count(self, counter: Counter) -> Measure:
         raise NotImplementedError
@@ -103,10 +110,15 @@ class ToolSet(_Once):
         """
         any_tool = counter.tools([{"name": "t"}]).tokens
         weights = [
-            (tool_name(tool), max(0, counter.tools([tool]).tokens - any_tool))
+            (tool_names(tool), max(0, counter.tools([tool]).tokens - any_tool))
             for tool in self.tools
         ]
         return sorted(weights, key=lambda weight: -weight[1])[:number]
+
+
+OTHER_PERCENT = 60.0
+"""Half of the band of a count by another vocabulary than the model's: no two differ by more on
+anything but scripts that one of them hardly knows."""
 
 
 class RestoredPart:
@@ -121,14 +133,14 @@ class RestoredPart:
         return 0
 
     def text(self) -> str:
-        """Raises ContextError `noText`."""
+        """Raises SidecarError `noText`."""
         raise no_text()
 
     def measure(self, counter: Counter) -> Measure:
         """The count as it was kept: an estimate for any other tokenizer than its own."""
         if counter.tokenizer == self._measure.tokenizer:
             return self._measure
-        return Measure(self._measure.tokens, "estimate", counter.tokenizer, None)
+        return Measure(self._measure.tokens, "estimate", counter.tokenizer, OTHER_PERCENT)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,12 +162,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(whole, tokens=self.cap)
 
 
-def tool_name(tool: dict[str, Any]) -> str:
-    """The name in a schema of OpenAI's, Anthropic's, Bedrock's or Gemini's form."""
-    for inner in (tool, tool.get("function"), tool.get("toolSpec")):
-        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
-            return str(inner["name"])
-    declared = tool.get("functionDeclarations") or tool.get("function_declarations")
-    if isinstance(declared, list) and declared:
-        return ", ".join(tool_name(one) for one in declared if isinstance(one, dict))
-    return str(tool.get("type", "tool"))
+def tool_names(tool: Any) -> str:
+    """The name of a tool, or those of all that a vendor's form puts into one."""
+    return ", ".join([schema.name for schema in read_tools([tool])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from copy import copy
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +10,22 @@ import msgspec
 
 from sidecar.context.counter import Counter, Sums, sums_of
 from sidecar.context.counts import TurnCounts
-from sidecar.context.ledger import Anchor, Ledger
+from sidecar.context.edits import Edit, Saved, edited_anchor, restored_ledger
+from sidecar.context.model_counts import Anchor, ModelCounts
 from sidecar.context.sections import RestoredPart, Section, SystemPrompt, ToolSet
-from sidecar.context.turns import Turn, is_assistant, sends_reasoning
-from sidecar.counting.count import Measure
-from sidecar.endpoints.usage import Usage
+from sidecar.counting.kinds import Kind, kind_of
+from sidecar.messages.turns import Turn, is_assistant, own_text, sends_reasoning
+from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sidecar.counting.count import Measure
+
 SHRUNK = 0.7
 """A prompt under this share of what was expected means that the client compacted its history."""
+SAME = 0.01
+"""A prompt within this share of the last one is that one, sent again."""
 MODELS_KEPT = 4
 """Models whose counts a session keeps: more than anyone switches between."""
 
@@ -30,40 +35,18 @@ class Sample(msgspec.Struct, frozen=True):
 
     estimated: int
     reported: int
+    kind: Kind | None = None
+    doubt: float | None = None
+    """Half of the band of the estimate; None where that was not measured."""
 
 
 class Anchored(msgspec.Struct, frozen=True):
-    """What a reported number told."""
+    """What a reported number showed."""
 
     sample: Sample | None = None
     """For the calibration; None where the session does not know what was sent."""
     compacted: bool = False
     """The prompt was much smaller than expected: the client shortened its history."""
-
-
-class Edit(msgspec.Struct, frozen=True):
-    """Turns that take the place of all turns so far."""
-
-    turns: list[Turn]
-    measures: list[Measure]
-    origins: list[int]
-    """For each, the turn that it was, or whose place it took; never falling."""
-    changes: bool
-    """Whether anything differs from the turns so far."""
-    cached_lost: int
-
-
-class _Saved(msgspec.Struct, frozen=True):
-    """What an edit took the place of."""
-
-    model: str
-    turns: list[Turn]
-    measures: tuple[Measure, ...]
-    anchor: Anchor | None
-    compacted: bool
-    edited_length: int
-    edited_total: Sums
-    edited_anchor: Anchor | None
 
 
 class Session:
@@ -97,14 +80,23 @@ class Session:
         self.tools: ToolSet | RestoredPart | None = None
         self.sections: list[Section] = []
         self.turns: list[Turn] = []
+        self.assembled: dict[str, int] = {}
+        """Tokens of the parts of the request that was assembled last."""
         self.restored: list[Measure] = []
         """The counts of the first turns, where their text did not outlive a restart."""
         self.compacted = False
         self.warned_level = 0
         """The highest threshold that was crossed and not yet left again."""
-        self._ledgers: dict[str, Ledger] = {}
+        self._ledgers: dict[str, ModelCounts] = {}
         self._last_assistant = -1
-        self._saved: _Saved | None = None
+        self._saved: Saved | None = None
+
+    def copy(self) -> Session:
+        """The same conversation, to be worked on apart from this one. Costs no count."""
+        made = copy(self)
+        made.turns, made.sections = self.turns.copy(), self.sections.copy()
+        made._ledgers = {key: ledger.copy() for key, ledger in self._ledgers.items()}
+        return made
 
     @property
     def model(self) -> str:
@@ -157,10 +149,10 @@ class Session:
         self._take_turns(turns)
         self.ledger().anchor = anchor
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ModelCounts:
         """This model's counts, with every turn counted that was not."""
         key = self.counter.key
-        found = self._ledgers.pop(key, None) or Ledger()
+        found = self._ledgers.pop(key, None) or ModelCounts()
         self._ledgers[key] = found
         if len(self._ledgers) > MODELS_KEPT:
             del self._ledgers[next(iter(self._ledgers))]
@@ -183,15 +175,21 @@ class Session:
         if self.is_empty:
             return Sums()
         ledger = self.ledger()
-        return ledger.total(self.fixed(), self.section_sums(), self.counter.priming, upto)
+        priming = ledger.priming(self.counter.priming)
+        return ledger.total(self.fixed(), self.section_sums(), priming, upto)
 
     def own_count(self, upto: int | None = None) -> Sums:
         """The same by this counter alone, without any reported number."""
-        beside = self.fixed().plus(self.section_sums()).plus(Sums(exact=self.counter.priming))
-        return beside.plus(self.ledger().counts.between(0, upto))
+        ledger = self.ledger()
+        beside = self.fixed().plus(self.section_sums())
+        return beside.plus(ledger.own(ledger.priming(self.counter.priming), upto))
 
     def append(
-        self, turns: Sequence[Turn], usage: Usage | None = None, chat_total: int | None = None
+        self,
+        turns: Sequence[Turn],
+        usage: Usage | None = None,
+        chat_total: int | None = None,
+        total: int | None = None,
     ) -> Anchored:
         """Add turns, counting only them.
 
@@ -200,6 +198,7 @@ class Session:
             usage: what the vendor reported for the last reply; anchors the number. A report
                 without a prompt says nothing of the context.
             chat_total: what the endpoint counts for the whole chat with these turns, in tokens.
+            total: tokens of prompt and reply together, where the vendor says no more (`usage`).
         """
         first = len(self.turns)
         self.turns.extend(turns)
@@ -208,7 +207,9 @@ class Session:
             self._last_assistant = assistants[-1]
             self._settle_reply(assistants[0])
         anchored = Anchored()
-        if usage is not None and usage.prompt_tokens:
+        if total is not None:
+            self._anchor_appended(self._usage_of(total))  # it measures nothing: no sample
+        elif usage is not None and usage.prompt_tokens:
             anchored = self._anchor_appended(usage)
         if chat_total is not None:
             self.chat_counted(chat_total, first)
@@ -233,8 +234,8 @@ class Session:
     def chat_counted(self, total: int, first: int, end: int | None = None) -> None:
         """Take the endpoint's count of the whole chat: `end` turns, of which `first` on are new.
 
-        One that comes late counts only if no later one came before it; after an edit (`layout`
-        tells) it is of other turns, and must not be given.
+        One that comes late counts only if no later one came before it; after an edit (see
+        `layout`) it is of other turns, and must not be given.
         """
         end = len(self.turns) if end is None else end
         ledger, fixed = self.ledger(), self.fixed()
@@ -268,6 +269,22 @@ class Session:
             pending=False,
         )
 
+    def _usage_of(self, total: int) -> Usage:
+        """The usage behind a bare total: the prompt as predicted, the reply as counted, and what
+        exceeds both is reasoning."""
+        reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
+        counted = self.own_count(reply + 1).tokens() - self.own_count(reply).tokens()
+        anchor = self.ledger().anchor
+        known = self.total(reply) if anchor is None or anchor.covers <= reply else Sums()
+        prompt = min(known.tokens() or total - counted, total)
+        output = total - prompt
+        return Usage(
+            input_tokens=prompt,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            reasoning_tokens=max(0, output - counted),
+        )
+
     def _anchor_appended(self, usage: Usage) -> Anchored:
         """Anchor by usage that came with turns: those after the last assistant turn add to it."""
         last = self._last_assistant
@@ -278,7 +295,7 @@ class Session:
 
     def _anchor(self, usage: Usage, *, prompt_covers: int, covers: int, pending: bool) -> Anchored:
         ledger = self.ledger()
-        told = self._compare(ledger, usage.prompt_tokens, prompt_covers)
+        sample = self._compare(ledger, usage.prompt_tokens, prompt_covers)
         answer = self.turns[prompt_covers] if prompt_covers < len(self.turns) else None
         kept_reasoning = answer is not None and sends_reasoning(answer)
         hidden = 0 if kept_reasoning else usage.reasoning_tokens
@@ -293,19 +310,39 @@ class Session:
             pending=pending,
             cached=usage.cache_read_tokens + usage.cache_write_tokens,
         )
-        self.compacted = told.compacted
-        return told
+        self.compacted = sample.compacted
+        return sample
 
-    def _compare(self, ledger: Ledger, prompt: int, prompt_covers: int) -> Anchored:
+    def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> Anchored:
         """What a reported prompt says beside its number."""
         anchor = ledger.anchor
         if anchor is not None and anchor.covers <= prompt_covers:
-            expected = self.total(prompt_covers).tokens()
-            if prompt < SHRUNK * expected:
+            if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
+                return Anchored()  # the same prompt once more: its reply was thrown away
+            kept = ledger.counts.between(anchor.prompt_covers, anchor.covers).tokens()
+            unsent = max(0, anchor.base - anchor.prompt - kept) if anchor.prompt else 0
+            if prompt < SHRUNK * (self.total(prompt_covers).tokens() - unsent):
                 return Anchored(compacted=True)
         if self.compacted or not prompt:
             return Anchored()
-        return Anchored(Sample(self.own_count(prompt_covers).tokens(), prompt))
+        own = self.own_count(prompt_covers)
+        if own.endpoint:  # of what an estimate would have been off by this says nothing
+            return Anchored()
+        doubt = None if own.unmeasured else own.error
+        return Anchored(Sample(own.tokens(), prompt, self._kind(prompt_covers), doubt))
+
+    def newest_kind(self) -> Kind:
+        """What kind of text came last."""
+        return self._kind(len(self.turns))
+
+    def _kind(self, upto: int) -> Kind:
+        newest = map(own_text, self.turns[max(0, upto - 2) : upto])
+        return kind_of(max(newest, key=len, default=""))
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether a server has given a number for any of it."""
+        return self.ledger().anchor is not None
 
     def edit(self, edit: Edit) -> None:
         """Put other turns in the place of all so far; `undo` takes this back."""
@@ -313,8 +350,8 @@ class Session:
         old, new = ledger.counts, TurnCounts(edit.measures)
         before = ledger.anchor
         ledger.counts, ledger.chat = new, None
-        ledger.anchor = None if before is None else _edited_anchor(before, edit, old, new)
-        self._saved = _Saved(
+        ledger.anchor = None if before is None else edited_anchor(before, edit, old, new)
+        self._saved = Saved(
             model=self.model,
             turns=self.turns,
             measures=old.measures,
@@ -333,9 +370,9 @@ class Session:
         saved, self._saved = self._saved, None
         if saved is None:
             return False
-        ledger = self._ledgers.get(saved.model, Ledger())
+        ledger = self._ledgers.get(saved.model, ModelCounts())
         if len(ledger.counts) >= saved.edited_length:
-            ledger = _restored_ledger(ledger, saved)
+            ledger = restored_ledger(ledger, saved)
         self._ledgers = {saved.model: ledger}
         self._take_turns(saved.turns + self.turns[saved.edited_length :])
         self.compacted = saved.compacted
@@ -347,38 +384,6 @@ class Session:
         self._last_assistant = max(
             (index for index, turn in enumerate(turns) if is_assistant(turn)), default=-1
         )
-
-
-def _edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
-    covers = bisect_left(edit.origins, anchor.covers)
-    change = new.between(0, covers).minus(old.between(0, anchor.covers))
-    return msgspec.structs.replace(
-        anchor,
-        covers=covers,
-        prompt_covers=bisect_left(edit.origins, anchor.prompt_covers),
-        adjust=anchor.adjust.plus(change),
-        cached=max(0, anchor.cached - edit.cached_lost),
-    )
-
-
-def _restored_ledger(ledger: Ledger, saved: _Saved) -> Ledger:
-    """The counts from before an edit, with those of the turns appended since."""
-    restored = Ledger()
-    later = ledger.counts.measures[saved.edited_length :]
-    restored.counts = TurnCounts([*saved.measures, *later])
-    anchor = ledger.anchor
-    if anchor is saved.edited_anchor or anchor is None:
-        restored.anchor = saved.anchor
-        return restored
-    change = restored.counts.between(0, len(saved.measures)).minus(saved.edited_total)
-    shift = len(saved.measures) - saved.edited_length
-    restored.anchor = msgspec.structs.replace(
-        anchor,
-        covers=anchor.covers + shift,
-        prompt_covers=anchor.prompt_covers + shift,
-        adjust=anchor.adjust.plus(change),
-    )
-    return restored
 
 
 def _sum(measures: Sequence[Measure]) -> Sums:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from sidecar.context.errors import ContextError
 from sidecar.context.params import SectionSpec, SetParams
 from sidecar.context.sections import Section, SectionSource, TextSource
+from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
     from sidecar.context.session import Session
@@ -21,7 +21,7 @@ def apply_set(session: Session, params: SetParams, follow: Follow) -> None:
     """Change what the params name; what they leave out stays, and null takes it away.
 
     The model is switched by setting `session.counter`. `follow` gives the source of a section
-    that names a document. Raises ContextError `badParams` for a section without exactly one of
+    that names a document. Raises SidecarError `badParams` for a section without exactly one of
     `text` and `textDocument`; then nothing is changed.
     """
     if params.sections is not UNSET:
@@ -62,9 +62,7 @@ def sections_from(
 
 def _source(spec: SectionSpec, known: Mapping[str, SectionSource], follow: Follow) -> SectionSource:
     if (spec.text is None) == (spec.text_document is None):
-        raise ContextError(
-            "badParams", "each section takes exactly one of `text` and `textDocument`"
-        )
+        raise BadParamsError("each section takes exactly one of `text` and `textDocument`")
     if spec.text is None:
         return follow(spec)
     return known.get(spec.text) or TextSource(spec.text)

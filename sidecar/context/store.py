@@ -29,6 +29,12 @@ class Conversation:
         self.plans = Plans(session)
         self.assembler = Assembler()
 
+    def copy(self) -> Conversation:
+        """The same conversation, to be worked on apart from this one."""
+        made = Conversation(self.session.copy())
+        made.plans, made.assembler = self.plans.copy(made.session), self.assembler.copy()
+        return made
+
     def reset(self) -> None:
         """Forget all but the model, the assembling caches too."""
         self.session.reset()
@@ -60,10 +66,18 @@ class Conversations:
     def add(self, session: Session) -> Conversation:
         """Take in a session, such as one that was restored."""
         added = self._known[session.id] = Conversation(session)
+        self._drop()
+        return added
+
+    def put(self, conversation: Conversation) -> None:
+        """Let a conversation take the place of the one with its id, or be a new one."""
+        self._known[conversation.session.id] = conversation
+        self._drop()
+
+    def _drop(self) -> None:
         if len(self._known) > SESSIONS_KEPT:
             oldest = min(self._known.values(), key=lambda one: one.session.updated_at)
             del self._known[oldest.session.id]
-        return added
 
     def current(self) -> Conversation | None:
         """The most recently updated one, where protocol outranks a transcript for 30 minutes."""
@@ -74,3 +88,8 @@ class Conversations:
             return session.source == "protocol" and session.updated_at >= fresh, session.updated_at
 
         return max(reversed(self._known.values()), key=rank, default=None)
+
+
+def outranks(session: Session, other: datetime) -> bool:
+    """Whether a session that is fed by protocol comes before one that an agent updated then."""
+    return session.updated_at >= min(other, datetime.now(UTC) - PROTOCOL_OUTRANKS)

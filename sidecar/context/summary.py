@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sidecar.context.turns import (
-    Part,
+import msgspec
+
+from sidecar import typed
+from sidecar.messages.turns import (
     Turn,
     is_assistant,
+    joined,
+    own_text,
     parts,
-    plain_text,
-    result_body,
     starts_exchange,
 )
 
@@ -19,10 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sidecar.context.counter import Counter
+    from sidecar.messages.content import Block
 
 HEAD = "[Summary of earlier turns]"
 LINE = 160
 """Characters of one line of a summary at most."""
+ARGUMENT = 60
+"""Characters of a call's main argument at most."""
 SCANNED = 4000
 """Characters at each end of a turn that are looked through."""
 DECISIONS_A_TURN = 3
@@ -40,64 +45,110 @@ _FAILED = re.compile(
 _FINE = re.compile(
     r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|exceptions?|fail\w*)", re.IGNORECASE
 )
+_RESULT = re.compile(
+    r"\b(pass|found|match|wrote|written|creat|updat|saved|success|complet|done|ok\b|exit|total)",
+    re.IGNORECASE,
+)
+"""A last line with the outcome."""
+_TOOL_LINE = re.compile(r"- [^:]{1,120}: (?:ok\b|failed\b|no output$)")
+_MAIN = ("path", "file_path", "filePath", "file", "filename", "command", "cmd", "query", "pattern")
+"""Arguments that show what a call is about, the most informative first."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
-    """The outcomes of tools and the decisions in `turns`, oldest first, in `max_tokens` at most.
+class Line(NamedTuple):
+    """A line of a summary."""
 
-    What was asked is told where there is room for it; where there is not even room for all
-    outcomes and decisions, the latest stay. None where nothing can be told.
+    rank: int
+    """What tools found goes before what was decided, and that before what was asked."""
+    text: str
+
+
+TOOL, DECIDED, ASKED = 0, 1, 2
+
+
+def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
+    """What tools found, what was decided and asked in `turns`, in `max_tokens` at most.
+
+    Whole lines, the latest first. Where there is no room for all, what was asked goes before what
+    was decided, that before what tools found, and the oldest of each first. None where nothing
+    can be summarised.
     """
     lines = _latest_lines(turns, LINE_CHARACTERS_A_TOKEN * max_tokens)
-    kept = [text for text, needed in lines if needed]
-    for body in ([text for text, _ in lines], kept):
-        text = "\n".join([HEAD, *body])
-        if body and counter.text(text).tokens <= max_tokens:
+    left = max_tokens - counter.text(HEAD).tokens
+    kept: list[int] = []
+    for index in sorted(range(len(lines)), key=lambda index: (lines[index].rank, index)):
+        tokens = counter.text(f"\n{lines[index].text}").tokens
+        if tokens <= left:
+            left -= tokens
+            kept.append(index)
+    while kept:
+        text = "\n".join([HEAD, *(lines[index].text for index in sorted(kept))])
+        if counter.text(text).tokens <= max_tokens:
             return text
-    room = max_tokens - counter.text(HEAD + "\n").tokens
-    latest = counter.fit("\n".join(kept), max(0, room), "end").strip("\n")
-    text = f"{HEAD}\n{latest}"
-    return text if latest and counter.text(text).tokens <= max_tokens else None
+        kept.pop()  # a tokenizer may count the whole higher than its parts
+    return None
 
 
-def _latest_lines(turns: Sequence[Turn], characters: int) -> list[tuple[str, bool]]:
-    """The lines of the latest turns, oldest first, as far as there could be room for them."""
-    blocks: list[list[tuple[str, bool]]] = []
+def _latest_lines(turns: Sequence[Turn], characters: int) -> list[Line]:
+    """The lines of the latest turns, newest first, as far as there could be room for them."""
+    found: list[Line] = []
     for turn, results in reversed(list(_named(turns))):
         if characters <= 0:
             break
-        blocks.append(list(_lines(turn, results)))
-        characters -= sum(len(text) for text, needed in blocks[-1] if needed)
-    return [line for block in reversed(blocks) for line in block]
+        lines = list(_lines(turn, results))
+        found += lines
+        characters -= sum(len(line.text) for line in lines if line.rank != ASKED)
+    return found
 
 
-def _named(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Part, str]]]]:
-    """Each turn with its tool results and the names of the tools that gave them."""
+def _named(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Block, str]]]]:
+    """Each turn with its tool results and the calls that they answer, as they are written."""
     names: dict[str, str] = {}
     for turn in turns:
         found = parts(turn)
-        names.update({part.id: part.name for part in found if part.id and part.name})
+        for part in found:
+            if part.kind == "call":
+                names[part.id or part.name] = names[part.name] = _called(part)
         results = [part for part in found if part.kind == "result"]
-        yield turn, [(part, part.name or names.get(part.id or "", "tool")) for part in results]
+        tool_names = [names.get(part.id or part.name) or part.name or "tool" for part in results]
+        yield turn, list(zip(results, tool_names, strict=True))
 
 
-def _lines(turn: Turn, results: list[tuple[Part, str]]) -> Iterator[tuple[str, bool]]:
-    """The lines for one turn, and whether each must be told."""
-    text = plain_text(turn.content)
+def _called(call: Block) -> str:
+    """A call by its name and its main argument."""
+    try:
+        given = typed.decode(call.arguments or "{}", dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+        return call.name
+    texts = {key: value for key, value in given.items() if isinstance(value, str) and value.strip()}
+    main = next((texts[key] for key in _MAIN if key in texts), next(iter(texts.values()), ""))
+    return f"{call.name} {_short(main, ARGUMENT)}".rstrip()
+
+
+def _lines(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
+    """The lines for one turn, the latest first."""
+    text = own_text(turn)
     if text.startswith(HEAD):
-        yield from ((line, True) for line in text.splitlines()[1:])
+        yield from (_kept_line(line) for line in text.splitlines()[1:])
         return
-    for part, name in results:
-        yield f"- {name}: {_outcome(*result_body(turn, part))}", True
     if is_assistant(turn):
-        yield from ((f"- {line}", True) for line in _decisions(text))
+        yield from (Line(DECIDED, f"- {line}") for line in reversed(_decisions(text)))
     elif starts_exchange(turn):
-        yield f"- asked: {_short(text)}", False
+        yield Line(ASKED, f"- asked: {_short(text)}")
+    for part, name in reversed(results):
+        yield Line(TOOL, f"- {name}: {_outcome(joined(part.inner), part.failed)}")
+
+
+def _kept_line(line: str) -> Line:
+    """A line of an earlier summary."""
+    if line.startswith("- asked: "):
+        return Line(ASKED, line)
+    return Line(TOOL if _TOOL_LINE.match(line) else DECIDED, line)
 
 
 def _outcome(text: str, failed: bool) -> str:
-    """How a tool ended, in the line of its output that tells most."""
+    """How a tool ended: how much it gave, and the most informative line of its output."""
     lines = [line.strip() for line in (text[:SCANNED] + "\n" + text[-SCANNED:]).splitlines()]
     lines = [line for line in lines if line]
     if not lines:
@@ -105,7 +156,11 @@ def _outcome(text: str, failed: bool) -> str:
     telling = next((line for line in lines if _FAILED.search(_FINE.sub("", line))), None)
     if failed or telling:
         return f"failed: {_short(telling or lines[-1])}"
-    return f"ok: {_short(lines[-1])}"
+    length = text.rstrip("\n").count("\n") + 1
+    if length == 1:
+        return f"ok: {_short(lines[-1])}"
+    last = f": {_short(lines[-1])}" if _RESULT.search(lines[-1]) else ""
+    return f"ok, {length:,} lines{last}"
 
 
 def _decisions(text: str) -> list[str]:
@@ -114,6 +169,9 @@ def _decisions(text: str) -> list[str]:
     return decided[-DECISIONS_A_TURN:]
 
 
-def _short(text: str) -> str:
-    line = " ".join(text[: 4 * LINE].split())
-    return line if len(line) <= LINE else line[: LINE - 1] + "…"
+def _short(text: str, most: int = LINE) -> str:
+    """One line of whole words."""
+    line = " ".join(text[: 4 * most].split())
+    if len(line) <= most:
+        return line
+    return (line[:most].rpartition(" ")[0] or line[: most - 2]) + " …"

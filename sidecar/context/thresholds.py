@@ -1,8 +1,11 @@
-"""When a context passes a threshold that the user set: told once per crossing."""
+"""When a context passes a threshold that the user set: reported once per crossing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
+
+from sidecar.counting.count import number_text
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +49,9 @@ def budget_message(
     heaviest: Sequence[tuple[str, int]] = (),
 ) -> str:
     """What a `context/warning` of kind `budget` says; over the window also what could be done."""
-    mark = "~" if usage.method in ("calibrated", "estimate") else ""
-    text = (
-        f"The context holds {mark}{usage.tokens or 0:,} of {usage.usable or 0:,} usable tokens "
-        f"({usage.percent}%) of {usage.model}."
-    )
+    tokens = number_text(usage.tokens or 0, usage.method or "estimate")
+    room = f"{usage.usable or 0:,} tokens"
+    text = f"Context {usage.percent}% full: {tokens} of {room}, {usage.model}."
     if not usage.over:
         return text
     return " ".join([text, *fallbacks(alternatives, heaviest)])
@@ -60,11 +61,11 @@ def fallbacks(
     alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
 ) -> list[str]:
     """What could be done about a full window, a sentence each."""
-    said = []
+    sentences = []
     if alternatives:
         names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])
-        said.append(f"It would fit: {names}.")
+        sentences.append(f"It would fit: {names}.")
     if heaviest:
         tools = ", ".join(f"{name} ({tokens:,})" for name, tokens in heaviest)
-        said.append(f"The heaviest tool schemas: {tools}.")
-    return said
+        sentences.append(f"The heaviest tool schemas: {tools}.")
+    return [printable(sentence) for sentence in sentences]

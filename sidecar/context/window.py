@@ -13,10 +13,12 @@ DEFAULT_RESERVE = 500
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A window in tokens, and who said so."""
+    """A window in tokens, and its source."""
 
     tokens: int
     source: LimitSource
+    prompt: int | None = None
+    """What a prompt may hold, where that is less than the window: the rest is the reply's."""
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -35,12 +37,17 @@ class Window(msgspec.Struct, frozen=True):
         return percent(tokens, self.limit.tokens, self.reserve)
 
     def over(self, tokens: int) -> bool:
-        """Whether `tokens` are more than the usable window."""
-        return tokens > self.usable
+        """Whether `tokens` are more than the usable window, or than a prompt may hold."""
+        return tokens > self.prompt_limit
 
     def available(self, tokens: int) -> int:
         """What is left of the usable window in tokens; negative when over."""
-        return self.usable - tokens
+        return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
+
+    @property
+    def prompt_limit(self) -> int:
+        """The most tokens that a prompt may hold."""
+        return min(self.usable, self.limit.prompt or self.usable)
 
 
 def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
@@ -60,10 +67,12 @@ def resolve_limit(
     endpoint: int | None = None,
     catalogue: int | None = None,
     setting: int | None = None,
+    prompt: int | None = None,
 ) -> Limit:
     """The window in force: the first that is known, capped by a smaller setting of the user's.
 
-    `setting` is `context.limit` or the environment's CONTEXT_MAX_TOKENS. All in tokens.
+    `setting` is `context.limit` or the environment's CONTEXT_MAX_TOKENS, `prompt` what the maker
+    lets a prompt hold; a window that the client or a server names is their word. All in tokens.
     """
     ranked: tuple[tuple[int | None, LimitSource], ...] = (
         (request, "request"),
@@ -73,5 +82,9 @@ def resolve_limit(
     )
     known = next((Limit(tokens, source) for tokens, source in ranked if tokens), None)
     if setting and (known is None or setting < known.tokens):
-        return Limit(setting, "settings")
-    return known or Limit(DEFAULT_LIMIT, "default")
+        known = Limit(setting, "settings")
+    if known is None:
+        return Limit(DEFAULT_LIMIT, "default")
+    if prompt and known.source not in ("request", "endpoint") and prompt < known.tokens:
+        return Limit(known.tokens, known.source, prompt)
+    return known

@@ -1,4 +1,4 @@
-"""Sizes of prompt that price lists tell apart: what lets a sum of many calls still be priced.
+"""Sizes of prompt that price lists distinguish: what lets a sum of many calls still be priced.
 
 Long-context prices hold for a whole call, by the size of its prompt. Rollups therefore add up
 only calls that no known threshold separates.

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import since_ms, until_ms
-from sidecar.cost.events import Buckets, Event, buckets_of, normal_tier, service_tier
+from sidecar.cost.events import Buckets, LedgerEvent, buckets_of
 from sidecar.cost.ledger import FILE_NAME, Ledger
 from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
-from sidecar.cost.price_list import STORED_LIST
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.sums import END_MS, Scope
 from sidecar.cost.workspaces import workspace_key
+from sidecar.errors import BadParamsError
+from sidecar.messages.billing import normal_tier, service_tier
+from sidecar.models.catalogue import provider_of
+from sidecar.models.price_list import STORED_LIST
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from sidecar.cost.otel import OtelExporter
     from sidecar.cost.reports import Cancelled, Progress
     from sidecar.cost.rows import CostReport
-    from sidecar.endpoints.usage import Usage
+    from sidecar.messages.usage import Usage
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class CostBook:
     ) -> None:
         """`state`: the user's state folder. `zone`: whose days count; None is this machine's.
 
-        `otel_endpoint`: the collector that the user named, told of each event that was new.
+        `otel_endpoint`: the collector that the user named: it receives each event that is new.
         """
         self.ledger = Ledger(state / FILE_NAME)
         self.prices = Prices(entries, state / STORED_LIST)
@@ -60,17 +63,21 @@ class CostBook:
         self._exporter_lock = threading.Lock()
 
     def record(self, params: CostRecordParams) -> CostRecorded:
-        """Keep a call and price it. Raises ValueError for a usage in no known form, LedgerError."""
-        from sidecar.endpoints.usage import normalise_usage, reported_cost
+        """Keep a call and price it.
+
+        Raises BadParamsError for a usage in no known form, LedgerError.
+        """
+        from sidecar.messages.billing import reported_cost
+        from sidecar.messages.usage import normalise_usage
 
         usage = normalise_usage(params.usage)
         if usage is None:
-            raise ValueError("usage has no known vendor's form")
-        event = Event(
+            raise BadParamsError("usage has no known vendor's form")
+        event = LedgerEvent(
             at=params.at or datetime.now(UTC),
             model=params.model,
             provider=params.provider or provider_of(params.model),
-            buckets=buckets_of(usage, params.usage),
+            buckets=buckets_of(usage, params.usage, params.model),
             category=params.category,
             tier=service_tier(params.usage),
             workspace=params.workspace or "",
@@ -81,7 +88,7 @@ class CostBook:
         )
         return self.record_event(event, usage)
 
-    def record_event(self, event: Event, usage: Usage) -> CostRecorded:
+    def record_event(self, event: LedgerEvent, usage: Usage) -> CostRecorded:
         """Keep an event that was read already."""
         recorded = self.ledger.record(event)
         if not recorded.duplicate:
@@ -90,17 +97,18 @@ class CostBook:
         return CostRecorded(
             id=recorded.id,
             usage=usage,
-            cost_usd=None if cost is None else float(cost),
+            cost_usd=None if cost.usd is None else float(cost.usd),
+            unpriced=not cost.whole,
             duplicate=recorded.duplicate,
         )
 
     def record_many(
         self,
-        events: Iterable[Event],
+        events: Iterable[LedgerEvent],
         *,
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> list[Event]:
+    ) -> list[LedgerEvent]:
         """Keep what a transcript holds (see `Ledger.record_many`); returns the new events."""
         new = self.ledger.record_many(events, amend=amend, also=also)
         self._export(new)
@@ -111,25 +119,32 @@ class CostBook:
         params: CostDetailParams,
         *,
         agent: str | None = None,
+        folders: Iterable[str] = (),
         cancelled: Cancelled | None = None,
         progress: Progress | None = None,
     ) -> CostReport:
-        """Rows, totals and text.
+        """Rows, totals and text. `folders`: more that belong to the workspace.
 
-        Raises ValueError for bad params, ReadCancelledError, LedgerError.
+        Raises BadParamsError for bad params, ReadCancelledError, LedgerError.
         """
-        return report(
-            self.ledger, self.prices, self.scope(params, agent), params.by,
+        from sidecar.cost.overview import overview
+
+        made = overview if params.charts else report
+        return made(
+            self.ledger, self.prices, self.scope(params, agent, folders), params.by,
             zone=self._zone, cancelled=cancelled, progress=progress,
         )  # fmt: skip
 
-    def scope(self, params: CostDetailParams, agent: str | None = None) -> Scope:
-        """Which events are asked for. Raises ValueError for a time that is none."""
+    def scope(
+        self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()
+    ) -> Scope:
+        """Which events are asked for. Raises BadParamsError for a time that is none."""
         workspace = params.workspace
         return Scope(
             start_ms=0 if params.since is None else since_ms(params.since, self._zone),
             end_ms=END_MS if params.until is None else until_ms(params.until, self._zone),
             workspace=None if workspace is None else workspace_key(workspace),
+            folders=tuple(map(workspace_key, folders)),
             session=params.session,
             agent=agent,
         )
@@ -149,11 +164,16 @@ class CostBook:
         served_by = provider or provider_of(model)
         return self.prices.price(buckets, model, served_by, tier=normal_tier(tier))
 
-    def spend(self, workspace: str, session: str) -> Spend:
-        """USD so far today, in the session and in the workspace."""
+    def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
+        """USD so far today, in the session and in the workspace, which has these folders too."""
         with self.ledger.reader() as connection:
             return spend_so_far(
-                connection, self.prices, workspace_key(workspace), session, zone=self._zone
+                connection,
+                self.prices,
+                workspace_key(workspace),
+                session,
+                folders=tuple(map(workspace_key, folders)),
+                zone=self._zone,
             )
 
     def preflight(
@@ -165,13 +185,14 @@ class CostBook:
         *,
         workspace: str = "",
         session: str = "",
+        folders: Iterable[str] = (),
         provider: str | None = None,
     ) -> CostVerdict:
         """What a call would cost, and what the caps say to it. Without caps nothing is read."""
         estimate = self.estimate(model, prompt_tokens, max_output_tokens, provider=provider)
         if not has_caps(caps):
             return CostVerdict("ok", estimate)
-        return judge(caps, self.spend(workspace, session), estimate, model)
+        return judge(caps, self.spend(workspace, session, folders), estimate, model)
 
     def close(self) -> None:
         """Close the ledger, and send what still waits to be exported (seconds at most)."""
@@ -180,7 +201,7 @@ class CostBook:
             self._exporter.close()
             self._exporter = None
 
-    def _export(self, events: list[Event]) -> None:
+    def _export(self, events: list[LedgerEvent]) -> None:
         if self._otel_endpoint is None or not events:
             return
         from sidecar.cost.otel import OtelExporter, OtelMissingError
@@ -196,11 +217,4 @@ class CostBook:
             self._exporter.export(event)
 
 
-def provider_of(model: str) -> str:
-    """Who serves a model that came without a provider; "" where its name does not show it."""
-    from sidecar.counting.catalogue import provider_of as known
-
-    return known(model) or ""
-
-
-__all__ = ["CostBook", "CostDetailParams", "CostRecordParams", "CostRecorded", "provider_of"]
+__all__ = ["CostBook", "CostDetailParams", "CostRecordParams", "CostRecorded"]

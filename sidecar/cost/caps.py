@@ -11,6 +11,7 @@ import msgspec
 from sidecar.cost.days import day_range, local
 from sidecar.cost.reports import priced_sums
 from sidecar.cost.sums import Scope
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     import sqlite3
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Caps
     from sidecar.cost.prices import Prices
 
-Verdict = Literal["ok", "warn", "refuse"]
-Span = Literal["day", "session", "workspace"]
+CapVerdict = Literal["ok", "warn", "refuse"]
+CapSpan = Literal["day", "session", "workspace"]
 
 
-class Reason(msgspec.Struct, frozen=True, rename="camel"):
+class CapReason(msgspec.Struct, frozen=True, rename="camel"):
     """Why a verdict is not `ok`; of the cost room, `kind` is `softCap`, `hardCap` or `unpriced`."""
 
     kind: str
@@ -36,16 +37,16 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
-    unknown: frozenset[Span] = frozenset()
+    unknown: frozenset[CapSpan] = frozenset()
     """Where there were calls, but none with a known price: there the sum says nothing."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
     """What the caps say of a call. `estimate` is its USD; None where no price is known."""
 
-    verdict: Verdict
+    verdict: CapVerdict
     estimate: Decimal | None
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[CapReason, ...] = ()
 
 
 def spend_so_far(
@@ -54,15 +55,16 @@ def spend_so_far(
     workspace: str,
     session: str,
     *,
+    folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
     now: datetime | None = None,
 ) -> Spend:
     """What was spent in each of the spans that a cap may limit; the day is local and everyone's."""
     start, end = day_range(local(now or datetime.now(UTC), zone).date(), zone)
-    scopes: dict[Span, Scope] = {
+    scopes: dict[CapSpan, Scope] = {
         "day": Scope(start_ms=start, end_ms=end),
-        "session": Scope(workspace=workspace, session=session),
-        "workspace": Scope(workspace=workspace),
+        "session": Scope(workspace=workspace, folders=folders, session=session),
+        "workspace": Scope(workspace=workspace, folders=folders),
     }
     totals = {span: _total(connection, prices, scope) for span, scope in scopes.items()}
     return Spend(
@@ -83,8 +85,8 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
         if (reason := _over(span, soft, hard, getattr(spend, span), estimate)) is not None
     ]
     if estimate is None and has_caps(caps):
-        message = f"No price is known for {model}: the caps leave this call out."
-        reasons.append(Reason("unpriced", message))
+        message = f"No price is known for {printable(model)}: the caps leave this call out."
+        reasons.append(CapReason("unpriced", message))
     return CostVerdict(_verdict(reasons), estimate, tuple(reasons))
 
 
@@ -95,12 +97,12 @@ def has_caps(caps: Caps) -> bool:
 
 def _total(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
     """USD of the calls with a price; None where there are calls, but none with one."""
-    costs = [priced.cost for priced in priced_sums(connection, prices, scope)]
+    costs = [priced.cost.usd for priced in priced_sums(connection, prices, scope)]
     known = [cost for cost in costs if cost is not None]
     return None if costs and not known else sum(known, Decimal(0))
 
 
-def _limits(caps: Caps) -> tuple[tuple[Span, Decimal | None, Decimal | None], ...]:
+def _limits(caps: Caps) -> tuple[tuple[CapSpan, Decimal | None, Decimal | None], ...]:
     return (
         ("day", caps.soft_cap_usd, caps.hard_cap_usd),
         ("session", caps.session_soft_cap_usd, caps.session_hard_cap_usd),
@@ -108,7 +110,7 @@ def _limits(caps: Caps) -> tuple[tuple[Span, Decimal | None, Decimal | None], ..
     )
 
 
-_SPANS: dict[Span, str] = {
+_SPANS: dict[CapSpan, str] = {
     "day": "today",
     "session": "in this session",
     "workspace": "in this workspace",
@@ -116,13 +118,13 @@ _SPANS: dict[Span, str] = {
 
 
 def _over(
-    span: Span,
+    span: CapSpan,
     soft: Decimal | None,
     hard: Decimal | None,
     spent: Decimal,
     estimate: Decimal | None,
-) -> Reason | None:
-    """The graver of the two caps that spend and estimate go over, if any."""
+) -> CapReason | None:
+    """The harder of the two caps that spend and estimate go over, if any."""
     planned = spent + (estimate or Decimal(0))
     for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
         if cap is not None and planned > cap:
@@ -130,11 +132,11 @@ def _over(
             message = (
                 f"{_usd(spent)} spent {_SPANS[span]}{call}: over the {name} cap of {_usd(cap)}."
             )
-            return Reason(kind, message)
+            return CapReason(kind, message)
     return None
 
 
-def _verdict(reasons: list[Reason]) -> Verdict:
+def _verdict(reasons: list[CapReason]) -> CapVerdict:
     if any(reason.kind == "hardCap" for reason in reasons):
         return "refuse"
     return "warn" if reasons else "ok"

@@ -5,8 +5,10 @@ Every text that comes from the ledger is escaped here.
 
 from __future__ import annotations
 
-from html import escape
+import html
 from typing import NamedTuple
+
+from sidecar.text.printable import printable
 
 COLOURS = 8
 """Colours that the page's style names `--c0` to `--c7`."""
@@ -23,12 +25,9 @@ class Series(NamedTuple):
     values: list[float]
 
 
-class Pair(NamedTuple):
-    """An estimate beside what it was an estimate of."""
-
-    name: str
-    estimated: int
-    actual: int
+def escape(text: str) -> str:
+    """A text from the ledger, as HTML that shows it."""
+    return html.escape(printable(text))
 
 
 def stacked_columns(labels: list[str], series: list[Series], *, height: int = 260) -> str:
@@ -81,44 +80,6 @@ def lines(series: list[Series], *, height: int = 300) -> str:
     return _svg(parts, height, "Prompt tokens of each call, by session")
 
 
-def bars(rows: list[tuple[str, float, str]]) -> str:
-    """A bar for each (name, value, what to write beside it), longest as long as there is room."""
-    scale = max((value for _name, value, _label in rows), default=0) or 1
-    height = 28 * len(rows) + 8
-    parts = []
-    for index, (name, value, label) in enumerate(rows):
-        y = 28 * index + 4
-        wide = 400 * value / scale
-        parts.append(_text(300, y + 15, _short(name, 42), "end", name))
-        parts.append(
-            f'<rect x="310" y="{y}" width="{max(wide, 1):.1f}" height="20" rx="2" '
-            f'fill="var(--c{index % COLOURS})"/>'
-        )
-        parts.append(_text(318 + max(wide, 1), y + 15, label))
-    return _svg(parts, height, "Spend by model")
-
-
-def pairs(rows: list[Pair]) -> str:
-    """For each row what was estimated (outlined) above what it was (filled), in tokens."""
-    scale = max((max(row.estimated, row.actual) for row in rows), default=0) or 1
-    height = 40 * len(rows) + 8
-    parts = []
-    for index, row in enumerate(rows):
-        y, colour = 40 * index + 4, f"var(--c{index % COLOURS})"
-        parts.append(_text(300, y + 21, _short(row.name, 42), "end", row.name))
-        for offset, tokens, paint in (
-            (0, row.estimated, f'fill="none" stroke="{colour}" stroke-dasharray="4 2"'),
-            (16, row.actual, f'fill="{colour}"'),
-        ):
-            wide = max(400 * tokens / scale, 1)
-            parts.append(
-                f'<rect x="310" y="{y + offset}" width="{wide:.1f}" height="12" rx="2" {paint}/>'
-            )
-        wide = 400 * max(row.estimated, row.actual) / scale
-        parts.append(_text(318 + wide, y + 21, _difference(row)))
-    return _svg(parts, height, "Estimated and actual prompt tokens, by model")
-
-
 def legend(names: list[str]) -> str:
     """The colours of the series, in their order."""
     items = "".join(
@@ -126,12 +87,6 @@ def legend(names: list[str]) -> str:
         for index, name in enumerate(names)
     )
     return f'<ul class="legend">{items}</ul>'
-
-
-def _difference(row: Pair) -> str:
-    if not row.actual:
-        return f"{row.estimated:,} estimated, 0 sent"
-    return f"{row.actual:,} ({(row.estimated - row.actual) / row.actual:+.1%} estimated)"
 
 
 def _scale(highest: float) -> float:
@@ -174,13 +129,8 @@ def _column_labels(labels: list[str], step: float, height: int) -> str:
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", title: str = "") -> str:
-    hover = f"<title>{escape(title)}</title>" if title else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{hover}{escape(text)}</text>'
-
-
-def _short(name: str, most: int) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _svg(parts: list[str], height: int, label: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.cost.events import milliseconds
 from sidecar.cost.migrations import QUARTER_MS
+from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -30,7 +31,7 @@ def day_range(day: date, zone: tzinfo | None) -> tuple[int, int]:
 def since_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int:
     """The first millisecond of a range that begins at `text`: a date, a time, or a word.
 
-    Raises ValueError, saying what may stand there.
+    Raises BadParamsError, saying what may stand there.
     """
     found = _parse(text, zone, now)
     return milliseconds(found) if isinstance(found, datetime) else day_range(found, zone)[0]
@@ -56,6 +57,13 @@ def day_name(day: int) -> str:
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
+def every_day(known: set[str], most: int) -> list[str]:
+    """Every day from the first of these to the last, those between too; at most so many last."""
+    first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
+    first = max(first, last - timedelta(days=most - 1))
+    return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
+
+
 def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
     """A local day, or a moment. A time without an offset is local."""
     word = text.strip().lower()
@@ -67,7 +75,7 @@ def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datet
             return date.fromisoformat(word)
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(
+        raise BadParamsError(
             f"{text!r} is no time: write 2026-11-21, 2026-11-21T10:30:00Z, today or yesterday"
         ) from None
     if moment.tzinfo is None:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.errors import BadParamsError
+from sidecar.messages.billing import five_minute_writes
+from sidecar.messages.bounds import FIRST_YEAR, LAST_YEAR, LONGEST_ID, MOST_TOKENS, MOST_USD
+from sidecar.messages.modalities import Modalities, modalities
+from sidecar.messages.searches import searches
+from sidecar.models.families import counts_as_gemini_3
+from sidecar.models.names import parse
+
 if TYPE_CHECKING:
-    from sidecar.endpoints.usage import Usage
+    from sidecar.messages.usage import Usage
 
 PROTOCOL = "protocol"
 """The `agent` of what a client reported by protocol; a coding agent's events bear its name."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _LATEST_MS = 253_402_300_800_000  # the year 10000
-_MOST_TOKENS = 10**12
-LONGEST_ID = 512
-_STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens of one call, or of many, in parts that do not overlap."""
+    """Tokens of one call, or of many, in parts that do not overlap; and parts of these parts."""
 
     input: int = 0
     """Input that no prompt cache read or wrote."""
@@ -37,6 +43,16 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasoning: int = 0
     web_searches: int = 0
     """Searches, not tokens: vendors bill them apart."""
+    file_searches: int = 0
+    """Searches in stored files, likewise."""
+    audio_input: int = 0
+    """The part of `input` that is audio; those below are parts likewise."""
+    audio_cache_read: int = 0
+    audio_output: int = 0
+    image_input: int = 0
+    image_cache_read: int = 0
+    image_output: int = 0
+    video_input: int = 0
 
     @property
     def cache_writes(self) -> int:
@@ -54,7 +70,7 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.output + self.reasoning
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call of a model. `reported_cost` is the USD that the vendor itself named."""
 
     at: datetime
@@ -74,108 +90,103 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reported_cost: Decimal | None = None
 
 
-def buckets_of(usage: Usage, raw: object = None) -> Buckets:
+def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
     """The disjoint buckets of a normalised usage.
 
-    `raw` is the vendor's own object: only it says which cache writes live five minutes, and how
-    many web searches were made.
+    `raw` is the vendor's own object: only it says which cache writes live five minutes, how many
+    searches were made, and what is audio or pictures. `model`: what answered.
     """
     hour = usage.cache_write_1h_tokens
-    minutes = min(_five_minute_writes(raw), usage.cache_write_tokens - hour)
+    minutes = min(five_minute_writes(raw), usage.cache_write_tokens - hour)
+    found = searches(raw, by_query=counts_as_gemini_3(parse(model).bare))
+    output = usage.output_tokens - usage.reasoning_tokens
     return Buckets(
         input=usage.input_tokens,
         cache_read=usage.cache_read_tokens,
         cache_write_5m=minutes,
         cache_write_1h=hour,
         cache_write=usage.cache_write_tokens - hour - minutes,
-        output=usage.output_tokens - usage.reasoning_tokens,
+        output=output,
         reasoning=usage.reasoning_tokens,
-        web_searches=_count(_part(_usage_part(raw), "server_tool_use").get("web_search_requests")),
+        web_searches=found.web,
+        file_searches=found.files,
+        **_media(modalities(raw), usage.input_tokens, usage.cache_read_tokens, output),
     )
 
 
-def service_tier(raw: object) -> str:
-    """The service tier that a vendor's usage or reply names; "" for the standard one.
+def _media(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
+    """The parts that are not text, none greater than what it is a part of.
 
-    OpenAI, Anthropic and Groq say `service_tier`, Bedrock `serviceTier.type`; Anthropic's fast
-    mode says `speed`.
+    Where a vendor does not say what of the audio or pictures a cache read, that is what fresh input
+    has no place for.
     """
-    if not isinstance(raw, Mapping):
-        return ""
-    for source in (raw, _usage_part(raw)):
-        for name in (source.get("service_tier"), source.get("serviceTier"), source.get("speed")):
-            tier = normal_tier(name.get("type") if isinstance(name, Mapping) else name)
-            if tier:
-                return tier
-    return ""
-
-
-def normal_tier(name: object) -> str:
-    """A tier's name in lower case; the standard tier, by any of its names, is ""."""
-    tier = name.strip().lower() if isinstance(name, str) else ""
-    return "" if tier in _STANDARD_TIERS or len(tier) > LONGEST_ID else tier
+    audio, image = min(found.audio_input, fresh), min(found.image_input, fresh)
+    audio_read = found.audio_cache_read + found.audio_input - audio
+    image = min(image, fresh - audio)
+    image_read = found.image_cache_read + found.image_input - image
+    audio_read = min(audio_read, read)
+    audio_output = min(found.audio_output, output)
+    return {
+        "audio_input": audio,
+        "audio_cache_read": audio_read,
+        "audio_output": audio_output,
+        "image_input": image,
+        "image_cache_read": min(image_read, read - audio_read),
+        "image_output": min(found.image_output, output - audio_output),
+        "video_input": min(found.video_input, fresh - audio - image),
+    }
 
 
 def milliseconds(at: datetime) -> int:
     """Milliseconds since 1970, rounded down; a time without a zone is UTC.
 
-    Raises ValueError for a time before 1970 or after 9999.
+    Raises BadParamsError for a time before 1970 or after 9999.
     """
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     since = aware - _EPOCH
     elapsed = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
     if not 0 <= elapsed < _LATEST_MS:
-        raise ValueError(f"the time {at.isoformat()} is not between 1970 and 9999")
+        raise BadParamsError(f"the time {at.isoformat()} is not between 1970 and 9999")
     return elapsed
 
 
-def checked_numbers(event: Event) -> tuple[int, ...]:
-    """The event's buckets, in their order. Raises ValueError where a number cannot be kept."""
-    b = event.buckets
-    numbers = (
-        b.input, b.cache_read, b.cache_write_5m, b.cache_write_1h,
-        b.cache_write, b.output, b.reasoning, b.web_searches,
-    )  # fmt: skip
+def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
+    """The event's buckets, in their order. Raises BadParamsError where a number cannot be kept."""
+    numbers: tuple[int, ...] = msgspec.structs.astuple(event.buckets)
     estimated = event.estimated_tokens or 0
-    if min(numbers) < 0 or max(numbers) > _MOST_TOKENS or not 0 <= estimated <= _MOST_TOKENS:
-        raise ValueError(f"a number of tokens is not between 0 and {_MOST_TOKENS}")
+    if min(numbers) < 0 or max(numbers) > MOST_TOKENS or not 0 <= estimated <= MOST_TOKENS:
+        raise BadParamsError(f"a number of tokens is not between 0 and {MOST_TOKENS:,}")
+    cost = event.reported_cost
+    if cost is not None and not (cost.is_finite() and 0 <= cost <= MOST_USD):
+        raise BadParamsError(f"a cost is not between 0 and {MOST_USD:,} USD")
+    if not FIRST_YEAR <= event.at.year <= LAST_YEAR:
+        raise BadParamsError(
+            f"the year {event.at.year} is not between {FIRST_YEAR} and {LAST_YEAR}"
+        )
     return numbers
 
 
+def check_event(event: LedgerEvent) -> None:
+    """Raise BadParamsError for an event that the ledger cannot keep."""
+    checked_numbers(event)
+    check_names(
+        workspace=event.workspace,
+        session=event.session,
+        agent=event.agent,
+        provider=event.provider,
+        model=event.model,
+        category=event.category,
+        tier=event.tier,
+        requestId=event.request_id or "",
+    )
+
+
 def check_names(**names: str) -> None:
-    """Raise ValueError where a name or id is too long to be one, or a model has none."""
+    """Raise BadParamsError where a name or id is too long to be one, or a model has none."""
     for field, name in names.items():
         if len(name) > LONGEST_ID:
-            raise ValueError(f"{field} is longer than {LONGEST_ID} characters")
+            raise BadParamsError(f"{field} is longer than {LONGEST_ID} characters")
+        if _SURROGATES.search(name):  # no database takes them
+            raise BadParamsError(f"{field} holds half a character")
     if names.get("model") == "":
-        raise ValueError("model is empty")
-
-
-def _five_minute_writes(raw: object) -> int:
-    usage = _usage_part(raw)
-    tiers = _part(usage, "cache_creation") or _part(
-        _part(usage, "prompt_tokens_details"), "cache_creation_token_details"
-    )
-    listed = usage.get("cacheDetails")  # Bedrock
-    entries = listed if isinstance(listed, list) else []
-    return _count(tiers.get("ephemeral_5m_input_tokens")) + sum(
-        _count(entry.get("inputTokens"))
-        for entry in entries
-        if isinstance(entry, Mapping) and entry.get("ttl") == "5m"
-    )
-
-
-def _usage_part(raw: object) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        return {}
-    inner = _part(raw, "usage")
-    return inner or _part(_part(raw, "message"), "usage") or raw
-
-
-def _part(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = parent.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+        raise BadParamsError("model is empty")

@@ -7,24 +7,28 @@ from typing import IO, TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.cost.events import Buckets, Event
+from sidecar import typed
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import usd
 from sidecar.cost.migrations import BUCKETS
 from sidecar.cost.sums import Scope, owner_condition
+from sidecar.text.printable import json_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from decimal import Decimal
 
     from sidecar.cost.ledger import Ledger
-    from sidecar.cost.prices import Prices
+    from sidecar.cost.prices import Cost, Prices
     from sidecar.cost.reports import Cancelled
 
-Format = Literal["csv", "jsonl"]
+ExportFormat = Literal["csv", "jsonl"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One call. Token columns do not overlap; `cost_usd` is null where no price is known."""
+    """One call. Token columns do not overlap, but for those of audio, pictures and video.
+
+    `cost_usd` is null where no price is known.
+    """
 
     at: str
     workspace: str
@@ -40,14 +44,24 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cache_write_5m_tokens: int = msgspec.field(name="cacheWrite5mTokens")
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens")
     cache_write_tokens: int
-    """Cache writes whose time to live was not said."""
+    """Cache writes whose time to live was not given."""
     output_tokens: int
     """Without reasoning."""
     reasoning_tokens: int
     web_searches: int
+    file_searches: int
+    audio_input_tokens: int
+    """Part of the input; those below are parts likewise."""
+    audio_cache_read_tokens: int
+    audio_output_tokens: int
+    image_input_tokens: int
+    image_cache_read_tokens: int
+    image_output_tokens: int
+    video_input_tokens: int
     estimated_tokens: int | None
     cost_usd: float | None
-    cost_source: Literal["reported", "list", "unpriced"]
+    cost_source: Literal["reported", "list", "partly", "unpriced"]
+    """`partly`: by list, but a part of the call has no price and is left out."""
 
 
 _SELECT = (
@@ -60,7 +74,7 @@ _SELECT = (
 
 def read_events(
     ledger: Ledger, scope: Scope | None = None, cancelled: Cancelled | None = None
-) -> Iterator[Event]:
+) -> Iterator[LedgerEvent]:
     """The events in scope, first to last."""
     wanted = scope or Scope()
     owner, values = owner_condition(wanted, "event.session")
@@ -73,17 +87,19 @@ def read_events(
 
 
 def write_calls(
-    events: Iterator[Event], prices: Prices, stream: IO[str], form: Format = "csv"
+    events: Iterator[LedgerEvent], prices: Prices, stream: IO[str], form: ExportFormat = "csv"
 ) -> int:
     """Write the calls, priced now, and return how many they were."""
     calls = (exported(event, prices.cost(event)) for event in events)
     return _write_csv(calls, stream) if form == "csv" else _write_lines(calls, stream)
 
 
-def exported(event: Event, cost: Decimal | None) -> ExportedCall:
+def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
     """An event as it is exported."""
     buckets = event.buckets
-    listed: Literal["list", "unpriced"] = "unpriced" if cost is None else "list"
+    listed: Literal["list", "partly", "unpriced"] = "list" if cost.whole else "partly"
+    if cost.usd is None:
+        listed = "unpriced"
     return ExportedCall(
         at=event.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         workspace=event.workspace,
@@ -102,16 +118,24 @@ def exported(event: Event, cost: Decimal | None) -> ExportedCall:
         output_tokens=buckets.output,
         reasoning_tokens=buckets.reasoning,
         web_searches=buckets.web_searches,
+        file_searches=buckets.file_searches,
+        audio_input_tokens=buckets.audio_input,
+        audio_cache_read_tokens=buckets.audio_cache_read,
+        audio_output_tokens=buckets.audio_output,
+        image_input_tokens=buckets.image_input,
+        image_cache_read_tokens=buckets.image_cache_read,
+        image_output_tokens=buckets.image_output,
+        video_input_tokens=buckets.video_input,
         estimated_tokens=event.estimated_tokens,
-        cost_usd=None if cost is None else float(cost),
+        cost_usd=None if cost.usd is None else float(cost.usd),
         cost_source=listed if event.reported_cost is None else "reported",
     )
 
 
-def _event(row: tuple[object, ...]) -> Event:
+def _event(row: tuple[object, ...]) -> LedgerEvent:
     at, workspace, session, agent, provider, model, category, tier, request, *numbers = row
     estimated, reported, *buckets = numbers
-    return msgspec.convert(
+    return typed.convert(
         {
             "at": datetime.fromtimestamp(int(str(at)) / 1000, UTC),
             "model": model,
@@ -126,7 +150,7 @@ def _event(row: tuple[object, ...]) -> Event:
             "estimated_tokens": estimated,
             "reported_cost": None if reported is None else usd(int(str(reported))),
         },
-        Event,
+        LedgerEvent,
     )
 
 
@@ -147,14 +171,15 @@ def _cell(value: object) -> object:
     """Money without an exponent, and no cell that a spreadsheet would run as a formula."""
     if isinstance(value, float):
         return f"{value:.12f}".rstrip("0").rstrip(".")
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")):
-        return "'" + value
-    return value
+    if not isinstance(value, str):
+        return value
+    formula = value.lstrip().startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠"))
+    return printable("'" + value if formula or value[:1] in ("\t", "\r") else value)
 
 
 def _write_lines(calls: Iterator[ExportedCall], stream: IO[str]) -> int:
     count = 0
     for call in calls:
-        stream.write(msgspec.json.encode(call).decode() + "\n")
+        stream.write(json_text(call) + "\n")
         count += 1
     return count

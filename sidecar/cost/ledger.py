@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.cost.bands import REPORTED, band
-from sidecar.cost.events import LONGEST_ID, Event, check_names, checked_numbers, milliseconds
+from sidecar.cost.events import LedgerEvent, check_names, checked_numbers, milliseconds
 from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
 from sidecar.cost.storage import (
     LedgerError,
@@ -29,6 +29,7 @@ from sidecar.cost.storage import (
     use_wal,
 )
 from sidecar.cost.workspaces import workspace_key
+from sidecar.messages.bounds import LONGEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,11 +71,12 @@ class Ledger:
         self._sessions: dict[tuple[str, str, str], int] = {}
         self._kinds: dict[tuple[str, str, str, str], int] = {}
 
-    def record(self, event: Event, *, amend: bool = False) -> Recorded:
+    def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
         """Keep an event: once for a request id of its provider, whoever records it.
 
-        With `amend`, a later record of the same call that holds more output replaces its numbers
-        (transcripts write partial counts first); time, session and estimate stay.
+        With `amend`, a later record of the same call that holds more output, or as much and a
+        higher reported cost, replaces its numbers (transcripts write partial counts first); time,
+        session and estimate stay.
         Raises ValueError for an event that cannot be kept, LedgerError where storage fails.
         """
         with self._lock:
@@ -89,7 +91,12 @@ class Ledger:
                 raise explained(error, self.path) from error
 
     def _again(
-        self, connection: sqlite3.Connection, event: Event, row: tuple[Any, ...], *, amend: bool
+        self,
+        connection: sqlite3.Connection,
+        event: LedgerEvent,
+        row: tuple[Any, ...],
+        *,
+        amend: bool,
     ) -> Recorded:
         """An event whose key is taken: by itself, or (once in 10**12 years) by another one."""
         with nested(connection):
@@ -104,11 +111,11 @@ class Ledger:
 
     def record_many(
         self,
-        events: Iterable[Event],
+        events: Iterable[LedgerEvent],
         *,
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> list[Event]:
+    ) -> list[LedgerEvent]:
         """Keep many events in one transaction, and return those that were new.
 
         `also` runs in it too: a reader's offset is stored with the events that it read.
@@ -183,7 +190,7 @@ class Ledger:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
-    def _row(self, connection: sqlite3.Connection, event: Event) -> tuple[Any, ...]:
+    def _row(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
         numbers = checked_numbers(event)
         if event.request_id is not None and len(event.request_id) > LONGEST_ID:
             check_names(requestId=event.request_id)
@@ -209,7 +216,7 @@ class Ledger:
             self._providers[name] = known
         return known
 
-    def _session(self, connection: sqlite3.Connection, event: Event) -> int:
+    def _session(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
         key = (event.workspace, event.session, event.agent)
         known = self._sessions.get(key)
         if known is None:
@@ -220,7 +227,7 @@ class Ledger:
             self._sessions[key] = known
         return known
 
-    def _kind(self, connection: sqlite3.Connection, event: Event) -> int:
+    def _kind(self, connection: sqlite3.Connection, event: LedgerEvent) -> int:
         key = (event.provider, event.model, event.category, event.tier)
         known = self._kinds.get(key)
         if known is None:
@@ -287,10 +294,10 @@ def _holder(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
 def _amend(
     connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: tuple[Any, ...]
 ) -> None:
-    """Replace the numbers of an event by those of `row`, where they hold more output."""
+    """Replace the numbers of an event by those of `row`, where they hold more output or cost."""
     seen = dict(zip(_COLUMNS, row, strict=True))
     known = dict(zip(("reported", *BUCKETS), stored, strict=True))
-    if _output(seen) <= _output(known):
+    if (_output(seen), seen["reported"] or 0) <= (_output(known), known["reported"] or 0):
         return
     if seen["reported"] is None and known["reported"] is not None:
         seen |= {"reported": known["reported"], "band": REPORTED}

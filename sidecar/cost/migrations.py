@@ -17,7 +17,7 @@ QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 FOLD_EVERY = 4096
 
-BUCKETS = (
+_FIRST_BUCKETS = (
     "input",
     "cache_read",
     "cache_write_5m",
@@ -27,11 +27,30 @@ BUCKETS = (
     "reasoning",
     "web_searches",
 )
+_LATER_BUCKETS = (
+    "file_searches",
+    "audio_input",
+    "audio_cache_read",
+    "audio_output",
+    "image_input",
+    "image_cache_read",
+    "image_output",
+    "video_input",
+)
+BUCKETS = (*_FIRST_BUCKETS, *_LATER_BUCKETS)
 """Columns of an event that are summed as they are: the fields of `Buckets`, in their order."""
 
-SUMS = (*("calls", *BUCKETS), "estimated_calls", "estimated", "estimated_prompt", "reported")
+_Names = tuple[str, ...]
+
+
+def _sums(buckets: _Names) -> _Names:
+    return ("calls", *buckets, "estimated_calls", "estimated", "estimated_prompt", "reported")
+
+
+_FIRST_SUMS = _sums(_FIRST_BUCKETS)
+SUMS = _sums(BUCKETS)
 """Columns of a rollup. `estimated_prompt`: the prompts of the calls that carry an estimate.
-`reported`: what vendors said that calls cost, in USD * 10**12."""
+`reported`: what calls cost by their vendors' reports, in USD * 10**12."""
 
 _PROMPT = "{0}input + {0}cache_read + {0}cache_write_5m + {0}cache_write_1h + {0}cache_write"
 
@@ -100,17 +119,21 @@ def m002_events(connection: sqlite3.Connection) -> None:
     `key` stands for provider and request id: an index of numbers is a third of one of texts.
     There is no index on the time: a quarter-hour's rollup knows between which ids its events are.
     """
-    columns = ", ".join(f"{name} INTEGER NOT NULL" for name in BUCKETS)
+    columns = ", ".join(f"{name} INTEGER NOT NULL" for name in _FIRST_BUCKETS)
     connection.execute(
         "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
         "at INTEGER NOT NULL, session INTEGER NOT NULL, kind INTEGER NOT NULL, "
         f"band INTEGER NOT NULL, {columns}, estimated INTEGER, reported INTEGER)"
     )
     connection.execute("CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL")
+    _create_view(connection, _FIRST_BUCKETS)
+
+
+def _create_view(connection: sqlite3.Connection, buckets: _Names) -> None:
     connection.execute(
         f"CREATE VIEW event_sums AS SELECT id, at, at / {QUARTER_MS} AS slot, "  # noqa: S608
         f"at / {DAY_MS} AS day, session, kind, band, {_PROMPT.format('')} AS prompt, "
-        f"1 AS calls, {', '.join(BUCKETS)}, "
+        f"1 AS calls, {', '.join(buckets)}, "
         "estimated IS NOT NULL AS estimated_calls, coalesce(estimated, 0) AS estimated, "
         f"iif(estimated IS NULL, 0, {_PROMPT.format('')}) AS estimated_prompt, "
         "coalesce(reported, 0) AS reported FROM event"
@@ -119,18 +142,23 @@ def m002_events(connection: sqlite3.Connection) -> None:
 
 def m003_quarters(connection: sqlite3.Connection) -> None:
     """Sums by UTC quarter-hour: the grain of every time zone, and of prices by the clock."""
-    sums = ", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)
+    sums = ", ".join(f"{name} INTEGER NOT NULL" for name in _FIRST_SUMS)
     connection.execute(
         "CREATE TABLE quarter (slot INTEGER NOT NULL, session INTEGER NOT NULL, "
         f"kind INTEGER NOT NULL, band INTEGER NOT NULL, {sums}, "
         "first_event INTEGER NOT NULL, last_event INTEGER NOT NULL, "
         "PRIMARY KEY (slot, session, kind, band)) WITHOUT ROWID"
     )
-    add, take = _to_quarter("NEW", "+"), _to_quarter("OLD", "-")
-    connection.execute(f"CREATE TRIGGER event_added AFTER INSERT ON event BEGIN {add}; END")
-    connection.execute(
-        f"CREATE TRIGGER event_changed AFTER UPDATE ON event BEGIN {take}; {add}; END"
+    _create_quarter_triggers(connection)
+
+
+def _create_quarter_triggers(connection: sqlite3.Connection, later: _Names = ()) -> None:
+    add, take = (
+        f"{_to_quarter(row, sign)}; {_later_of('quarter', 'slot', QUARTER_MS, row, sign, later)}"
+        for row, sign in (("NEW", "+"), ("OLD", "-"))
     )
+    connection.execute(f"CREATE TRIGGER event_added AFTER INSERT ON event BEGIN {add} END")
+    connection.execute(f"CREATE TRIGGER event_changed AFTER UPDATE ON event BEGIN {take} {add} END")
 
 
 def m004_days(connection: sqlite3.Connection) -> None:
@@ -139,7 +167,7 @@ def m004_days(connection: sqlite3.Connection) -> None:
     Readers add the few events after it. A write of its own for each event would cost as much as
     the event does.
     """
-    sums = ", ".join(f"{name} INTEGER NOT NULL" for name in SUMS)
+    sums = ", ".join(f"{name} INTEGER NOT NULL" for name in _FIRST_SUMS)
     connection.execute(
         "CREATE TABLE daily (day INTEGER NOT NULL, session INTEGER NOT NULL, "
         f"kind INTEGER NOT NULL, band INTEGER NOT NULL, {sums}, "
@@ -147,49 +175,79 @@ def m004_days(connection: sqlite3.Connection) -> None:
     )
     connection.execute("CREATE TABLE folded (upto INTEGER NOT NULL)")
     connection.execute("INSERT INTO folded (upto) VALUES (0)")
-    keys = "day, session, kind, band"
-    changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
+    _create_day_triggers(connection)
+
+
+def _create_day_triggers(connection: sqlite3.Connection, later: _Names = ()) -> None:
+    keys, sums = "day, session, kind, band", _sums((*_FIRST_BUCKETS, *later))
+    changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in sums)
     connection.execute(
         f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 BEGIN "  # noqa: S608
-        f"INSERT INTO daily ({keys}, {', '.join(SUMS)}) "
-        f"SELECT {keys}, {', '.join(f'sum({name})' for name in SUMS)} FROM event_sums "
+        f"INSERT INTO daily ({keys}, {', '.join(sums)}) "
+        f"SELECT {keys}, {', '.join(f'sum({name})' for name in sums)} FROM event_sums "
         f"WHERE id > (SELECT upto FROM folded) AND id <= NEW.id GROUP BY {keys} "
         f"ON CONFLICT DO UPDATE SET {changes}; UPDATE folded SET upto = NEW.id; END"
     )
-    add, take = _to_day("NEW", "+"), _to_day("OLD", "-")
+    add, take = (
+        f"{_to_day(row, sign)}; {_later_of('daily', 'day', DAY_MS, row, sign, later)}"
+        for row, sign in (("NEW", "+"), ("OLD", "-"))
+    )
     connection.execute(
         "CREATE TRIGGER event_changed_day AFTER UPDATE ON event "  # noqa: S608
-        f"WHEN OLD.id <= (SELECT upto FROM folded) BEGIN {take}; {add}; END"
+        f"WHEN OLD.id <= (SELECT upto FROM folded) BEGIN {take} {add} END"
     )
+
+
+def m005_media(connection: sqlite3.Connection) -> None:
+    """What is not text, and searches in files: priced apart. Calls recorded before have none."""
+    for table in ("event", "quarter", "daily"):
+        for name in _LATER_BUCKETS:
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0")
+    connection.execute("DROP VIEW event_sums")
+    for trigger in ("event_added", "event_changed", "event_fold", "event_changed_day"):
+        connection.execute(f"DROP TRIGGER {trigger}")
+    _create_view(connection, BUCKETS)
+    _create_quarter_triggers(connection, _LATER_BUCKETS)
+    _create_day_triggers(connection, _LATER_BUCKETS)
 
 
 def _to_quarter(row: str, sign: str) -> str:
     """The statement that adds an event to its quarter-hour, or takes it away again."""
     extra = {"first_event": "min", "last_event": "max"}
-    changes = [f"{name} = {name} {sign} excluded.{name}" for name in SUMS]
+    changes = [f"{name} = {name} {sign} excluded.{name}" for name in _FIRST_SUMS]
     changes += [f"{name} = {pick}({name}, excluded.{name})" for name, pick in extra.items()]
-    columns = ("slot", "session", "kind", "band", *SUMS, *extra)
+    columns = ("slot", "session", "kind", "band", *_FIRST_SUMS, *extra)
     values = (*_values(row, QUARTER_MS), f"{row}.id", f"{row}.id")
     return _upsert("quarter", columns, values, changes)
 
 
 def _to_day(row: str, sign: str) -> str:
     """The statement that adds an event to its day, or takes it away again."""
-    changes = [f"{name} = {name} {sign} excluded.{name}" for name in SUMS]
-    columns = ("day", "session", "kind", "band", *SUMS)
+    changes = [f"{name} = {name} {sign} excluded.{name}" for name in _FIRST_SUMS]
+    columns = ("day", "session", "kind", "band", *_FIRST_SUMS)
     return _upsert("daily", columns, _values(row, DAY_MS), changes)
 
 
-def _upsert(
-    table: str, columns: tuple[str, ...], values: tuple[str, ...], changes: list[str]
-) -> str:
+def _later_of(table: str, unit: str, unit_ms: int, row: str, sign: str, later: _Names) -> str:
+    """The statement for the later buckets, which few events fill: the others pay a comparison."""
+    if not later:
+        return ""
+    changes = ", ".join(f"{name} = {name} {sign} {row}.{name}" for name in later)
+    return (
+        f"UPDATE {table} SET {changes} WHERE {' + '.join(f'{row}.{name}' for name in later)} > 0 "  # noqa: S608
+        f"AND {unit} = {row}.at / {unit_ms} AND session = {row}.session AND kind = {row}.kind "
+        f"AND band = {row}.band;"
+    )
+
+
+def _upsert(table: str, columns: _Names, values: _Names, changes: list[str]) -> str:
     return (
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(values)}) "  # noqa: S608
         f"ON CONFLICT DO UPDATE SET {', '.join(changes)}"
     )
 
 
-def _values(row: str, unit_ms: int) -> tuple[str, ...]:
+def _values(row: str, unit_ms: int) -> _Names:
     """SQL for what one event adds to a rollup."""
     r = f"{row}."
     return (
@@ -198,7 +256,7 @@ def _values(row: str, unit_ms: int) -> tuple[str, ...]:
         f"{r}kind",
         f"{r}band",
         "1",
-        *(r + name for name in BUCKETS),
+        *(r + name for name in _FIRST_BUCKETS),
         f"{r}estimated IS NOT NULL",
         f"coalesce({r}estimated, 0)",
         f"iif({r}estimated IS NULL, 0, {_PROMPT.format(r)})",
@@ -206,5 +264,20 @@ def _values(row: str, unit_ms: int) -> tuple[str, ...]:
     )
 
 
+def m006_sources(connection: sqlite3.Connection) -> None:
+    """How far each file was read that calls come from: `mark` is its reader's own."""
+    connection.execute(
+        "CREATE TABLE source (path TEXT PRIMARY KEY, mark BLOB NOT NULL, "
+        "refused INTEGER NOT NULL) WITHOUT ROWID"
+    )
+
+
 Step = Callable[["sqlite3.Connection"], None]
-MIGRATIONS: tuple[Step, ...] = (m001_names, m002_events, m003_quarters, m004_days)
+MIGRATIONS: tuple[Step, ...] = (
+    m001_names,
+    m002_events,
+    m003_quarters,
+    m004_days,
+    m005_media,
+    m006_sources,
+)

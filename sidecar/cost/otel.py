@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sidecar.cost.events import milliseconds
+from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
-    from sidecar.cost.events import Event
+    from sidecar.cost.events import LedgerEvent
     from sidecar.cost.prices import Prices
 
 _SECONDS = 2
@@ -30,8 +31,10 @@ _PROVIDER_NAMES = {
 """Providers that the semantic conventions call otherwise than genai-prices does."""
 
 
-class OtelMissingError(Exception):
+class OtelMissingError(SidecarError):
     """The extra is not installed; the message says how to."""
+
+    kind = "config"
 
 
 class OtelExporter:
@@ -61,10 +64,10 @@ class OtelExporter:
             "token_sidecar.cost", unit="USD", description="Cost of calls whose price is known."
         )
 
-    def export(self, event: Event) -> None:
+    def export(self, event: LedgerEvent) -> None:
         """Hand an event on; it is sent with others a little later."""
         shared = _shared(event)
-        cost = self._prices.cost(event)
+        cost = self._prices.cost(event).usd
         for kind, tokens in (
             ("input", event.buckets.prompt),
             ("output", event.buckets.completion),
@@ -114,8 +117,8 @@ def _client() -> Any:
     return SpanKind.CLIENT
 
 
-def _shared(event: Event) -> dict[str, str]:
-    """What metrics are told apart by: few values each."""
+def _shared(event: LedgerEvent) -> dict[str, str]:
+    """What metrics are grouped by: few values each."""
     return {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": _PROVIDER_NAMES.get(event.provider, event.provider or "_OTHER"),
@@ -124,7 +127,7 @@ def _shared(event: Event) -> dict[str, str]:
     }
 
 
-def _details(event: Event, cost: float | None) -> dict[str, str | int | float]:
+def _details(event: LedgerEvent, cost: float | None) -> dict[str, str | int | float]:
     """What only a span carries."""
     buckets = event.buckets
     known: dict[str, str | int | float | None] = {

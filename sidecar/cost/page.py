@@ -1,14 +1,13 @@
-"""One self-contained page of costs: spend over time, by model, estimates, contexts growing."""
+"""One self-contained page of costs: spend over time, contexts growing, and a table by model."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from html import escape
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sidecar.cost import charts
-from sidecar.cost.charts import COLOURS, Pair, Series
-from sidecar.cost.days import local
+from sidecar.cost.charts import COLOURS, Series, escape
+from sidecar.cost.days import every_day, local
 from sidecar.cost.migrations import QUARTER_MS
 from sidecar.cost.reports import report
 from sidecar.cost.sums import Scope, owner_condition
@@ -64,12 +63,6 @@ def page(
     whose = folder_name(wanted.workspace) if wanted.workspace else "all workspaces"
     sections = [
         _section("Spend over time", "USD a day, by model.", _spend(by_day)),
-        _section("By model", "USD, for models whose price is known.", _models(by_model)),
-        _section(
-            "Estimate against actual",
-            "Prompt tokens as estimated before sending (outlined), and as the vendor counted them.",
-            _estimates(by_model),
-        ),
         _section(
             "Context growth",
             "Prompt tokens from call to call, for the sessions used last.",
@@ -87,8 +80,8 @@ def page(
 
 
 def _section(title: str, about: str, body: str) -> str:
-    shown = body or "<p>Nothing was recorded.</p>"
-    return f"<section><h2>{title}</h2>{f'<p>{about}</p>' if about else ''}{shown}</section>"
+    main = body or "<p>Nothing was recorded.</p>"
+    return f"<section><h2>{title}</h2>{f'<p>{about}</p>' if about else ''}{main}</section>"
 
 
 def _cards(found: CostReport) -> str:
@@ -114,39 +107,14 @@ def _spend(found: CostReport) -> str:
             spent.setdefault(row.model or "", {})[row.day] = row.cost_usd
     if not spent:
         return ""
-    days = _days({day for of_model in spent.values() for day in of_model})
+    days = every_day({day for of_model in spent.values() for day in of_model}, _MOST_DAYS)
     dearest = sorted(spent, key=lambda model: -sum(spent[model].values()))
-    shown, others = dearest[: COLOURS - 1], dearest[COLOURS - 1 :]
-    series = [Series(model, [spent[model].get(day, 0.0) for day in days]) for model in shown]
+    main, others = dearest[: COLOURS - 1], dearest[COLOURS - 1 :]
+    series = [Series(model, [spent[model].get(day, 0.0) for day in days]) for model in main]
     if others:
         rest = [sum(spent[model].get(day, 0.0) for model in others) for day in days]
         series.append(Series("other models", rest))
     return charts.stacked_columns(days, series) + charts.legend([one.name for one in series])
-
-
-def _days(with_spend: set[str]) -> list[str]:
-    """Every day from the first to the last, empty ones too; of very many only the last."""
-    first, last = date.fromisoformat(min(with_spend)), date.fromisoformat(max(with_spend))
-    first = max(first, last - timedelta(days=_MOST_DAYS - 1))
-    return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
-
-
-def _models(found: CostReport) -> str:
-    rows = [
-        (row.model or "", row.cost_usd, f"${row.cost_usd:,.4f}")
-        for row in found.rows
-        if row.cost_usd is not None
-    ]
-    return charts.bars(rows[:20]) if rows else ""
-
-
-def _estimates(found: CostReport) -> str:
-    rows = [
-        Pair(row.model or "", row.estimated_tokens, row.estimated_prompt_tokens or 0)
-        for row in found.rows
-        if row.estimated_tokens is not None
-    ]
-    return charts.pairs(rows[:20]) if rows else ""
 
 
 def _growth(ledger: Ledger, scope: Scope) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from sidecar.cost.rows import DEFAULT_KEYS, Key
-from sidecar.endpoints.usage import Usage
+from sidecar.cost.rows import DEFAULT_KEYS, CostKey
+from sidecar.messages.usage import Usage
 
 
 class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -36,13 +36,40 @@ class CostRecorded(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     id: str
     usage: Usage
     cost_usd: float | None
-    """null where no price is known."""
+    """Of all that has a price; null where nothing has one."""
+    unpriced: bool
+    """True where some of it, be it a search, has no known price."""
     duplicate: bool
     """True where the same request id of the same provider was recorded before."""
 
 
+class CostFilesParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """`cost/files`: the prompt files of a workspace."""
+
+    workspace: str | None = None
+    since: str | None = None
+    """As in `cost/detail`; 30 days ago, by default."""
+    uris: list[str] | None = None
+    """Only these files."""
+
+
+class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A prompt file that rides along with every request of an agent, and what that has cost."""
+
+    uri: str
+    tokens: int | None
+    """null where the file was named and not read; `text` says why."""
+    requests: int
+    """Of the agents that send the file, in this workspace."""
+    cost_usd: float | None
+    """At the prices of what each call's cache did; null where none has a price."""
+    cached_percent: int | None
+    """Of the requests, those that read a cache; null without any."""
+    text: str
+
+
 class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`cost/detail`: which calls, and what the rows are told apart by."""
+    """`cost/detail`: which calls, and what the rows are grouped by."""
 
     workspace: str | None = None
     session: str | None = None
@@ -50,4 +77,6 @@ class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
     """Inclusive: a local day (`2026-11-21`), a time (RFC 3339), `today` or `yesterday`."""
     until: str | None = None
     """Inclusive, as `since`; a day is the whole day."""
-    by: tuple[Key, ...] = DEFAULT_KEYS
+    by: tuple[CostKey, ...] = DEFAULT_KEYS
+    charts: bool = False
+    """Give a table, charts by day, model and agent, and all of it in characters too."""

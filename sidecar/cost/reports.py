@@ -10,20 +10,24 @@ import msgspec
 
 from sidecar.cost.bands import REPORTED, THRESHOLDS, typical_prompt
 from sidecar.cost.days import SLOTS_A_DAY, day_name
+from sidecar.cost.events import PROTOCOL
 from sidecar.cost.ledger import usd
 from sidecar.cost.migrations import QUARTER_MS
+from sidecar.cost.prices import Cost, cost_of
 from sidecar.cost.rows import (
     DEFAULT_KEYS,
     KEYS,
+    CostKey,
     CostReport,
     CostRow,
-    Key,
     Tally,
     row,
     total_text,
     totals,
 )
-from sidecar.cost.sums import Cut, Scope, Sum, kinds_in, read_sums
+from sidecar.cost.sums import Cut, Scope, Sum, kinds_in, owner_condition, read_sums
+from sidecar.errors import BadParamsError
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,29 +36,33 @@ if TYPE_CHECKING:
 
     from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Prices
-    from sidecar.cost.tariffs import Tariff, UnitPrices
+    from sidecar.models.tariffs import Tariff, UnitPrices
 
     Cancelled = Callable[[], bool]
     Progress = Callable[[str, float], None]
     """What is being done, and the share that is done (0 to 1)."""
 
+CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
+"""Billed by credits: their tokens are never multiplied by a vendor's price."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """Some calls, what they are known by, and their cost in USD (None: unpriced)."""
+    """Some calls, what they are known by, and what they cost."""
 
     kind: tuple[str, str, str, str]
     """Provider, model, category, tier."""
     sum: Sum
-    cost: Decimal | None
+    cost: Cost
+    listed: Decimal | None = None
+    """Of calls whose cost was reported: USD by the price list, where it has one price for all."""
 
 
 def report(
     ledger: Ledger,
     prices: Prices,
     scope: Scope | None = None,
-    by: Sequence[Key] = DEFAULT_KEYS,
+    by: Sequence[CostKey] = DEFAULT_KEYS,
     *,
     zone: tzinfo | None = None,
     cancelled: Cancelled | None = None,
@@ -62,44 +70,59 @@ def report(
 ) -> CostReport:
     """Rows and totals of the events in scope, grouped by the keys; days are of `zone`.
 
-    Raises ValueError for a key that there is not, ReadCancelledError, LedgerError.
+    Raises BadParamsError for a key that there is not, ReadCancelledError, LedgerError.
     """
-    keys = ordered_keys(by)
-    tell = progress or (lambda _what, _share: None)
+    report_progress = progress or (lambda _what, _share: None)
     with ledger.reader(cancelled) as connection:
-        tell("reading prices", 0.0)
-        sessions = _sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
-        tallies: dict[tuple[str | None, ...], Tally] = {}
-        everything = Tally()
-        found = priced_sums(
-            connection, prices, scope or Scope(), sessions=bool(sessions), days="day" in keys,
-            zone=zone,
-        )  # fmt: skip
-        for priced in found:
-            values = tuple(_value(key, priced, sessions) for key in keys)
-            for tally in (tallies.setdefault(values, Tally()), everything):
-                _add(tally, priced)
-        tell("adding up", 0.9)
+        report_progress("reading prices", 0.0)
+        return report_on(
+            connection, prices, scope or Scope(), by, zone=zone, progress=report_progress
+        )
+
+
+def report_on(
+    connection: sqlite3.Connection,
+    prices: Prices,
+    scope: Scope,
+    by: Sequence[CostKey],
+    *,
+    zone: tzinfo | None = None,
+    progress: Progress = lambda _what, _share: None,
+) -> CostReport:
+    """The same on a connection that is open."""
+    keys = ordered_keys(by)
+    sessions = _sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
+    tallies: dict[tuple[str | None, ...], Tally] = {}
+    everything = Tally()
+    found = priced_sums(
+        connection, prices, scope, sessions=bool(sessions), days="day" in keys, zone=zone
+    )
+    for priced in found:
+        values = tuple(_value(key, priced, sessions) for key in keys)
+        for tally in (tallies.setdefault(values, Tally()), everything):
+            _add(tally, priced)
+    progress("adding up", 0.9)
+    basis = _basis(connection, scope)
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_order)
     lines = [line.text for line in rows]
     if len(rows) > 1:
         lines.append(total_text(everything))
-    return CostReport(rows=rows, totals=totals(everything), text="\n".join(lines))
+    return CostReport(rows=rows, totals=totals(everything), basis=basis, text="\n".join(lines))
 
 
-def ordered_keys(by: Sequence[str]) -> list[Key]:
+def ordered_keys(by: Sequence[str]) -> list[CostKey]:
     """The keys as rows show them: model and category first, then as asked, each once.
 
-    Raises ValueError, naming the keys that there are.
+    Raises BadParamsError, naming the keys that there are.
     """
     wanted = [key for key in KEYS if key in by]
     if not wanted or set(by) - set(KEYS):
-        raise ValueError(f"by takes {', '.join(KEYS)}")
+        raise BadParamsError(f"by takes {', '.join(KEYS)}")
     return sorted(wanted, key=lambda key: (key not in DEFAULT_KEYS, _place(key, by)))
 
 
-def _place(key: Key, by: Sequence[str]) -> int:
+def _place(key: CostKey, by: Sequence[str]) -> int:
     return DEFAULT_KEYS.index(key) if key in DEFAULT_KEYS else by.index(key)
 
 
@@ -112,22 +135,31 @@ def priced_sums(
     days: bool = False,
     zone: tzinfo | None = None,
 ) -> Iterator[Priced]:
-    """Everything in scope with its cost, told apart by kind, and by session and day if asked."""
+    """Everything in scope with its cost, grouped by kind, and by session and day if asked."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     cut = _cut(tariffs, sessions=sessions, days=days, zone=zone)
     unit_prices: dict[tuple[int, int, int, int], UnitPrices | None] = {}
     for found in read_sums(connection, scope, cut):
         if found.band == REPORTED:
-            yield Priced(kinds[found.kind], found, usd(found.reported))
+            listed = _listed(tariffs[found.kind], kinds[found.kind][3], found, cut)
+            yield Priced(kinds[found.kind], found, Cost(usd(found.reported)), listed)
             continue
         key = (found.kind, found.band, found.epoch, found.clock)
         if key not in unit_prices:
             tariff, tier = tariffs[found.kind], kinds[found.kind][3]
             unit_prices[key] = _unit_prices(tariff, tier, found, cut)
-        unit = unit_prices[key]
-        cost = None if unit is None else unit.cost(found.buckets, found.calls)
+        cost = cost_of(unit_prices[key], found.buckets, found.calls)
         yield Priced(kinds[found.kind], found, cost)
+
+
+def _listed(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal | None:
+    """What reported calls cost by the list; None where a price depends on each prompt's size."""
+    if tariff is None or tariff.thresholds:
+        return None
+    base = msgspec.structs.replace(found, band=0)
+    cost = cost_of(_unit_prices(tariff, tier, base, cut), found.buckets, found.calls)
+    return cost.usd if cost.whole else None
 
 
 def _cut(
@@ -155,13 +187,33 @@ def _unit_prices(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Unit
     return tariff.prices(at, tier, typical_prompt(found.band))
 
 
+def _basis(connection: sqlite3.Connection, scope: Scope) -> str:
+    """What the costs of agents' calls are by, a sentence each kind; "" without any."""
+    owner, values = owner_condition(scope, "id")
+    rows = connection.execute(
+        f"SELECT DISTINCT agent FROM session WHERE agent <> ? {owner} ORDER BY 1",  # noqa: S608
+        (PROTOCOL, *values),
+    )
+    agents = [str(agent) for (agent,) in rows]
+    credits = [agent for agent in agents if agent in CREDIT_AGENTS]
+    others = [agent for agent in agents if agent not in CREDIT_AGENTS]
+    notes = []
+    if others:
+        notes.append(
+            f"{', '.join(others)}: at API prices; what a subscription bills is in no file."
+        )
+    if credits:
+        notes.append(f"{', '.join(credits)}: AI credits as reported, 0.01 USD each.")
+    return printable(" ".join(notes))
+
+
 def _sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
     """Every session: id -> (workspace, name, agent). Never empty, so that it can be asked."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
 
-def _value(key: Key, priced: Priced, sessions: dict[int, tuple[str, str, str]]) -> str | None:
+def _value(key: CostKey, priced: Priced, sessions: dict[int, tuple[str, str, str]]) -> str | None:
     if key == "model":
         return priced.kind[1]
     if key == "category":
@@ -177,6 +229,8 @@ def _add(tally: Tally, priced: Priced) -> None:
     tally.add(found.calls, found.buckets, priced.cost)
     tally.add_estimates(found.estimated_calls, found.estimated, found.estimated_prompt)
     tally.reported += usd(found.reported)
+    if found.band == REPORTED:
+        tally.compare(priced.listed)
 
 
 def _order(line: CostRow) -> tuple[str, float, str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from sidecar.cost.events import Buckets
+from sidecar.text.printable import counted, printable
 
-Key = Literal["model", "category", "session", "day", "agent", "workspace"]
-KEYS: tuple[Key, ...] = ("model", "category", "session", "day", "agent", "workspace")
-DEFAULT_KEYS: tuple[Key, ...] = ("model", "category")
+if TYPE_CHECKING:
+    from sidecar.cost.prices import Cost
+
+CostKey = Literal["model", "category", "session", "day", "agent", "workspace"]
+KEYS: tuple[CostKey, ...] = ("model", "category", "session", "day", "agent", "workspace")
+DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
 class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -40,10 +44,15 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Of the calls with a price; null where none has one."""
     reported_cost_usd: float = 0.0
     """The part of `cost_usd` that vendors themselves reported, not worked out from a list."""
+    listed_cost_usd: float | None = None
+    """What that part would cost by the price list; null where nothing was reported, or no one
+    price holds for it."""
     unpriced: bool
-    """True where some call has no known price: `cost_usd` leaves it out."""
+    """True where some call, or a part of one, has no known price: `cost_usd` leaves it out."""
     note: str
     text: str
+    cost_text: str = ""
+    """`$0.000219`, `unpriced` or both, as `text` ends."""
 
 
 class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -59,9 +68,37 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reasoning_tokens: int
     cost_usd: float
     unpriced_tokens: int
-    """Prompt and completion of the calls without a price."""
+    """Prompt and completion of the calls without a price, and of the others what has none."""
     cost_text: str
     """`$0.000219`, with what is unpriced named: nothing unpriced is ever shown as $0."""
+
+
+class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A report as a table, ready to be shown; `total` is its last row, empty for a single one."""
+
+    heads: list[str]
+    names: int
+    """How many columns, from the first on, hold names; the others hold numbers."""
+    rows: list[list[str]]
+    total: list[str]
+
+
+class CostBar(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """One bar of a chart."""
+
+    label: str
+    share: float
+    """Of the longest bar, 0 to 1."""
+    text: str
+    """`$1.92`, or `unpriced`."""
+
+
+class CostChart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """One bar for each value of a key; days are all there, from the first to the last."""
+
+    by: CostKey
+    title: str
+    bars: list[CostBar]
 
 
 class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -70,6 +107,15 @@ class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     rows: list[CostRow]
     totals: CostTotals
     text: str
+    basis: str = ""
+    """What the costs of agents' calls are by: API prices, or credits as reported."""
+    note: str = ""
+    """What is missing yet: calls that are still being read."""
+    table: CostTable | None = None
+    """With `charts` asked for, as all below."""
+    charts: list[CostChart] = []
+    overview: str = ""
+    """Table and charts in characters, and the rows' texts."""
 
 
 class Tally:
@@ -78,24 +124,33 @@ class Tally:
     def __init__(self) -> None:
         self.calls = 0
         self.priced_calls = 0
+        self.partly_priced = False
         self.buckets = [0] * len(Buckets.__struct_fields__)
         self.estimated_calls = 0
         self.estimated = 0
         self.estimated_prompt = 0
         self.cost = Decimal(0)
         self.reported = Decimal(0)
+        self.listed: Decimal | None = None
+        """What the reported calls would cost by the price list."""
+        self._unlisted = False
         self.unpriced_tokens = 0
 
-    def add(self, calls: int, buckets: Buckets, cost: Decimal | None) -> None:
-        """Count these calls; a cost of None is unpriced."""
+    def add(self, calls: int, buckets: Buckets, cost: Cost) -> None:
+        """Count these calls, and what of them has a price."""
         self.calls += calls
         for index, number in enumerate(msgspec.structs.astuple(buckets)):
             self.buckets[index] += number
-        if cost is None:
-            self.unpriced_tokens += buckets.prompt + buckets.completion
-        else:
-            self.cost += cost
+        self.unpriced_tokens += cost.unpriced_tokens
+        if cost.usd is not None:
+            self.cost += cost.usd
             self.priced_calls += calls
+            self.partly_priced = self.partly_priced or not cost.whole
+
+    def compare(self, listed: Decimal | None) -> None:
+        """Add what some reported calls would cost by the list; None: the list has no say."""
+        self._unlisted = self._unlisted or listed is None
+        self.listed = None if self._unlisted or listed is None else (self.listed or 0) + listed
 
     def add_estimates(self, calls: int, estimated: int, prompt: int) -> None:
         """Count what these calls were thought to hold, and what they held."""
@@ -110,11 +165,11 @@ class Tally:
 
     @property
     def unpriced(self) -> bool:
-        """True where some call has no price."""
-        return self.priced_calls < self.calls
+        """True where some call, or a part of one, has no price."""
+        return self.partly_priced or self.priced_calls < self.calls
 
 
-def row(tally: Tally, keys: dict[Key, str | None]) -> CostRow:
+def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
     """A finished row of a report."""
     buckets, note = tally.sum, estimate_note(tally.estimated, tally.estimated_prompt)
     return CostRow(
@@ -128,9 +183,11 @@ def row(tally: Tally, keys: dict[Key, str | None]) -> CostRow:
         cache_write_tokens=buckets.cache_writes,
         cost_usd=float(tally.cost) if tally.priced_calls else None,
         reported_cost_usd=float(tally.reported),
+        listed_cost_usd=None if tally.listed is None else float(tally.listed),
         unpriced=tally.unpriced,
         note=note,
         text=_row_text(tally, keys, note),
+        cost_text=_cost_text(tally),
     )
 
 
@@ -167,8 +224,8 @@ def total_text(tally: Tally) -> str:
     return _line("total", tally, "")
 
 
-def _row_text(tally: Tally, keys: dict[Key, str | None], note: str) -> str:
-    return _line(" ".join(value or "(none)" for value in keys.values()), tally, note)
+def _row_text(tally: Tally, keys: dict[CostKey, str | None], note: str) -> str:
+    return _line(printable(" ".join(value or "(none)" for value in keys.values())), tally, note)
 
 
 def _line(label: str, tally: Tally, note: str) -> str:
@@ -182,6 +239,8 @@ def _line(label: str, tally: Tally, note: str) -> str:
 def _cost_text(tally: Tally) -> str:
     if not tally.unpriced:
         return amount(tally.cost)
-    if tally.priced_calls:
-        return f"{amount(tally.cost)} + {tally.calls - tally.priced_calls} calls unpriced"
-    return "unpriced"
+    if not tally.priced_calls:
+        return "unpriced"
+    left = tally.calls - tally.priced_calls
+    missing = [counted(left, "call")] * bool(left) + ["parts"] * tally.partly_priced
+    return f"{amount(tally.cost)} + {' and '.join(missing)} unpriced"

@@ -8,7 +8,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from sidecar.config.private import make_folder
 from sidecar.cost.migrations import NewerLedgerError, roll_back
+from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,12 +32,15 @@ _PRAGMAS = (
 )
 
 
-class LedgerError(Exception):
-    """The ledger cannot be read or written; the message says what to do. Kind `storage`."""
+class LedgerError(SidecarError):
+    """The ledger cannot be read or written; the message says what to do."""
+
+    kind = "storage"
+    retryable = True
 
 
-class ReadCancelledError(Exception):
-    """The caller's `cancelled` said so while the ledger was being read."""
+class ReadCancelledError(LedgerError):
+    """The caller's `cancelled` returned true while the ledger was being read."""
 
 
 @contextmanager
@@ -65,7 +70,7 @@ def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
 
 def create_private(path: Path) -> None:
     """Make the folder (0700) and the file (0600), as SQLite would make them readable by others."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
@@ -113,7 +118,7 @@ def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Itera
         yield
     except (sqlite3.Error, OSError, NewerLedgerError) as error:
         if cancelled is not None and cancelled():
-            raise ReadCancelledError from error
+            raise ReadCancelledError("the report was cancelled") from error
         raise explained(error, path) from error
 
 

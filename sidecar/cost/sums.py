@@ -29,12 +29,15 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int = 0
     end_ms: int = END_MS
     workspace: str | None = None
+    """Its key: calls made in folders below it are its own too."""
+    folders: tuple[str, ...] = ()
+    """Keys that the same workspace goes by besides: other working trees, links resolved."""
     session: str | None = None
     agent: str | None = None
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be told apart besides kinds and bands."""
+    """What is kept apart besides kinds and bands."""
 
     changes: tuple[int, ...] = ()
     """UTC days on which some price begins: sums never run across one."""
@@ -58,9 +61,9 @@ class Sum(msgspec.Struct, frozen=True):
     clock: int
     """Quarter-hour of the UTC day, for kinds priced by the clock; else 0."""
     session: int
-    """0 where sessions are not told apart."""
+    """0 where sessions are not kept apart."""
     day: int
-    """Local day since 1970; 0 where days are not told apart."""
+    """Local day since 1970; 0 where days are not kept apart."""
     calls: int
     buckets: Buckets
     estimated_calls: int
@@ -217,15 +220,25 @@ def _events_between(connection: sqlite3.Connection, part: _Part) -> tuple[int, i
     return (1, 0) if first is None else (first, last)
 
 
-def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[str, ...]]:
+def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
     """SQL for workspace, session and agent, put to a column of session ids; and its values."""
-    wanted = {"workspace": scope.workspace, "name": scope.session, "agent": scope.agent}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    if not given:
+    wanted = {"name": scope.session, "agent": scope.agent}
+    given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
+    terms: list[str] = list(given)
+    values: list[object] = list(given.values())
+    if scope.workspace is not None:
+        places = dict.fromkeys((scope.workspace, *scope.folders))
+        terms.append(f"({' OR '.join(_IN_FOLDER for _ in places)})")
+        for place in places:
+            below = place.rstrip("/") + "/"
+            values += [place, len(below), below]
+    if not terms:
         return "", ()
-    where = " AND ".join(f"{name} = ?" for name in given)
-    sessions = f"SELECT id FROM session WHERE {where}"  # noqa: S608
-    return f" AND {column} IN ({sessions})", tuple(given.values())
+    sessions = f"SELECT id FROM session WHERE {' AND '.join(terms)}"  # noqa: S608
+    return f" AND {column} IN ({sessions})", tuple(values)
+
+
+_IN_FOLDER = "workspace = ? OR substr(workspace, 1, ?) = ?"
 
 
 def _epoch(part: _Part, cut: Cut) -> str:
@@ -240,7 +253,7 @@ def _epoch(part: _Part, cut: Cut) -> str:
 def _local_day(start: int, end: int, cut: Cut) -> str:
     """SQL: the local day of a slot, with the zone's changes of offset in this range.
 
-    `_UTC` where local days are UTC's, which rollups of whole days can tell.
+    `_UTC` where local days are UTC's, which rollups of whole days can answer.
     """
     first, last = start // QUARTER_MS, end // QUARTER_MS
     (_slot, base), *later = slot_offsets(first, last, cut.zone)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sidecar.cost.price_list import parse_list
+from sidecar.config.private import make_folder, write
+from sidecar.endpoints.address import without_secrets
+from sidecar.endpoints.http import coded
+from sidecar.errors import SidecarError
+from sidecar.models.price_list import parse_list
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
 
 LARGEST_LIST = 64 * 1024 * 1024
 _SECONDS = 30.0
+_PLAIN = {"Accept-Encoding": "identity"}
 
 
-class UpdateError(Exception):
+class UpdateError(SidecarError):
     """The list could not be fetched, or is none; the message says which."""
+
+    kind = "endpoint"
 
 
 def list_url() -> str:
@@ -41,26 +51,34 @@ def _fetch(url: str) -> bytes:
     import httpx
 
     try:
-        with httpx.stream("GET", url, timeout=_SECONDS, follow_redirects=True) as answer:
+        with httpx.stream(
+            "GET", url, headers=_PLAIN, timeout=_SECONDS, follow_redirects=True
+        ) as answer:
             answer.raise_for_status()
-            data = b""
-            for chunk in answer.iter_bytes():
-                data += chunk
-                if len(data) > LARGEST_LIST:
-                    raise UpdateError("the price list is larger than 64 MB")
+            return _read(answer)
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        raise UpdateError(f"{without_secrets(url)} answered HTTP {status}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UpdateError(f"the price list could not be fetched from {url}: {error}") from error
-    return data
+        where = without_secrets(url)
+        raise UpdateError(f"the price list could not be fetched from {where}: {error}") from error
+
+
+def _read(answer: httpx.Response) -> bytes:
+    if coded(answer.headers):
+        raise UpdateError("the price list came compressed though it was asked for as it is")
+    data = bytearray()
+    for chunk in answer.iter_raw():
+        data += chunk
+        if len(data) > LARGEST_LIST:
+            raise UpdateError("the price list is larger than 64 MB")
+    return bytes(data)
 
 
 def _replace(target: Path, data: bytes) -> None:
     """Write whole or not at all: other processes read this file."""
     try:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        new = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        new.replace(target)
+        make_folder(target.parent)
+        write(target, data)
     except OSError as error:
         raise UpdateError(f"{target} cannot be written: {error.strerror}") from error

@@ -1,1 +1,1 @@
-"""Text to Count: engines, estimates, calibration, incremental counting, model catalogue."""
+"""Text to a count: engines, vocabulary files, estimates, calibration, fitting."""

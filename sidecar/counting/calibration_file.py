@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sidecar import typed
+from sidecar.config.private import make_folder, set_aside, write
 from sidecar.counting.calibration import Calibrations
 
 if TYPE_CHECKING:
@@ -18,31 +18,29 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 def load(folder: Path) -> Calibrations:
-    """What earlier runs have learned; nothing where the file is missing or damaged.
+    """What earlier runs have learned; nothing where the file is missing.
 
-    Never raises.
+    A damaged one is set aside. Never raises.
     """
+    path = folder / FILE_NAME
     try:
-        with (folder / FILE_NAME).open("rb") as file:
-            data = file.read(_MOST_BYTES)
-        return Calibrations.from_dict(msgspec.json.decode(data))
-    except (OSError, msgspec.DecodeError):
-        return Calibrations()
+        with path.open("rb") as file:
+            data = typed.decode(file.read(_MOST_BYTES), dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        set_aside(path, "it holds no calibration")
+    except OSError:
+        pass
+    else:
+        return Calibrations.from_dict(data)
+    return Calibrations()
 
 
 def save(folder: Path, calibrations: Calibrations) -> None:
     """Write all that was learned, and what other processes have learned meanwhile of other models.
 
-    Written aside and moved into place, readable by the user alone. Raises OSError.
+    Raises OSError.
     """
     calibrations.take(load(folder))
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     data = msgspec.json.format(msgspec.json.encode(calibrations.to_dict()), indent=1)
-    handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, folder / FILE_NAME)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write(folder / FILE_NAME, data)

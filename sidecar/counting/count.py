@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, get_args
 
 import msgspec
 
+from sidecar.text.printable import counted
+
 Method = Literal["exact", "endpoint", "calibrated", "estimate"]
 """`exact`: the model's own tokenizer, run here. `endpoint`: the model server's own count.
-`calibrated`: an estimate corrected by reported usage. `estimate`: a guess, and said to be one."""
+`calibrated`: an estimate corrected by reported usage. `estimate`: a guess, and marked as one."""
+
+METHODS: tuple[Method, ...] = get_args(Method)
+"""The methods, the surest first."""
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -19,6 +24,8 @@ class Measure(msgspec.Struct, frozen=True):
     tokenizer: str
     error_percent: float | None = 0.0
     """Expected error in percent; 0 when exact or endpoint, None when not measured."""
+    counted: int = 0
+    """Tokens of it that the model's server has counted, where the rest is an estimate."""
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -40,20 +47,23 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Why it was not counted as asked, such as an endpoint that gave no count."""
 
 
-class Tokenizer(Protocol):
-    """One way of turning text into a number of tokens. Thread-safe; never raises on any `str`."""
+def number_text(tokens: int, method: Method) -> str:
+    """`12,345`, with `~` before what is calibrated or estimated."""
+    return f"{_mark(method)}{tokens:,}"
 
-    @property
-    def name(self) -> str:
-        """The field's name of the vocabulary, such as `o200k_base`, or of the estimator."""
 
-    @property
-    def method(self) -> Method:
-        """How its counts are made."""
+def tokens_text(tokens: int, method: Method) -> str:
+    """`12,345 tokens`, with `~` before what is calibrated or estimated."""
+    return f"{_mark(method)}{counted(tokens, 'token')}"
 
-    @property
-    def error_percent(self) -> float | None:
-        """Expected error of its counts in percent; None when it was not measured."""
 
-    def count(self, text: str) -> int:
-        """Tokens in `text`, special tokens written in it counted as ordinary characters."""
+def banded_text(tokens: int, method: Method, error_percent: float | None) -> str:
+    """`~12,345 tokens (±9 %)`: with the 95 % band of what is calibrated or estimated."""
+    text = tokens_text(tokens, method)
+    if method in ("exact", "endpoint") or error_percent is None:
+        return text
+    return f"{text} (±{error_percent:.{0 if error_percent >= 10 else 1}f} %)"
+
+
+def _mark(method: Method) -> str:
+    return "~" if method in ("calibrated", "estimate") else ""

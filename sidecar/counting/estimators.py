@@ -1,20 +1,21 @@
 """Guesses at token counts without any vocabulary, and the registry that plug-ins add theirs to.
 
-Three are built in: `default` (named `heuristic` in counts), which looks at scripts, words and white
-space; `whitespace`, a words-and-punctuation rule; `chars4`, a quarter of the characters. All
-are pure, take milliseconds a megabyte, and call an empty text 0.
+Three are built in: `heuristic`, which looks at scripts, words and white space and is what counts
+where another fails; `whitespace`, a words-and-punctuation rule; `chars4`, a quarter of the
+characters. All are pure, take milliseconds a megabyte, and call an empty text 0.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from sidecar.counting.estimates import bands_of
 from sidecar.counting.heuristic import heuristic_tokens, heuristic_units
+from sidecar.counting.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from sidecar.config.settings import Truncation
     from sidecar.counting.count import Method
     from sidecar.text.cuts import Cuts
 
@@ -32,37 +33,24 @@ class Estimator(Protocol):
     def estimate(self, text: str) -> int:
         """Tokens in `text`, at a guess."""
 
-    def truncate(self, text: str, max_tokens: int) -> str:
-        """The longest beginning of `text`, in whole characters, of at most `max_tokens` tokens."""
 
+@runtime_checkable
+class Truncating(Estimator, Protocol):
+    """An estimator that cuts texts by itself; where one does not, `sidecar.counting.fit` cuts."""
 
-def truncate_by(estimate: Callable[[str], int], text: str, max_tokens: int) -> str:
-    """`truncate` for any estimate that does not fall when a text grows: by halving."""
-    if max_tokens <= 0:
-        return ""
-    if estimate(text) <= max_tokens:
-        return text
-    low, high = 0, min(len(text), 1024)
-    while high < len(text) and estimate(text[:high]) <= max_tokens:
-        low, high = high, min(len(text), 2 * high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if estimate(text[:middle]) <= max_tokens else (low, middle)
-    return text[:low]
+    def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str:
+        """What is kept of `text`: its beginning ("start"), its end or both ends ("middle"), in at
+        most `max_tokens` tokens by its own estimate. What is more is not used."""
 
 
 class Heuristic:
-    """The default: by script, word, number and white space (see `sidecar.counting.heuristic`)."""
+    """By script, word, number and white space (see `sidecar.counting.heuristic`)."""
 
     name = "heuristic"
 
     def estimate(self, text: str) -> int:
         """Weights added up, then rounded."""
         return heuristic_tokens(heuristic_units(text))
-
-    def truncate(self, text: str, max_tokens: int) -> str:
-        """The longest beginning that is estimated at no more than `max_tokens`."""
-        return truncate_by(self.estimate, text, max_tokens)
 
 
 _MARKS = frozenset(""".,;!?'"-(){}[]""")
@@ -80,10 +68,6 @@ class Whitespace:
         marks = sum(map(text.count, _MARKS)) + sum(map(text.count, _CODE_MARKS))
         return max(-(-(2 * words + marks) // 2), -(-len(text) // 4))
 
-    def truncate(self, text: str, max_tokens: int) -> str:
-        """The longest beginning that is estimated at no more than `max_tokens`."""
-        return truncate_by(self.estimate, text, max_tokens)
-
 
 class Chars4:
     """A quarter of the characters, rounded down."""
@@ -94,13 +78,11 @@ class Chars4:
         """floor(characters / 4)."""
         return len(text) // 4
 
-    def truncate(self, text: str, max_tokens: int) -> str:
-        """The first 4 * max_tokens + 3 characters."""
-        return text[: 4 * max_tokens + 3] if max_tokens > 0 else ""
-
 
 _lock = threading.Lock()
 _registry: dict[str, Estimator] = {}
+_broken: dict[str, str] = {}
+"""Plug-ins that cannot be used, and why, by name."""
 _plugins_read = False
 
 
@@ -116,6 +98,20 @@ def names() -> list[str]:
     return sorted(_registry)
 
 
+def broken() -> dict[str, str]:
+    """Why plug-ins are not used, by their names."""
+    _read_plugins()
+    return dict(_broken)
+
+
+def why_not(name: str) -> str | None:
+    """Why an estimator that was asked for does not count; None where it does."""
+    if estimator(name) is not None and name not in _broken:
+        return None
+    reason = _broken.get(name) or f"there is none of that name, only {', '.join(names())}"
+    return f"estimator {name}: {reason}; the default counts instead"
+
+
 def estimator(name: str) -> Estimator | None:
     """An estimator by name; None where there is none of that name."""
     if name not in _registry:
@@ -124,7 +120,7 @@ def estimator(name: str) -> Estimator | None:
 
 
 def default() -> Estimator:
-    """The estimator for what nothing else knows."""
+    """What counts where a plug-in fails."""
     return _registry["default"]
 
 
@@ -140,10 +136,11 @@ def _read_plugins() -> None:
         try:
             made = point.load()
             found: Estimator = made() if isinstance(made, type) else made
-            if found.estimate("") == 0:
-                register(found, point.name)
-        except Exception:  # noqa: S112 - somebody else's code
-            continue
+            if found.estimate("") != 0:
+                raise ValueError("an empty text must be 0 tokens")
+            register(found, point.name)
+        except Exception as error:  # somebody else's code
+            _broken[point.name] = f"the plug-in cannot be used ({type(error).__name__})"
 
 
 for _each in (Heuristic(), Whitespace(), Chars4()):
@@ -151,12 +148,12 @@ for _each in (Heuristic(), Whitespace(), Chars4()):
 register(Heuristic(), "default")
 
 
-class HeuristicUnits:
+class HeuristicUnits(Tokenizer):
     """The heuristic's weights, which add up over the pieces of a text."""
 
     name = "heuristic units"
     method: Method = "estimate"
-    error_percent: float | None = None
+    error_percent = None
     cuts: Cuts = "lines"
 
     def count(self, text: str) -> int:
@@ -164,20 +161,36 @@ class HeuristicUnits:
         return heuristic_units(text)
 
 
-class Estimated:
+class Estimated(Tokenizer):
     """An estimator as a tokenizer. A text is estimated as a whole: guesses need not add up."""
 
     method: Method = "estimate"
-    error_percent: float | None = None
-    cuts: Cuts = "none"
 
     def __init__(self, estimator: Estimator) -> None:
         self.name = estimator.name
         self.estimator = estimator
+        self._bands = bands_of(estimator.name)
+        self.error_percent = 100 * self._bands.any if self._bands else None
+
+    def band(self, tokens: int, sample: str = "") -> float | None:
+        """Half of the band for a text of this kind and size; None for a plug-in."""
+        return self._bands.percent(tokens, sample) if self._bands else None
 
     def count(self, text: str) -> int:
         """Tokens in `text`, at a guess; never raises, whatever a plug-in does."""
         try:
             return max(0, int(self.estimator.estimate(text)))
-        except Exception:
+        except Exception as error:
+            _broken[self.name] = f"the plug-in failed ({type(error).__name__})"
             return default().estimate(text)
+
+    def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:
+        """The plug-in's own cut; None where it makes none, fails, or keeps too much."""
+        if not isinstance(self.estimator, Truncating):
+            return None
+        try:
+            kept: object = self.estimator.truncate(text, max_tokens, mode)
+        except Exception as error:  # somebody else's code
+            _broken[self.name] = f"the plug-in failed to cut ({type(error).__name__})"
+            return None
+        return kept if isinstance(kept, str) and self.count(kept) <= max_tokens else None

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar.counting.characters import whole_characters
+from sidecar.counting.tokenizer import SAMPLED
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
-    from sidecar.counting.count import Tokenizer
+    from sidecar.counting.tokenizer import Tokenizer
 
 Mode = Literal["start", "middle", "end"]
 """What is kept: the beginning, both ends, the end."""
@@ -62,11 +63,14 @@ def mode_of(name: str) -> Mode:
     raise ValueError(f"mode must be start, middle or end, not {name!r}")
 
 
-def allowance(max_tokens: int, tokenizer: Tokenizer) -> int:
-    """What to aim at: `max_tokens`, less the expected error where counts are not exact."""
+def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
+    """What to aim at: `max_tokens`, less half of the band where counts are not exact.
+
+    `sample`: how the text begins.
+    """
     if tokenizer.method in ("exact", "endpoint"):
         return max(0, max_tokens)
-    error = tokenizer.error_percent
+    error = tokenizer.band(max_tokens, sample)
     expected = UNMEASURED_ERROR_PERCENT if error is None else max(0.0, error)
     return max(0, int(max_tokens / (1 + expected / 100)))
 
@@ -85,18 +89,46 @@ def fit(
     `marker` stands for what was left out, in `middle` only, and is counted; where there is no room
     for it the beginning is kept. `keep_final_newline`: a text that ends a line goes on doing so.
     Never raises; fitting a fitted text changes nothing. Takes about two counts of the text.
+    An estimator that is installed and cuts texts itself does so, without our marker.
     """
     work = _Work(text, tokenizer)
-    limit = allowance(max_tokens, tokenizer)
+    limit = allowance(max_tokens, tokenizer, text[:SAMPLED])
     if work.total <= limit:
         return Fitted(
             text=text, tokens=work.total, removed_tokens=0, removed_lines=0, changed=False
         )
-    if mode == "middle" and limit - tokenizer.count(marker) < 2:
+    own = tokenizer.basis.truncated(text, tokenizer.unscaled(limit), mode)
+    if own is not None and (tokens := tokenizer.count(own)) <= limit:
+        return _as_cut(text, own, work.total, tokens)
+    while True:
+        fitted = _within(work, limit, mode, marker, keep_final_newline=keep_final_newline)
+        most = allowance(max_tokens, tokenizer, fitted.text[:SAMPLED])
+        if fitted.tokens <= most:
+            return fitted
+        limit = min(most, limit - 1)  # what is left is of a kind with a wider band
+
+
+def _within(
+    work: _Work, limit: int, mode: Mode, marker: str, *, keep_final_newline: bool
+) -> Fitted:
+    text = work.text
+    if mode == "middle" and limit - work.count(marker) < 2:
         mode = "start"
     last = _LINE_END.search(text, len(text) - 2 if text.endswith("\r\n") else len(text) - 1)
     ending = last.group() if keep_final_newline and last and mode == "start" else ""
     return _Fit(work, mode, marker if mode == "middle" else "", ending).within(limit)
+
+
+def _as_cut(text: str, kept: str, before: int, tokens: int) -> Fitted:
+    """What an estimator kept of a text by a cut of its own."""
+    lines = len(text.splitlines()) - len(kept.splitlines())
+    return Fitted(
+        text=kept,
+        tokens=tokens,
+        removed_tokens=max(0, before - tokens),
+        removed_lines=max(0, lines),
+        changed=kept != text,
+    )
 
 
 class _Work:

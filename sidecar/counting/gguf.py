@@ -1,8 +1,8 @@
 """The vocabulary of a local GGUF model: its header only, never its weights.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
-Only byte-level BPE ("gpt2") whose splitting is known can be run; what llama.cpp would count for the
-same file is what is counted.
+Byte-level BPE ("gpt2") whose splitting is known can be run, and SentencePiece ("llama": Llama 2,
+Mistral, Gemma); what llama.cpp counts for the same file is what is counted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from sidecar.counting.rank_files import Ranked, VocabularyError, byte_ranks, ris
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sidecar.counting.tokenizer import Tokenizer
 
 _NUMBERS = {
     0: "B",
@@ -49,10 +51,16 @@ _PATTERNS = {
 }
 """`tokenizer.ggml.pre` to the pattern that it stands for."""
 
+_IN_TURN = {
+    "command-r": (r"\p{N}", patterns.GPT2.expression),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", patterns.GPT2.expression, "[0-9][0-9][0-9]"),
+}
+"""Splittings by several expressions in turn, which the `tokenizers` library does."""
+
 _NORMAL, _BYTE = 1, 6
 
 
-def load_gguf(path: Path, name: str) -> Ranked:
+def load_gguf(path: Path, name: str) -> Tokenizer:
     """The tokenizer of a GGUF file. Some tenths of a second.
 
     Raises VocabularyError where its vocabulary cannot be run here, OSError when unreadable.
@@ -63,14 +71,56 @@ def load_gguf(path: Path, name: str) -> Ranked:
         except (struct.error, UnicodeDecodeError, RecursionError) as error:
             raise VocabularyError("its GGUF header is damaged") from error
     kind, pre = header.get("tokenizer.ggml.model"), header.get("tokenizer.ggml.pre")
+    if kind == "llama":
+        return _pieces(header, name)
+    if kind == "gpt2" and pre in _IN_TURN:
+        return _split_in_turn(header, name, _IN_TURN[str(pre)])
     pattern = _PATTERNS.get(str(pre)) if kind == "gpt2" else None
     if pattern is None:
         raise VocabularyError(
-            f"its vocabulary (model {kind}, pre {pre}) cannot be run here; "
+            f"its vocabulary (model {kind}, pre {pre}) cannot be run here: {_why(str(kind))}; "
             "an [[endpoint]] of the server that runs it would count exactly"
         )
     vocabulary = _vocabulary(header)
     return Ranked(name, byte_ranks(vocabulary), msgspec.structs.replace(pattern, nfc=False))
+
+
+_WHY = {
+    "gpt2": "no library splits texts as llama.cpp does for it",
+    "bert": "WordPiece is llama.cpp's own here, and no library's",
+    "t5": "a GGUF leaves out how Unigram normalises its texts",
+    "rwkv": "no library has its tokenizer",
+    "no_vocab": "it has none",
+}
+
+
+def _why(kind: str) -> str:
+    return _WHY.get(kind, "its kind is not known")
+
+
+def _pieces(header: dict[str, Any], name: str) -> Tokenizer:
+    from sidecar.counting.sentence_piece import of_pieces
+
+    lists = [header.get(f"tokenizer.ggml.{key}") for key in ("tokens", "scores", "token_type")]
+    if not all(isinstance(one, list) and one for one in lists):
+        raise VocabularyError("its GGUF header holds no vocabulary")
+    tokens, scores, types = (one or [] for one in lists)
+    before = header.get("tokenizer.ggml.add_space_prefix", True)
+    return of_pieces(name, tokens, scores, types, space_before=bool(before))
+
+
+def _split_in_turn(header: dict[str, Any], name: str, splits: tuple[str, ...]) -> Tokenizer:
+    from sidecar.counting.huggingface import HuggingFace
+
+    steps: list[dict[str, Any]] = [
+        {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
+        for split in splits
+    ]
+    flags = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    steps.append({"type": "ByteLevel", **flags})
+    model = {"type": "BPE", "vocab": _vocabulary(header), "merges": header["tokenizer.ggml.merges"]}
+    spec = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}, "model": model}
+    return HuggingFace(name, msgspec.json.encode({"version": "1.0", "added_tokens": []} | spec))
 
 
 def _vocabulary(header: dict[str, Any]) -> dict[str, int]:

@@ -1,6 +1,6 @@
-"""The default estimate: what a text costs by its scripts, words, numbers, marks and white space.
+"""An estimate without a vocabulary: by scripts, words, numbers, marks and white space.
 
-Each byte of the text's UTF-8 becomes a class (the first byte of a character tells its script), and
+Each byte of the text's UTF-8 becomes a class (a character's first byte gives its script), and
 what is added up are weights for runs and neighbours of classes. The weights were
 fitted to o200k_base over source code of seven languages, Markdown, JSON, logs, prose in twenty
 languages, base64 and white space, and put some 3 % too high on purpose: an estimate that is

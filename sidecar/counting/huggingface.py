@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sidecar import typed
 from sidecar.counting import patterns
 from sidecar.counting.engines.fast import without_lone_surrogates
 from sidecar.counting.rank_files import Ranked, VocabularyError, byte_ranks, rising
+from sidecar.counting.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.counting.count import Method
     from sidecar.counting.patterns import Pattern
-    from sidecar.text.cuts import Cuts
 
 
-class HuggingFace:
+class HuggingFace(Tokenizer):
     """A tokenizer run by the `tokenizers` library. Thread-safe; special tokens count as text."""
 
-    method: Method = "exact"
-    error_percent: float | None = 0.0
-    cuts: Cuts = "none"
     inline_characters = 1_000
     """What may be counted between two keystrokes: about a millisecond."""
 
@@ -51,13 +48,13 @@ class HuggingFace:
 
 def _library_tokenizer(data: bytes) -> Any:
     try:
-        from tokenizers import Tokenizer
+        import tokenizers
     except ImportError as error:
         raise VocabularyError(
             "it needs the tokenizers library: install token-sidecar[huggingface]"
         ) from error
     try:
-        tokenizer = Tokenizer.from_buffer(data)
+        tokenizer = tokenizers.Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises plain Exception
         raise VocabularyError(f"the tokenizers library cannot read it: {error}") from error
     tokenizer.encode_special_tokens = True
@@ -73,7 +70,7 @@ def load_tokenizer_json(path: Path, name: str) -> Ranked | HuggingFace:
     """
     data = path.read_bytes()
     try:
-        spec = msgspec.json.decode(data, type=dict[str, Any])
+        spec = typed.decode(data, dict[str, Any])
     except msgspec.DecodeError as error:
         raise VocabularyError("it is not a tokenizer.json") from error
     return ranked(spec, name) or HuggingFace(name, data)

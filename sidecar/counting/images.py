@@ -1,66 +1,125 @@
-"""What pictures cost, by the vendors' published formulas, and their sizes from their first bytes.
+"""What pictures cost, by the vendors' published rules.
 
-Formulas: OpenAI "Images and vision" (tiles of 512, or patches of 32), Anthropic "Vision"
-(width * height / 750), Gemini "Understand and count tokens" (258 a tile of 768).
+docs/reference/sources.md names the page of each and the day it was read. A rule that is published
+for the model holds to the token; a model without one has the nearest, with a doubt that covers what
+it may be off.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
-import re
-import struct
-from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import msgspec
+from sidecar.models.families import counts_as_gemini_3
+from sidecar.models.patterns import compiled
+
+if TYPE_CHECKING:
+    from sidecar.messages.images import Size
 
 UNKNOWN_SIZE = (1024, 1024)
-"""What a picture whose size is not known is taken for; the count then says `estimate`."""
-
-_HEAD_CHARACTERS = 262_144
-"""Of base64 that is looked at: a JPEG may carry a large preview before it tells its size."""
-
-Size = tuple[int, int]
+"""What a picture whose size is not known is taken for."""
+_EXTREMES = ((256, 256), (3840, 2160))
+"""Between these most pictures are."""
 
 
-class _Tiles(msgspec.Struct, frozen=True):
+class Seen(NamedTuple):
+    """Tokens of something that is no text, and how many of them may be wrong, either way."""
+
+    tokens: int
+    doubt: int = 0
+
+
+class _Fit(NamedTuple):
+    """What a picture is scaled down to before it is cut into patches of 32."""
+
+    side: int
+    patches: int | None = None
+
+
+class _Patches(NamedTuple):
+    factor: float
+    low: _Fit
+    high: _Fit
+    original: _Fit | None = None
+    auto: str = "high"
+
+
+class _Tiles(NamedTuple):
     base: int
     tile: int
 
 
-class _Patches(msgspec.Struct, frozen=True):
-    factor: float
+_SMALL, _WHOLE = _Fit(512), _Fit(65_535)
+_HIGH, _ORIGINAL = _Fit(2048, 2_500), _Fit(6_000, 10_000)
+_SAME = _Fit(2048, 6_144)
+_FIRST = _Fit(2048, 1_536)
+_GPT_5_6 = _Patches(1.2, _SMALL, _HIGH, _WHOLE, "original")
+_GPT_6 = _GPT_5_6._replace(high=_Fit(65_535, 2_500))
+_GPT_5_5 = _GPT_5_6._replace(original=_ORIGINAL)
+_GPT_5_4 = _Patches(1.2, _SAME, _HIGH, _ORIGINAL)
+_GPT_5_2 = _Patches(1.2, _SAME, _SAME)
 
-
-_OPENAI: tuple[tuple[str, _Tiles | _Patches], ...] = (
-    (r"gpt-5(\.\d)?-mini|gpt-4\.1-mini", _Patches(1.62)),
-    (r"gpt-5(\.\d)?-nano|gpt-4\.1-nano", _Patches(2.46)),
-    (r"o4-mini", _Patches(1.72)),
-    (r"gpt-4o-mini", _Tiles(2833, 5667)),
-    (r"gpt-5", _Tiles(70, 140)),
-    (r"o[13](-|$)", _Tiles(75, 150)),
-    (r"computer-use", _Tiles(65, 129)),
-    (r"", _Tiles(85, 170)),  # gpt-4o, gpt-4.1, gpt-4.5 and what is not listed
+_Rule: TypeAlias = "_Patches | _Tiles"
+_OPENAI: tuple[tuple[str, _Rule, float], ...] = (
+    # (pattern that the bare name begins with, rule, share that may be wrong)
+    (r"gpt-6-astra", _GPT_6, 0.0),
+    (r"gpt-5\.6", _GPT_5_6, 0.0),
+    (r"gpt-5\.5", _GPT_5_5, 0.0),
+    (r"gpt-5\.4", _GPT_5_4, 0.0),
+    (r"gpt-5\.2(-pro)?(-20\d\d-\d\d-\d\d)?$", _GPT_5_2, 0.0),
+    (r"gpt-5\.[23]", _GPT_5_2, 0.6),  # codex and chat: an earlier edition gave them 1,536 patches
+    (r"gpt-5(\.\d)?(-codex)?-mini", _Patches(1.2, _FIRST, _FIRST), 0.35),
+    (r"gpt-5(\.\d)?(-codex)?-nano", _Patches(1.5, _FIRST, _FIRST), 0.65),
+    (r"gpt-4\.1-mini", _Patches(1.62, _SAME, _SAME), 0.0),
+    (r"gpt-4\.1-nano", _Patches(2.46, _FIRST, _FIRST), 0.1),
+    (r"o4-mini", _Patches(1.72, _FIRST, _FIRST), 0.1),
+    (r"gpt-4o-mini", _Tiles(2833, 5667), 0.0),
+    (r"gpt-5(\.1)?(-|$)", _Tiles(70, 140), 0.0),
+    (r"o[13](-|$)", _Tiles(75, 150), 0.0),
+    (r"computer-use", _Tiles(65, 129), 0.0),
+    (r"(chat)?gpt-4(o|\.1|\.5)", _Tiles(85, 170), 0.0),
+    (r"gpt-(5\.[7-9]|[6-9])|gpt-chat", _GPT_6, 0.35),  # not published: the newest that is
+    (r"", _Tiles(85, 170), 2.0),  # makers that publish no rule: the one most servers imitate
 )
-_MAX_PATCHES = 1536
+
+_GEMINI_3 = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
+_GEMINI_2 = {"low": 64, "medium": 256}
 
 
-def image_tokens(bare: str, generation: str, size: Size | None, detail: str = "auto") -> int:
-    """Tokens of one picture for a model; of a square of 1024 where its size is not known.
+def image_tokens(bare: str, generation: str, size: Size | None, detail: str = "auto") -> Seen:
+    """What one picture costs a model. `detail`: OpenAI's, or Gemini's media resolution.
 
-    `detail` is OpenAI's: `low` costs the base only.
+    Of an unknown size: what a square of 1024 costs, and a doubt that reaches from a picture of 256
+    to one of 3840 x 2160.
     """
-    width, height = (max(1, side) for side in size or UNKNOWN_SIZE)
+    if size is not None:
+        return _sized(bare, generation, size, detail)
+    seen = _sized(bare, generation, UNKNOWN_SIZE, detail)
+    extremes = [_sized(bare, generation, one, detail).tokens for one in _EXTREMES]
+    reach = max(abs(tokens - seen.tokens) for tokens in extremes)
+    return Seen(seen.tokens, seen.doubt + reach)
+
+
+def media_resolution(detail: str) -> str:
+    """`high` of `MEDIA_RESOLUTION_HIGH` and of `media_resolution_high`; "" where it is unsaid."""
+    name = detail.lower().removeprefix("media_resolution_")
+    return "" if name in ("auto", "unspecified") else name
+
+
+def _sized(bare: str, generation: str, size: Size, detail: str) -> Seen:
+    width, height = (max(1, side) for side in size)
     if generation.startswith("claude"):
-        return _anthropic(width, height)
+        edge, most = (2576, 4784) if generation == "claude-4.7" else (1568, 1568)
+        return Seen(_anthropic(width, height, edge, most))
     if generation == "gemma":
-        return _gemini(width, height)
-    rule = next(rule for pattern, rule in _OPENAI if re.match(pattern, bare))
+        return _gemini(bare, width, height, detail)
+    rule, share = next((rule, share) for row, rule, share in _OPENAI if compiled(row).match(bare))
     if isinstance(rule, _Patches):
-        return _patches(width, height, rule.factor)
-    return rule.base if detail == "low" else _tiles(width, height, rule)
+        tokens = _patched(width, height, rule, detail)
+    else:
+        tokens = rule.base if detail == "low" else _tiles(width, height, rule)
+    return Seen(tokens, math.ceil(share * tokens))
 
 
 def _tiles(width: int, height: int, rule: _Tiles) -> int:
@@ -72,100 +131,58 @@ def _tiles(width: int, height: int, rule: _Tiles) -> int:
     return rule.base + rule.tile * across * down
 
 
-def _patches(width: int, height: int, factor: float) -> int:
-    """Patches of 32, at most 1536 of them."""
-    patches = math.ceil(width / 32) * math.ceil(height / 32)
-    return math.ceil(min(patches, _MAX_PATCHES) * factor)
+def _patched(width: int, height: int, rule: _Patches, detail: str) -> int:
+    """Fitted as the detail says, cut into patches of 32, and multiplied."""
+    wanted = rule.auto if detail not in ("low", "high", "original") else detail
+    fit = {"low": rule.low, "original": rule.original or rule.high}.get(wanted, rule.high)
+    shrink = min(1.0, fit.side / max(width, height))
+    width, height = max(1, round(width * shrink)), max(1, round(height * shrink))
+    if fit.patches is not None and _patches(width, height) > fit.patches:
+        width, height = _within(width, height, fit.patches)
+    return math.ceil(_patches(width, height) * rule.factor)
 
 
-def _anthropic(width: int, height: int) -> int:
-    """Within 1568 a side and about 1.15 megapixels: width * height / 750."""
-    shrink = min(1.0, 1568 / max(width, height))
-    pixels = width * height * shrink * shrink
-    return math.ceil(min(pixels, 1_200_000) / 750)
+def _patches(width: int, height: int) -> int:
+    return math.ceil(width / 32) * math.ceil(height / 32)
 
 
-def _gemini(width: int, height: int) -> int:
-    """258 up to 384 a side, else 258 for each tile of 768."""
+def _within(width: int, height: int, patches: int) -> Size:
+    """Scaled down to a budget of patches, so that whole patches cover what is left."""
+    shrink = math.sqrt(32 * 32 * patches / (width * height))
+    across, down = width * shrink / 32, height * shrink / 32
+    whole = [math.floor(side) / side for side in (across, down) if side >= 1]
+    shrink *= min(whole, default=1.0)
+    # The product may miss a whole number by the last bit of a float.
+    return max(1, int(width * shrink + 1e-6)), max(1, int(height * shrink + 1e-6))
+
+
+@lru_cache(maxsize=512)
+def _anthropic(width: int, height: int, edge: int, most: int) -> int:
+    """Patches of 28 of the largest size that keeps its shape within an edge and a budget."""
+    long_side = max(width, height)
+
+    def cost(longest: int) -> int:
+        sides = (max(1, round(side * longest / long_side)) for side in (width, height))
+        across, down = (math.ceil(side / 28) for side in sides)
+        return across * down
+
+    smallest, largest = 1, min(long_side, edge)
+    while smallest < largest:
+        middle = (smallest + largest + 1) // 2
+        smallest, largest = (middle, largest) if cost(middle) <= most else (smallest, middle - 1)
+    return cost(smallest)
+
+
+def _gemini(bare: str, width: int, height: int, detail: str) -> Seen:
+    """Since 3 by the media resolution, which says the most; before 258 for each tile."""
+    resolution = media_resolution(detail)
+    if counts_as_gemini_3(bare):
+        most = _GEMINI_3.get(resolution, 1120)
+        return Seen(most, math.ceil(most / 10))
+    if resolution in _GEMINI_2:
+        return Seen(_GEMINI_2[resolution], 2)
     if max(width, height) <= 384:
-        return 258
-    return 258 * math.ceil(width / 768) * math.ceil(height / 768)
-
-
-def size_of(source: Any) -> Size | None:
-    """Width and height of a picture in any vendor's block, or None. Never raises.
-
-    Read from `width` and `height` where the block has them, else from the data itself (PNG, GIF,
-    JPEG, WebP as base64 or data URL). Nothing is fetched.
-    """
-    if isinstance(source, Mapping):
-        width, height = source.get("width"), source.get("height")
-        if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
-            return width, height
-        inner = ("source", "image_url", "url", "data", "bytes", "inlineData", "inline_data")
-        found = (size_of(source[key]) for key in inner if key in source)
-        return next((size for size in found if size), None)
-    if isinstance(source, str):
-        return _size_of_text(source)
-    return None
-
-
-def _size_of_text(text: str) -> Size | None:
-    if text.startswith("data:"):
-        text = text[: _HEAD_CHARACTERS + 64].partition(",")[2]
-    elif "://" in text[:16]:
-        return None
-    head = text[:_HEAD_CHARACTERS]
-    try:
-        data = base64.b64decode(head[: len(head) // 4 * 4])
-    except (binascii.Error, ValueError):
-        return None
-    return _size_of_bytes(data)
-
-
-def _size_of_bytes(data: bytes) -> Size | None:
-    try:
-        if data[:8] == b"\x89PNG\r\n\x1a\n":
-            return _positive(struct.unpack(">II", data[16:24]))
-        if data[:6] in (b"GIF87a", b"GIF89a"):
-            return _positive(struct.unpack("<HH", data[6:10]))
-        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            return _webp(data)
-        if data[:2] == b"\xff\xd8":
-            return _jpeg(data)
-    except (struct.error, IndexError):
-        pass
-    return None
-
-
-def _positive(size: tuple[Any, ...]) -> Size | None:
-    width, height = size
-    return (width, height) if width and height else None
-
-
-def _webp(data: bytes) -> Size | None:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        width = int.from_bytes(data[24:27], "little") + 1
-        return width, int.from_bytes(data[27:30], "little") + 1
-    if kind == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    width, height = struct.unpack("<HH", data[26:30])
-    return _positive((width & 0x3FFF, height & 0x3FFF))
-
-
-def _jpeg(data: bytes) -> Size | None:
-    """From the frame header, past the segments before it."""
-    at = 2
-    while at + 9 < len(data):
-        if data[at] != 0xFF:
-            at += 1
-            continue
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
-            return _positive((width, height))
-        alone = marker in (0x01, 0xFF) or 0xD0 <= marker <= 0xD8
-        at += 2 if alone else 2 + max(2, struct.unpack(">H", data[at + 2 : at + 4])[0])
-    return None
+        return Seen(258)
+    unit = max(1, math.floor(min(width, height) / 1.5))
+    tokens = 258 * math.ceil(width / unit) * math.ceil(height / unit)
+    return Seen(tokens, tokens // 2)  # the page calls its formula rough

@@ -8,9 +8,10 @@ says what that makes of it:
   reported usage by OpenAI's cookbook for gpt-3.5-turbo, gpt-4 and gpt-4o: `calibrated` there.
 * Everything else is `estimate`, and `calibrated` where the texts themselves are calibrated.
 
-The expected error is the texts' own, and half of what stands around them (a tenth where it was
-compared); None where the texts' error was not measured, or a picture's size is not known. A count
-by the server itself (`endpoint`) knows better, and reported usage corrects all of these.
+The band is the texts' own, and half of what stands around them (a tenth where it was
+compared), and what a picture's, a clip's or a file's count may be off; None where the texts' error
+was not measured. A count by the server itself (`endpoint`) knows better, and reported usage
+corrects all of these.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachetools import LRUCache
 
-from sidecar.counting import families
-from sidecar.counting.content import FILE_TOKENS, Content, read_message
+from sidecar.counting.clips import clip_tokens
 from sidecar.counting.count import Measure, Method
-from sidecar.counting.images import image_tokens
-from sidecar.counting.names import parse
-from sidecar.counting.tool_schemas import ToolSchema, as_json, properties_of, read_tools
+from sidecar.counting.images import Seen, image_tokens
+from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tool_prompts import tool_prompt
+from sidecar.messages.content import read_message
+from sidecar.messages.tool_schemas import ToolSchema, as_json, properties_of, read_tools
+from sidecar.models import families
+from sidecar.models.names import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sidecar.counting.count import Tokenizer
+    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.messages.content import Block
 
 
 class Format(NamedTuple):
@@ -51,12 +56,12 @@ class Format(NamedTuple):
     tool: int
     """Around each tool's schema."""
     tools: int
-    """Once, where there are tools."""
+    """Once, where there are tools; beside what `tool_prompt` knows."""
 
 
 _OPENAI = Format(message=4, name=1, priming=3, call=7, result=2, tool=7, tools=12)
 _OPENAI_CL100K = _OPENAI._replace(tool=10)
-_ANTHROPIC = Format(message=4, name=1, priming=3, call=12, result=12, tool=8, tools=346)
+_ANTHROPIC = Format(message=4, name=1, priming=3, call=12, result=12, tool=8, tools=0)
 _GEMINI = Format(message=1, name=1, priming=0, call=5, result=5, tool=3, tools=0)
 _CHATML = Format(message=5, name=1, priming=3, call=8, result=4, tool=3, tools=20)
 
@@ -100,7 +105,7 @@ def count_messages(
     Messages and tools may have any vendor's form. Never raises.
     """
     if not messages and not tools:
-        return Measure(0, "exact", tokenizer.name, 0.0)
+        return tokenizer.measure(0)
     parts = [message_tokens(message, model, tokenizer) for message in messages]
     if tools:
         parts.append(tools_tokens(tools, model, tokenizer))
@@ -119,36 +124,58 @@ def _together(parts: Sequence[Measure], priming: int, name: str) -> Measure:
     return Measure(tokens, method, name, round(100 * wrong / max(1, tokens), 1))
 
 
-def message_tokens(message: Any, model: str, tokenizer: Tokenizer) -> Measure:
-    """One message with what the model's template puts around it. Never raises."""
-    content, around = read_message(message), format_of(model)
-    texts = sum([tokenizer.count(text) for text in content.texts])
-    texts += sum([tokenizer.count(name) + tokenizer.count(text) for name, text in content.calls])
-    overhead = around.message + around.call * len(content.calls) + around.result * content.results
-    if content.name:
-        texts += tokenizer.count(content.name)
-        overhead += around.name
-    seen, sized = _pictures(content, model)
-    guessed = FILE_TOKENS * content.files
-    tokens = texts + overhead + seen + guessed
-    if guessed or not sized:
-        return Measure(tokens, "estimate", tokenizer.name, None)
-    compared = not (content.calls or content.results or seen) and _is_compared(model)
-    method = _method(tokenizer, compared=compared)
+def message_text(message: Any) -> str:
+    """All that is text in a message, as a server counts it in one request. Never raises."""
+    read = read_message(message)
+    calls = [block for block in read.flat() if block.kind == "call"]
+    written = [part for call in calls for part in (call.name, call.arguments)]
+    return "\n".join([part for part in (read.name, *read.texts, *written) if part])
+
+
+def message_tokens(
+    message: Any, model: str, tokenizer: Tokenizer, counted: int | None = None
+) -> Measure:
+    """One message with what the model's template puts around it. Never raises.
+
+    `counted`: tokens of its text as the model's server has counted them.
+    """
+    read, around = read_message(message), format_of(model)
+    blocks = list(read.flat())
+    calls = [block for block in blocks if block.kind == "call"]
+    results = [block for block in blocks if block.kind == "result"]
+    media = [block for block in blocks if block.kind == "picture"]
+    media += [block for block in blocks if block.kind == "file" and not block.inner]
+    overhead = around.message + around.call * len(calls) + around.result * len(results)
+    overhead += around.name if read.name else 0
+    written = [part for call in calls for part in (call.name, call.arguments)]
+    each = [*read.texts, *written, read.name or ""] if counted is None else []
+    texts, wrong = _texts(each, tokenizer)
+    texts += counted or 0
+    seen, sized = _media_tokens(media, model)
+    tokens = texts + overhead + seen.tokens
+    if counted is not None:  # some templates put twice as much around a message
+        doubtful = round(100 * (overhead + seen.doubt) / max(1, tokens), 1)
+        return Measure(tokens, "estimate", tokenizer.name, doubtful, counted)
+    compared = not (calls or results or media) and _is_compared(model)
+    method = _method(tokenizer, compared=compared) if sized else "estimate"
     doubt = _DOUBT_COMPARED if compared else _DOUBT
-    error = _error(tokenizer, texts, doubt * overhead, tokens)
+    error = _error(wrong, doubt * overhead + seen.doubt, tokens)
     return Measure(tokens, method, tokenizer.name, error)
 
 
-def _pictures(content: Content, model: str) -> tuple[int, bool]:
-    """Tokens of the pictures, and whether the size of each is known."""
-    if not content.pictures:
-        return 0, True
+def _media_tokens(media: Sequence[Block], model: str) -> tuple[Seen, bool]:
+    """Pictures, clips and files without text; and whether the size of all of them is known."""
     bare, generation = parse(model).bare, families.generation_of(model)
-    tokens = [
-        image_tokens(bare, generation, picture.size, picture.detail) for picture in content.pictures
-    ]
-    return sum(tokens), all(picture.size for picture in content.pictures)
+    tokens = doubt = 0
+    sized = True
+    for block in media:
+        if block.kind == "picture":
+            size, detail = block.picture
+            seen, known = image_tokens(bare, generation, size, detail), size is not None
+        else:
+            seen, known = clip_tokens(bare, generation, block.clip, block.detail), False
+        tokens, doubt, sized = tokens + seen.tokens, doubt + seen.doubt, sized and known
+    return Seen(tokens, doubt), sized
 
 
 def _is_compared(model: str) -> bool:
@@ -162,24 +189,34 @@ def _method(tokenizer: Tokenizer, *, compared: bool) -> Method:
     return "calibrated" if compared else "estimate"
 
 
-def _error(tokenizer: Tokenizer, texts: int, doubtful: float, tokens: int) -> float | None:
-    """The texts' own error, and the tokens beside them that may be wrong, in percent."""
-    if tokenizer.error_percent is None:
-        return None
-    wrong = texts * tokenizer.error_percent / 100 + doubtful
-    return round(100 * wrong / max(1, tokens), 1)
+def _texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[int, float | None]:
+    """Tokens of texts, and how many of them may be wrong; None where that was not measured."""
+    tokens, wrong = 0, 0.0
+    unmeasured = False
+    for text in texts:
+        measure = tokenizer.measure(tokenizer.count(text), text[:SAMPLED])
+        unmeasured = unmeasured or measure.error_percent is None
+        tokens += measure.tokens
+        wrong += measure.tokens * (measure.error_percent or 0.0) / 100
+    return tokens, None if unmeasured else wrong
+
+
+def _error(wrong: float | None, doubtful: float, tokens: int) -> float | None:
+    """Tokens of texts, and tokens beside them, that may be wrong, in percent of all."""
+    return None if wrong is None else round(100 * (wrong + doubtful) / max(1, tokens), 1)
 
 
 def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measure:
-    """A set of tools as the model is told of them; counted once for each set. Never raises.
+    """A set of tools as they are described to the model; counted once for each set. Never raises.
 
     OpenAI: the cookbook's formula, nested properties like those on top. Others: each schema's
-    compact JSON, and for Claude the system prompt that tools bring with them.
+    compact JSON, and the system prompt that tools bring with them where its length is published.
     """
     if not tools:
-        return Measure(0, "exact", tokenizer.name, 0.0)
+        return tokenizer.measure(0)
     digest = hashlib.sha256(as_json(list(tools)).encode("utf-8", "surrogatepass")).digest()
-    key = (tokenizer.name, families.generation_of(model), digest)
+    # A corrected estimate has the name of the plain one.
+    key = (f"{tokenizer.name} {tokenizer.scale(10**9)}", parse(model).bare, digest)
     with _cache_lock:
         known = _tool_sets.get(key)
     if known is not None:
@@ -193,35 +230,35 @@ def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Meas
 def _count_tools(tools: Sequence[ToolSchema], model: str, tokenizer: Tokenizer) -> Measure:
     around = format_of(model)
     openai = around in (_OPENAI, _OPENAI_CL100K)
-    each = [(_openai_tool if openai else _json_tool)(tool, tokenizer) for tool in tools]
-    texts = sum([text for text, _ in each])
+    each = [(_openai_tool if openai else _json_tool)(tool) for tool in tools]
+    texts, wrong = _texts([text for written, _ in each for text in written], tokenizer)
     overhead = sum([extra for _, extra in each]) + around.tool * len(tools) + around.tools
-    tokens = texts + overhead
-    error = _error(tokenizer, texts, _DOUBT * overhead, tokens)
+    prompt = tool_prompt(parse(model).bare, families.generation_of(model))
+    tokens = texts + overhead + prompt.tokens
+    error = _error(wrong, _DOUBT * overhead + prompt.doubt, tokens)
     return Measure(tokens, _method(tokenizer, compared=False), tokenizer.name, error)
 
 
-def _json_tool(tool: ToolSchema, tokenizer: Tokenizer) -> tuple[int, int]:
-    if not tool.parameters and not tool.description:
-        return tokenizer.count(tool.name), 0
-    return tokenizer.count(as_json(tool)), 0
+def _json_tool(tool: ToolSchema) -> tuple[list[str], int]:
+    fields = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return [tool.opaque or as_json(fields)], 0
 
 
-def _openai_tool(tool: ToolSchema, tokenizer: Tokenizer) -> tuple[int, int]:
-    """(texts, what stands around them) by the cookbook: 3 a block, a property and an enum's item.
+def _openai_tool(tool: ToolSchema) -> tuple[list[str], int]:
+    """(texts, tokens around them) by the cookbook: 3 a block, a property and an enum's item.
 
     An enum is 3 less for a start.
     """
-    texts = tokenizer.count(f"{tool.name}:{tool.description.removesuffix('.')}")
+    texts = [f"{tool.opaque or tool.name}:{tool.description.removesuffix('.')}"]
     overhead = 0
     for block in properties_of(tool.parameters):
         overhead += 3 + 3 * len(block)
         for name, value in block:
-            texts += tokenizer.count(_property_line(name, value))
+            texts.append(_property_line(name, value))
             values = value.get("enum")
             if isinstance(values, list) and values:
                 overhead += -3 + 3 * len(values)
-                texts += sum([tokenizer.count(str(item)) for item in values])
+                texts += map(str, values)
     return texts, overhead
 
 

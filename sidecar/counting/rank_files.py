@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sidecar import typed
 from sidecar.counting import patterns
 from sidecar.counting.engines.reference import Reference
 from sidecar.counting.engines.vocabularies import Vocabulary
+from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 Ranks = dict[bytes, int]
 
 
-class VocabularyError(ValueError):
+class VocabularyError(SidecarError, ValueError):
     """A vocabulary file that is missing, unreadable, or not of a kind that can be run."""
+
+    kind = "config"
 
 
 class Ranked(Reference):
@@ -124,7 +128,7 @@ def load_tekken(path: Path, name: str) -> Ranked:
     Raises VocabularyError where the file is not one, OSError when unreadable.
     """
     try:
-        tekken = msgspec.json.decode(path.read_bytes(), type=_Tekken)
+        tekken = typed.decode(path.read_bytes(), _Tekken)
     except msgspec.DecodeError as error:
         raise VocabularyError("it is not a tekken file") from error
     config = tekken.config

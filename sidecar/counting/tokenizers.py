@@ -1,93 +1,170 @@
 """From a model's name to the tokenizer that counts for it here. Nothing is loaded before it counts.
 
 The user's own files come first, then the shipped engines, then the vocabularies of optional
-packages, then the approximation for the model's generation, and last the estimator. What a
-tokenizer really is, it says itself: a file that cannot be used is never passed over in silence,
-but named in `problems`, and the stand-in's counts are labelled as what they are.
+packages, then the approximation for the model's generation. What no row knows has that of today's
+vocabularies together, or the estimator that the user chose. What a tokenizer really is, it says
+itself: a file that cannot be used is never passed over in silence, but named in `problems`, and the
+stand-in's counts are labelled as what they are.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from fnmatch import fnmatchcase
+from operator import mul
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+from zlib import crc32
 
-from sidecar.counting import estimators, families, vocabularies
-from sidecar.counting.approximations import TABLE
+from sidecar.counting import estimators, vocabularies
+from sidecar.counting.estimates import BASIS, Approximation, Bands, bands_of, fitted
+from sidecar.counting.estimates import UNITS as FITTED_UNITS
 from sidecar.counting.estimators import Estimated
+from sidecar.counting.features import features
 from sidecar.counting.heuristic import UNITS, heuristic_tokens
-from sidecar.counting.names import parse
+from sidecar.counting.tokenizer import INLINE_CHARACTERS, Tokenizer
+from sidecar.models import families
+from sidecar.models.names import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from sidecar.counting.count import Method, Tokenizer
-    from sidecar.text.cuts import Cuts
-
+    from sidecar.config.settings import TokenizerFile
+    from sidecar.counting.count import Method
+    from sidecar.counting.engines import Purpose
+    from sidecar.counting.estimators import Estimator
 
 _log = logging.getLogger(__name__)
 
 
-class TokenizerFile(Protocol):
-    """One `[[tokenizer]]` entry of the user's settings."""
+class Weighed(Tokenizer):
+    """The terms of a fitted estimate added up, `FITTED_UNITS` to a token."""
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Globs on model names."""
+    method: Method = "estimate"
+    error_percent = None
 
-    @property
-    def file(self) -> str:
-        """A `tokenizer.json`, rank file, tekken file or GGUF; `~` is the home folder."""
+    def __init__(self, name: str, basis: Tokenizer, row: Approximation) -> None:
+        """`basis`: what counts the first term."""
+        # Other weights make other numbers of what is remembered by this name.
+        self.name = f"{name} units {crc32(repr(row.weights).encode()):08x}"
+        self._basis, self._first, self._weights = basis, row.weights[0], row.weights[1:]
+        self.cuts = basis.cuts
+        self.inline_characters = min(basis.inline_characters, INLINE_CHARACTERS)
+
+    def slow(self, text: str) -> bool:
+        """Where its basis is."""
+        return self._basis.slow(text)
+
+    def count(self, text: str) -> int:
+        """Units of `text`; at least 1 for any."""
+        return self._sum(self._basis.count(text), text)
+
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        """The units of each text."""
+        counts = self._basis.count_many(texts)
+        return [self._sum(tokens, text) for tokens, text in zip(counts, texts, strict=True)]
+
+    def _sum(self, tokens: int, text: str) -> int:
+        units: int = self._first * tokens + sum(map(mul, self._weights, features(text)))
+        return units
 
 
-class Approximate:
+class Approximate(Tokenizer):
     """A vocabulary that cannot be run here, counted by another times a factor."""
 
-    def __init__(self, name: str, basis: Tokenizer, factor: float) -> None:
-        self.name = name
-        self.basis = basis
-        """Its counts add up over pieces; `scale` makes them this tokenizer's."""
-        self.factor = factor
-        self.method: Method = "estimate"
-        self.error_percent: float | None = None
+    method: Method = "estimate"
+
+    def __init__(
+        self, name: str, basis: Tokenizer, factor: float, bands: Bands | None = None
+    ) -> None:
+        """`basis`: its counts add up over pieces; `scale` makes them this tokenizer's.
+
+        `bands`: how far its counts are off; None where that was not measured.
+        """
+        self.name, self._basis, self._factor, self._bands = name, basis, factor, bands
+        self.error_percent: float | None = 100 * bands.any if bands else None
+        self.cuts, self.inline_characters = basis.cuts, basis.inline_characters
+
+    def band(self, tokens: int, sample: str = "") -> float | None:
+        """Half of the band for a text of this kind and size, in percent."""
+        return self._bands.percent(tokens, sample) if self._bands else None
 
     @property
-    def cuts(self) -> Cuts:
-        """Where its basis may be cut."""
-        return getattr(self.basis, "cuts", "none")
+    def basis(self) -> Tokenizer:
+        """What really counts."""
+        return self._basis
 
     def scale(self, tokens: int) -> int:
         """Tokens of this vocabulary for `tokens` of the basis; at least 1 for any."""
-        return max(int(tokens * self.factor + 0.5), 1) if tokens else 0
+        return max(int(tokens * self._factor + 0.5), 1) if tokens else 0
+
+    def unscaled(self, allowance: int) -> int:
+        """The most tokens of the basis that are, scaled, no more than `allowance`."""
+        tokens = int((max(0, allowance) + 0.5) / self._factor) + 1
+        while tokens and self.scale(tokens) > allowance:
+            tokens -= 1
+        return tokens
 
     def count(self, text: str) -> int:
         """Tokens in `text`, rounded to the nearest."""
-        return self.scale(self.basis.count(text))
+        return self.scale(self._basis.count(text))
+
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each text, rounded to the nearest."""
+        return [self.scale(tokens) for tokens in self._basis.count_many(texts)]
 
 
-class Heuristic(Approximate):
-    """The default estimator: its weights are the basis, so that estimates of pieces add up too."""
+class HeuristicTokenizer(Approximate):
+    """The heuristic: its weights are the basis, so that estimates of pieces add up too."""
 
     def __init__(self) -> None:
-        super().__init__(estimators.Heuristic.name, estimators.HeuristicUnits(), 1 / UNITS)
+        name = estimators.Heuristic.name
+        super().__init__(name, estimators.HeuristicUnits(), 1 / UNITS, bands_of(name))
 
     def scale(self, tokens: int) -> int:
         """Tokens for so many units; at least 1 for any."""
         return heuristic_tokens(tokens)
 
 
-class Lazy:
+class Corrected(Approximate):
+    """An estimate, corrected by a factor that was learned. The pieces' counts are its basis'."""
+
+    def __init__(self, plain: Tokenizer, learned: float, spread: float = 1.0) -> None:
+        """`spread`: half of the band, to the one that the estimate has of itself."""
+        super().__init__(plain.name, plain.basis, max(1e-6, learned))
+        self._plain, self._spread = plain, spread
+        self.method = "calibrated"
+
+    def band(self, tokens: int, sample: str = "") -> float | None:
+        """The estimate's own, as far as reports have confirmed it."""
+        band = self._plain.band(tokens, sample)
+        return None if band is None else round(band * self._spread, 1)
+
+    def scale(self, tokens: int) -> int:
+        """Tokens for `tokens` of the basis; at least 1 for any."""
+        return max(round(self._plain.scale(tokens) * self._factor), 1) if tokens else 0
+
+    def unscaled(self, allowance: int) -> int:
+        """The most tokens of the basis that are, scaled, no more than `allowance`."""
+        tokens = self._plain.unscaled(int((allowance + 1) / self._factor) + 1)
+        while tokens and self.scale(tokens) > allowance:
+            tokens -= 1
+        return tokens
+
+
+class Lazy(Tokenizer):
     """A tokenizer that is loaded at its first count, with a stand-in where that fails.
 
-    Until then it has the name it was asked by and may not be cut.
+    Until then it has the name it was asked by and may not be cut; afterwards it is, member for
+    member, what was loaded.
     """
+
+    inline_characters = 0
 
     def __init__(
         self, name: str, load: Callable[[], Tokenizer], instead: Callable[[Exception], Tokenizer]
     ) -> None:
-        self._name = name
+        self.name = name
         self._load = load
         self._instead = instead
         self._loaded: Tokenizer | None = None
@@ -99,33 +176,37 @@ class Lazy:
         return self._loaded is not None
 
     @property
-    def name(self) -> str:
-        """The vocabulary's name; the stand-in's where it could not be loaded."""
-        return self._loaded.name if self._loaded else self._name
+    def basis(self) -> Tokenizer:
+        """What counts the pieces once it is loaded; itself until then."""
+        return self._loaded.basis if self._loaded else self
 
-    @property
-    def method(self) -> Method:
-        """`exact`, or how the stand-in counts."""
-        return self._loaded.method if self._loaded else "exact"
+    def scale(self, tokens: int) -> int:
+        """What was loaded may scale another's counts."""
+        return self._loaded.scale(tokens) if self._loaded else tokens
 
-    @property
-    def error_percent(self) -> float | None:
-        """0, or the stand-in's."""
-        return self._loaded.error_percent if self._loaded else 0.0
+    def unscaled(self, allowance: int) -> int:
+        """The reverse of `scale`."""
+        return self.load().unscaled(allowance)
 
-    @property
-    def cuts(self) -> Cuts:
-        """Known when loaded; `none` until then, which is always safe."""
-        return getattr(self._loaded, "cuts", "none")
+    def band(self, tokens: int, sample: str = "") -> float | None:
+        """That of what was loaded."""
+        return self._loaded.band(tokens, sample) if self._loaded else self.error_percent
 
-    @property
-    def inline_characters(self) -> int:
-        """How many characters take about a millisecond; 0 until it is loaded."""
-        return getattr(self._loaded, "inline_characters", 8_000) if self._loaded else 0
+    def slow(self, text: str) -> bool:
+        """Anything, until it is loaded."""
+        return self._loaded is None or self._loaded.slow(text)
 
     def count(self, text: str) -> int:
         """Tokens in `text`; the first call loads the vocabulary (some tenths of a second)."""
         return self.load().count(text)
+
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each text."""
+        return self.load().count_many(texts)
+
+    def first_bytes(self, text: str, tokens: int) -> bytes | None:
+        """The bytes of the first tokens, where what was loaded shows them."""
+        return self.load().first_bytes(text, tokens)
 
     def load(self) -> Tokenizer:
         """What really counts. Never raises."""
@@ -138,6 +219,9 @@ class Lazy:
                     tokenizer.count("a")
                 except Exception as error:  # a user's file may hold anything at all
                     tokenizer = self._instead(error)
+                self.name, self.method = tokenizer.name, tokenizer.method
+                self.error_percent, self.cuts = tokenizer.error_percent, tokenizer.cuts
+                self.inline_characters = tokenizer.inline_characters
                 self._loaded = tokenizer
             return self._loaded
 
@@ -145,10 +229,20 @@ class Lazy:
 class Tokenizers:
     """Every model's tokenizer, each made once. Thread-safe; no method loads anything or raises."""
 
-    def __init__(self, files: Iterable[TokenizerFile] = (), estimator: str = "default") -> None:
-        """`files`: the user's, first match wins. `estimator`: for what nothing else knows."""
+    def __init__(
+        self,
+        files: Iterable[TokenizerFile] = (),
+        estimator: str = "default",
+        purpose: Purpose = "interactive",
+    ) -> None:
+        """`files`: the user's, first match wins. `estimator`: for unknown models, `default` for the
+        approximation by all modern vocabularies.
+
+        `purpose`: what the shipped engines are for.
+        """
         self._files = tuple(files)
         self._estimator = estimator
+        self._purpose: Purpose = purpose
         self._by_key: dict[str, Tokenizer] = {}
         self._by_model: dict[str, Tokenizer] = {}
         self._problems: dict[str, str] = {}
@@ -157,7 +251,8 @@ class Tokenizers:
     @property
     def problems(self) -> list[str]:
         """Why named vocabularies are not used: one sentence each, without any text counted."""
-        return list(self._problems.values())
+        why = estimators.why_not(self._estimator)
+        return [*self._problems.values(), *([why] if why else [])]
 
     def for_model(self, model: str) -> Tokenizer:
         """The tokenizer that counts for `model`."""
@@ -171,22 +266,16 @@ class Tokenizers:
 
     def is_users(self, model: str) -> bool:
         """Whether a file that the user named counts for `model`."""
-        return any(_matches(entry, model) for entry in self._files)
+        return any(matches(model, entry.models) for entry in self._files)
 
     def describe(self, model: str) -> tuple[str, Method]:
         """What counts for `model`, and how, without loading it."""
         tokenizer = self.for_model(model)
         return tokenizer.name, tokenizer.method
 
-    def by_name(self, name: str) -> Tokenizer:
-        """A vocabulary or an estimator by name; the estimator for a name that is neither."""
-        generation = name.partition("~")[0]
-        key = vocabularies.counted_by(generation)[0]
-        return self._make(generation if key != vocabularies.ESTIMATOR else name)
-
     def _choose(self, model: str) -> Tokenizer:
-        entry = next((entry for entry in self._files if _matches(entry, model)), None)
-        generation = families.tokenizer_for(model)
+        entry = next((entry for entry in self._files if matches(model, entry.models)), None)
+        generation = families.generation_of(model)
         if entry is None:
             return self._make(generation)
         return self._once(f"file {entry.file}", lambda: self._from_file(entry.file, generation))
@@ -211,7 +300,7 @@ class Tokenizers:
     def _engine(self, name: str) -> Tokenizer:
         from sidecar.counting.engines import engine
 
-        return engine(name)
+        return engine(name, self._purpose)
 
     def _from_file(self, written: str, generation: str) -> Tokenizer:
         file = Path(written).expanduser()
@@ -224,7 +313,7 @@ class Tokenizers:
             other = stand_in()
             reason = f"it cannot be read ({type(error).__name__})"
             if isinstance(error, (OSError, ValueError)):
-                reason = getattr(error, "strerror", None) or str(error)
+                reason = (isinstance(error, OSError) and error.strerror) or str(error)
             problem = f"tokenizer {name}: {reason}; {other.name} counts instead"
             self._problems[name] = problem
             _log.warning("%s", problem)
@@ -233,23 +322,21 @@ class Tokenizers:
         return Lazy(name, lambda: load(file, name), instead)
 
     def _approximate(self, generation: str) -> Tokenizer:
-        row = TABLE.get(generation)
+        asked = self._asked() if generation == families.UNKNOWN else None
+        if asked is not None:
+            is_ours = isinstance(asked, estimators.Heuristic)
+            return HeuristicTokenizer() if is_ours else Estimated(asked)
+        row = fitted(generation)
         if row is None:
-            return self._estimated(generation)
-        basis = self._engine(row.basis)
-        made = Approximate(vocabularies.approximate_name(generation), basis, row.factor)
-        made.method, made.error_percent = row.method, row.error_percent
+            return HeuristicTokenizer()
+        name = vocabularies.approximate_name(generation)
+        basis = Weighed(name, self._engine(BASIS), row)
+        made = Approximate(name, basis, 1 / FITTED_UNITS, row.bands)
+        made.method = row.method
         return made
 
-    def _estimated(self, name: str) -> Tokenizer:
-        chosen = estimators.estimator(name) or estimators.estimator(self._estimator)
-        if chosen is None or isinstance(chosen, estimators.Heuristic):
-            return Heuristic()
-        return Estimated(chosen)
-
-
-def _matches(entry: TokenizerFile, model: str) -> bool:
-    """Whether a glob means the model: as written, or without provider and file ending."""
-    bare, lower = parse(model).bare, model.lower()
-    globs = [glob.lower() for glob in entry.models]
-    return any(fnmatchcase(lower, glob) or fnmatchcase(bare, glob) for glob in globs)
+    def _asked(self) -> Estimator | None:
+        """The estimator that was chosen in place of the default; None where there is none."""
+        chosen = estimators.estimator(self._estimator)
+        is_default = self._estimator == "default" and isinstance(chosen, estimators.Heuristic)
+        return None if is_default else chosen

@@ -1,7 +1,8 @@
 """What stands in for each tokenizer generation on this machine, found without loading anything.
 
 `exact` where the vocabulary is here (compiled into an engine, or shipped by an optional package
-that is installed), else the approximation for the generation, else the estimator.
+that is installed), else the approximation for the generation, else the estimator. What a user chose
+for unknown models, `sidecar.counting.tokenizers` heeds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.counting.approximations import TABLE
+from sidecar.counting.estimates import BASIS, fitted
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Method
@@ -50,12 +51,10 @@ def counted_by(generation: str) -> tuple[str, Method]:
     """The name of the tokenizer that counts a generation's texts here, and how it is made."""
     if generation in ENGINES or packaged_file(generation):
         return generation, "exact"
-    approximation = TABLE.get(generation)
-    if approximation is None:
-        return ESTIMATOR, "estimate"
-    return approximate_name(generation), approximation.method
+    row = fitted(generation)
+    return (approximate_name(generation), row.method) if row else (ESTIMATOR, "estimate")
 
 
 def approximate_name(generation: str) -> str:
     """The name of a generation's approximation, such as `claude-4.7~o200k_base`."""
-    return f"{generation}~{TABLE[generation].basis}"
+    return f"{generation}~{BASIS}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from sidecar.endpoints.outcome import Fault
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ def host_of(url: str) -> str:
 
 
 def root_of(url: str, suffixes: Sequence[str]) -> str:
-    """The address that paths are put after: what clients are told to call often ends in `/v1`."""
+    """The address that paths are put after: the address given to clients often ends in `/v1`."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     for suffix in suffixes:
@@ -30,10 +31,15 @@ def root_of(url: str, suffixes: Sequence[str]) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
-def shown(root: str) -> str:
-    """The same without a user and password in it."""
-    parts = urlsplit(root)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+def without_secrets(url: str) -> str:
+    """The address without what may be a secret in it: user and password, query and fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that is none"
+    bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    # Without `//` the user and password stand in the path.
+    return printable(bare if parts.netloc else bare.rpartition("@")[2])
 
 
 def key_from(variable: str | None, environment: Mapping[str, str]) -> str:

@@ -6,57 +6,89 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cachetools import TLRUCache
+from cachetools import LRUCache, TLRUCache
 
+from sidecar.defects import log_defect
 from sidecar.endpoints import address, plausible
+from sidecar.endpoints.asking import (
+    Asking,
+    chat_asking,
+    has_specials,
+    one_message,
+    server_of,
+    text_asking,
+)
 from sidecar.endpoints.clouds.base import bearer
 from sidecar.endpoints.clouds.table import find_cloud
-from sidecar.endpoints.http import Connection, hurry
-from sidecar.endpoints.names import matches
-from sidecar.endpoints.outcome import Capability, EndpointCount, Fault, Status, TooSlow
-from sidecar.endpoints.probe import Ability, Binding, list_models, probe, probe_cloud
+from sidecar.endpoints.http import Connection, limit_time
+from sidecar.endpoints.outcome import (
+    OFF,
+    AbilityStatus,
+    Capability,
+    EndpointCount,
+    Fault,
+    TooSlow,
+    sentence,
+)
+from sidecar.endpoints.probe import (
+    Ability,
+    Binding,
+    digest,
+    list_models,
+    probe,
+    probe_cloud,
+    probe_window,
+)
 from sidecar.endpoints.servers import lmstudio
 from sidecar.endpoints.servers.base import ReadTokens, Request, Server, refuse_unless_ok
+from sidecar.models.names import matches
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sidecar.config.settings import Endpoint as EndpointSettings
-    from sidecar.endpoints.chats import Message, Tools
+    from sidecar.endpoints.chats import ChatMessage, Tools
 
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 2.0
 MODELS_KEPT = 256
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 300.0
-LIFETIMES: Mapping[Status, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
+FIRST_RETRY, LONGEST_RETRY = 60.0, 3_600.0
+"""After how many seconds a server that cannot count is asked again; each time twice as many."""
+LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unknown": 15.0}
 """How long an outcome stands, in seconds; what is not here stands for the session."""
 
+ALIKE_CHARACTERS = 64
+"""Texts that differ by less may well have the same number of tokens."""
 BIG_BYTES = 128 * 1024
-"""A request larger than this that runs out of time tells nothing of the server."""
-_INLINE_CHARACTERS = 16_384
-_SPECIAL = re.compile(
-    r"<\|[^|\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
-)
-What: TypeAlias = Literal["text", "chat"]
-Asking: TypeAlias = Callable[[Server, Binding], tuple[Request, ReadTokens]]
+"""A request larger than this that runs out of time shows nothing about the server."""
+Aspect: TypeAlias = Literal["text", "chat"]
 
 
 class _ServerChangedError(Exception):
     """The server was started again with other models: what was known of it is void."""
 
 
+_BASES = ("/v1", "/api")
+"""What clients' addresses of a server end in: OpenAI's form, and Ollama's own."""
+
+
 class DeclaredEndpoint:
     """Counts of one endpoint. Methods that count raise Fault, and nothing else."""
 
-    def __init__(self, settings: EndpointSettings, environment: Mapping[str, str]) -> None:
-        self.models = settings.models
+    def __init__(
+        self, settings: EndpointSettings, environment: Mapping[str, str], *, counts: bool = True
+    ) -> None:
+        """`counts`: whether it may be asked for more than the models' windows."""
+        self.models, self._counts = settings.models, counts
         self._url = settings.url
         self._cloud = find_cloud(address.host_of(settings.url))
-        root = address.root_of(settings.url, self._cloud.suffixes if self._cloud else ("/v1",))
-        self.root = address.shown(root)
+        root = address.root_of(settings.url, self._cloud.suffixes if self._cloud else _BASES)
+        self.root = address.without_secrets(root)
         self._no_key: Fault | None = None
         headers: Mapping[str, str] = {}
         try:
@@ -70,8 +102,11 @@ class DeclaredEndpoint:
         self._bindings: TLRUCache[str, Binding] = TLRUCache(MODELS_KEPT, _expires, time.monotonic)
         self._asked: dict[str, Binding] = {}
         self._probes: dict[str, asyncio.Task[Binding]] = {}
-        self._message_costs: dict[str, int] = {}
+        self._message_costs: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._failures = 0
+        self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
+        self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
+        """Size and count of what was counted last."""
 
     @property
     def requests(self) -> int:
@@ -85,9 +120,9 @@ class DeclaredEndpoint:
     async def models_to_ask(self) -> list[str]:
         """The models to probe where none is named: those asked before and globs that name one,
         else the first that the server lists and a glob fits."""
-        plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
-        if self._asked or plain or self._cloud or self._no_key:
-            return list(dict.fromkeys([*self._asked, *plain])) or [self.models[0]]
+        named = self.named()
+        if named or self._cloud or self._no_key:
+            return named or [self.models[0]]
         try:
             listed = list_models(await self._connection.get("/v1/models"))
         except Fault:
@@ -95,9 +130,36 @@ class DeclaredEndpoint:
         fitting = [entry.id for entry in listed if matches(entry.id, self.models)]
         return fitting[:1] or [self.models[0]]
 
+    def named(self) -> list[str]:
+        """The models that were asked about, and the globs that name one."""
+        plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
+        return list(dict.fromkeys([*self._asked, *plain]))
+
     def known(self, model: str) -> Binding | None:
         """What is known and still stands."""
         return self._bindings.get(model)
+
+    def known_limit(self, model: str) -> int | None:
+        """The window as it was last reported, in tokens, however long ago that was."""
+        last = self._asked.get(model)
+        return last.limit if last else None
+
+    async def replied(self, model: str, tokens: int) -> None:
+        """Ask for the window again where a reply, or another model, may have changed it.
+
+        Args:
+            model: that is talked to.
+            tokens: that a reply's prompt and output took, 0 where none came.
+        """
+        last = self._asked.get(model)
+        if last is None or last.server is None:
+            return
+        if last.server.loads_itself:
+            limit = await last.server.limit(self._connection, last.model, None)
+            if limit and limit != last.limit:
+                self._remember(model, replace(last, limit=limit))
+        elif last.limit and tokens > last.limit:
+            await self.probe_again(model)
 
     def capabilities(self) -> list[Capability]:
         """One row for each model asked about; the globs where none was."""
@@ -125,9 +187,9 @@ class DeclaredEndpoint:
         if not text:
             return EndpointCount(tokens=0, server="", endpoint=self.root, model=model)
         binding = await self._bound(model, "text")
-        server = _server(binding)
-        if server.parses_specials and await _has_specials(text):
-            # These kinds of server cannot be told to take them for plain characters.
+        server = server_of(binding)
+        if server.parses_specials and await has_specials(text):
+            # These kinds of server cannot be made to take them for plain characters.
             raise Fault("unsupported", f"{server.name} would count special tokens in the text")
         tokens = await self._text_tokens(model, server, text)
         if not plausible.possible(text, tokens):
@@ -135,16 +197,28 @@ class DeclaredEndpoint:
             fault = Fault("lying", f"{server.name} counts {tokens} tokens in {size} characters")
             self._remember(model, Binding.failed(model, fault, server))
             raise fault
+        await self._check_varies(model, "text", len(text), tokens)
         return EndpointCount(tokens=tokens, server=server.name, endpoint=self.root, model=model)
 
     async def count_chat(
-        self, model: str, messages: Sequence[Message], tools: Tools
+        self, model: str, messages: Sequence[ChatMessage], tools: Tools
     ) -> EndpointCount:
         """Tokens of a whole request: messages and tools by the model's own template."""
-        tokens = await self._counted(model, "chat", _chat_asking(messages, tools))
+        tokens = await self._counted(model, "chat", chat_asking(messages, tools))
+        size = sum(len(str(message.get("content"))) for message in messages)
+        await self._check_varies(model, "chat", size, tokens)
         binding = self._asked[model]
-        name = _server(binding).name
+        name = server_of(binding).name
         return EndpointCount(tokens=tokens, server=name, endpoint=self.root, model=model)
+
+    async def _check_varies(self, model: str, what: Aspect, size: int, tokens: int) -> None:
+        """The same number for something of another size: is it probed as at the first use. Raises
+        Fault where that finds it out."""
+        before, counted = self._last.get((model, what), (size, -1))
+        self._last[model, what] = size, tokens
+        if tokens == counted and max(size, before) >= 2 * min(size, before) + ALIKE_CHARACTERS:
+            self._bindings.pop(model, None)
+            await self._bound(model, what)
 
     async def aclose(self) -> None:
         """Close the connection; counts from now on fault."""
@@ -160,12 +234,12 @@ class DeclaredEndpoint:
             return self._remember(model, Binding.failed(model, self._no_key))
         try:
             await self._connection.open()
-            hurry(PROBE_SECONDS)
+            limit_time(PROBE_SECONDS)
             binding = await self._probed(model)
         except Fault as fault:
             binding = Binding.failed(model, fault)
         except Exception as error:
-            log.exception("probing %s failed", self.root)
+            log_defect(error, f"probing {self.root}")
             reason = f"probing failed ({type(error).__name__})"
             binding = Binding.failed(model, Fault("unknown", reason))
         return self._remember(model, binding)
@@ -173,6 +247,8 @@ class DeclaredEndpoint:
     async def _probed(self, model: str) -> Binding:
         if self._cloud:
             return await probe_cloud(self._connection, self._cloud, model)
+        if not self._counts:
+            return await probe_window(self._connection, model)
         binding = await probe(self._connection, model)
         if binding.server is lmstudio.SERVER:
             return replace(binding, text=await self._sdk_ability(binding.model))
@@ -193,6 +269,10 @@ class DeclaredEndpoint:
         kinds = {binding.text.status, binding.chat.status}
         self._failures = self._failures + 1 if "unreachable" in kinds else 0
         lifetimes = [LIFETIMES[kind] for kind in kinds if kind in LIFETIMES]
+        if "unsupported" in kinds:
+            refused = self._refusals[model] = self._refusals.get(model, 0) + 1
+            waits = FIRST_RETRY * 2.0 ** min(refused - 1, 10)
+            lifetimes.append(LONGEST_RETRY if "supported" in kinds else min(LONGEST_RETRY, waits))
         if self._failures:
             doubled = FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10)
             lifetimes.append(min(LONGEST_BACKOFF, doubled))
@@ -213,7 +293,7 @@ class DeclaredEndpoint:
         )
         return kept
 
-    async def _bound(self, model: str, what: What) -> Binding:
+    async def _bound(self, model: str, what: Aspect) -> Binding:
         binding = await self.binding(model)
         ability = binding.text if what == "text" else binding.chat
         if ability.status != "supported":
@@ -224,12 +304,12 @@ class DeclaredEndpoint:
         if server is lmstudio.SERVER:
             return await self._sdk_tokens(model, server, text)
         if not server.text_by_chat:
-            return await self._counted(model, "text", _text_asking(text))
+            return await self._counted(model, "text", text_asking(text))
         if model not in self._message_costs:
             # A full stop is one token in every vocabulary: the rest is what a message costs.
-            around = await self._counted(model, "chat", _chat_asking(_message("."), ()))
+            around = await self._counted(model, "chat", chat_asking(one_message("."), ()))
             self._message_costs[model] = around - 1
-        whole = await self._counted(model, "chat", _chat_asking(_message(text), ()))
+        whole = await self._counted(model, "chat", chat_asking(one_message(text), ()))
         return max(1, whole - self._message_costs[model])
 
     async def _sdk_tokens(self, model: str, server: Server, text: str) -> int:
@@ -239,11 +319,11 @@ class DeclaredEndpoint:
             self._remember(model, Binding.failed(model, fault, server))
             raise
 
-    async def _counted(self, model: str, what: What, asking: Asking) -> int:
+    async def _counted(self, model: str, what: Aspect, asking: Asking) -> int:
         """Count; once more where the server turned out to be another one by now."""
         for _ in range(2):
             binding = await self._bound(model, what)
-            request, read = asking(_server(binding), binding)
+            request, read = asking(server_of(binding), binding)
             try:
                 return await self._ask(model, binding, request, read)
             except _ServerChangedError:
@@ -265,10 +345,11 @@ class DeclaredEndpoint:
         return tokens
 
     async def _check_still_same(self, binding: Binding) -> None:
-        """A server that was started again may have other models: one GET tells."""
-        if binding.listed and list(binding.listed) != list_models(
-            await self._connection.get("/v1/models")
-        ):
+        """A server that was started again may have other models: one GET shows it."""
+        if not binding.listed:
+            return
+        listed = list_models(await self._connection.get("/v1/models"))
+        if digest(listed) != binding.listed:
             raise _ServerChangedError
 
     def _row(self, model: str, binding: Binding | None) -> Capability:
@@ -280,23 +361,18 @@ class DeclaredEndpoint:
             chat=binding.chat.status if binding else "unknown",
             limit=binding.limit if binding else None,
             checked_at=binding.checked_at if binding else None,
+            reason=self._reason(binding),
         )
 
-
-async def _has_specials(text: str) -> bool:
-    if len(text) > _INLINE_CHARACTERS:
-        return bool(await asyncio.to_thread(_SPECIAL.search, text))
-    return bool(_SPECIAL.search(text))
+    def _reason(self, binding: Binding | None) -> str | None:
+        if not self._counts or binding is None:
+            return None if self._counts else OFF
+        without = [one for one in (binding.text, binding.chat) if one.status != "supported"]
+        return sentence(without[0].status, without[0].reason) if without else None
 
 
 def _expires(_: str, binding: Binding, now: float) -> float:
     return now + binding.lifetime
-
-
-def _server(binding: Binding) -> Server:
-    if binding.server is None:
-        raise Fault("unsupported", "the server is of no known kind")
-    return binding.server
 
 
 def _after(binding: Binding, model: str, fault: Fault) -> Binding:
@@ -311,29 +387,3 @@ def _is_of_this_request(fault: Fault) -> bool:
     if isinstance(fault, TooSlow):
         return fault.sent > BIG_BYTES
     return fault.kind == "unsupported" and "HTTP 4" in fault.reason
-
-
-def _text_asking(text: str) -> Asking:
-    def asking(server: Server, binding: Binding) -> tuple[Request, ReadTokens]:
-        if server.text is None or server.read_text is None:
-            raise Fault("unsupported", f"{server.name} counts no texts")
-        return server.text(binding.model, text), server.read_text
-
-    return asking
-
-
-def _chat_asking(messages: Sequence[Message], tools: Tools) -> Asking:
-    def asking(server: Server, binding: Binding) -> tuple[Request, ReadTokens]:
-        if server.chat is None or server.read_chat is None:
-            raise Fault("unsupported", f"{server.name} counts no chats")
-        try:
-            return server.chat(binding.model, messages, tools), server.read_chat
-        except (TypeError, AttributeError, ValueError) as error:
-            reason = f"messages or tools have no known form ({type(error).__name__})"
-            raise Fault("unsupported", reason) from None
-
-    return asking
-
-
-def _message(text: str) -> list[Message]:
-    return [{"role": "user", "content": text}]

@@ -1,7 +1,8 @@
 """One kept connection to one endpoint: JSON out, JSON in, everything bounded.
 
-Redirects are not followed, an answer is read up to a cap, and each request has its time. httpx is
-imported in a thread at the first request: that takes longer than the event loop may wait.
+Redirects are not followed, an answer is read as it is sent and up to a cap, and each request has
+its time. httpx is imported in a thread at the first request: that takes longer than the event loop
+may wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.endpoints.address import shown
+from sidecar.endpoints.address import without_secrets
 from sidecar.endpoints.outcome import Fault, TooSlow
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
 _IDLE_SECONDS = 4.0  # below the 5 s after which llama.cpp and uvicorn close an idle connection
 _INLINE_BYTES = 64 * 1024  # JSON up to this size is read and written on the event loop
-
+_CONTAINERS = 150_000  # in an answer: an empty one takes 2 bytes of JSON and 64 of memory
 
 _until: ContextVar[float] = ContextVar("until", default=math.inf)
 
 
-def hurry(seconds: float) -> None:
+def limit_time(seconds: float) -> None:
     """All requests of the running task together have so many seconds from now on.
 
     Each request looks at the time that is left, and nothing else ends one: a request that two
@@ -42,7 +43,7 @@ def hurry(seconds: float) -> None:
 
 
 def time_left() -> float:
-    """The seconds that `hurry` has left; without end where it was not called."""
+    """The seconds that `limit_time` has left; without end where it was not called."""
     return _until.get() - asyncio.get_running_loop().time()
 
 
@@ -98,7 +99,7 @@ class Connection:
                 async with asyncio.timeout(min(REQUEST_SECONDS, time_left())):
                     return await self._send(client, method, path, content)
             except TimeoutError:
-                reason = f"{shown(self.root)} did not answer within {REQUEST_SECONDS:g} s"
+                reason = f"{without_secrets(self.root)} did not answer within {REQUEST_SECONDS:g} s"
                 raise TooSlow(reason, len(content or b"")) from None
 
     async def _send(
@@ -114,7 +115,7 @@ class Connection:
                 # A kept connection can end just as it is used again: once more on a new one.
                 return await self._exchange(client, method, path, content)
         except failed as error:
-            reason = f"{shown(self.root)} cannot be reached ({type(error).__name__})"
+            reason = f"{without_secrets(self.root)} cannot be reached ({type(error).__name__})"
             raise Fault("unreachable", reason) from None
 
     async def _exchange(
@@ -131,7 +132,7 @@ class Connection:
         async with client.stream(
             method, self.root + path, content=content, extensions={"trace": trace}
         ) as response:
-            raw = await _read(response, shown(self.root))
+            raw = await _read(response, without_secrets(self.root))
             headers = dict(response.headers)
             self._new_connection_expected = headers.get("connection", "").lower() == "close"
         return Answer(
@@ -145,7 +146,7 @@ class Connection:
     async def open(self) -> httpx.AsyncClient:
         """The client, made at the first call. Raises Fault once closed."""
         if self._closed:
-            raise Fault("unreachable", f"the connection to {shown(self.root)} was closed")
+            raise Fault("unreachable", f"the connection to {without_secrets(self.root)} was closed")
         if self._client is None:
             # In a thread: importing httpx and reading the certificates takes its time.
             self._client = await asyncio.to_thread(self._make_client)
@@ -174,14 +175,21 @@ async def _read(response: httpx.Response, root: str) -> bytes:
     """The body, given up at the cap: leaving the stream early closes the connection."""
     if response.is_redirect:
         raise Fault("unsupported", f"{root} redirects; redirects are not followed")
+    if coded(response.headers):
+        raise Fault("unsupported", f"{root} compresses its answers though it was asked not to")
     parts: list[bytes] = []
     size = 0
-    async for part in response.aiter_bytes():
+    async for part in response.aiter_raw():
         size += len(part)
         if size > BODY_BYTES:
             raise Fault("unsupported", f"the answer of {root} is larger than {BODY_BYTES} bytes")
         parts.append(part)
     return b"".join(parts)
+
+
+def coded(headers: Mapping[str, str]) -> bool:
+    """Whether a body has a content coding: 290 bytes of `gzip, gzip, gzip` hold gigabytes."""
+    return headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 
 async def _encode(body: Mapping[str, Any]) -> bytes:
@@ -216,6 +224,8 @@ async def _decode(raw: bytes) -> object:
 
 
 def _decode_now(raw: bytes) -> object:
+    if raw.count(b"[") + raw.count(b"{") > _CONTAINERS:
+        return None
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError):

@@ -6,7 +6,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Status: TypeAlias = Literal[
+from sidecar.text.printable import printable
+
+AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]
 """`unsupported`: 404, a wrong shape, an error in a 200. `auth`: the key is missing or refused.
@@ -14,7 +16,7 @@ Status: TypeAlias = Literal[
 cannot be true. `unknown`: not asked yet, or the server has another model loaded."""
 
 MissKind: TypeAlias = Literal[
-    Status, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
+    AbilityStatus, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
 ]
 """`off`: the setting `tokenize.use-endpoint`. `undeclared`: no endpoint of the user's names the
 model. `special-tokens`: the text holds what this server would take for special tokens. `late`:
@@ -30,6 +32,11 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     endpoint: str
     model: str
 
+    @property
+    def name(self) -> str:
+        """What counted: the server, and the model there."""
+        return f"{self.server}:{self.model}"
+
 
 class Miss(msgspec.Struct, frozen=True):
     """No count, and why; the reason is made to be shown, and holds no text and no key."""
@@ -38,27 +45,50 @@ class Miss(msgspec.Struct, frozen=True):
     kind: MissKind
 
 
+_STEPS: dict[MissKind, str] = {
+    "off": "set use-endpoint = true under [tokenize] in your own configuration",
+    "undeclared": "add the model to an [[endpoint]] of your own configuration",
+    "unsupported": "numbers are estimates; a tokenizer.json in [[tokenizer]] makes them exact",
+    "auth": "put the key into an environment variable, and name that as api-key-env",
+    "loading": "it is asked again by itself",
+    "unreachable": "start the server or correct its url; it is asked again by itself",
+    "lying": "numbers are estimates; look at what stands between here and the server",
+    "unknown": "load the model there, or choose one that the server has",
+}
+
+
+def sentence(kind: MissKind, reason: str) -> str:
+    """Why a server does not count, and what can be done about it."""
+    step = _STEPS.get(kind)
+    return f"{reason}: {step}" if step else reason
+
+
+OFF = sentence("off", "endpoints are off")
+
+
 class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What one endpoint can do for one model (contract: `capabilities/list`)."""
 
     endpoint: str
     model: str
     server: str | None
-    text: Status
-    chat: Status
+    text: AbilityStatus
+    chat: AbilityStatus
     limit: int | None
     """The window that is allocated, in tokens."""
     checked_at: str | None
     """RFC 3339 in UTC; null where nothing was sent yet."""
+    reason: str | None = None
+    """Why texts or chats are not counted, and the next step; null where both are."""
 
 
 class Fault(Exception):  # noqa: N818 - it never leaves this room: there it is a Miss
     """Something went wrong with an endpoint: inside this room what a Miss is outside."""
 
-    def __init__(self, kind: Status, reason: str) -> None:
+    def __init__(self, kind: AbilityStatus, reason: str) -> None:
         super().__init__(reason)
-        self.kind: Status = kind
-        self.reason = reason
+        self.kind: AbilityStatus = kind
+        self.reason = printable(reason)
 
 
 class TooSlow(Fault):

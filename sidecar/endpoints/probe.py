@@ -6,33 +6,32 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.endpoints import plausible
-from sidecar.endpoints.address import shown
-from sidecar.endpoints.names import same_model
-from sidecar.endpoints.outcome import Fault, Status
-from sidecar.endpoints.recognise import by_asking, by_listing
+from sidecar.endpoints.address import without_secrets
+from sidecar.endpoints.outcome import OFF, AbilityStatus, Fault
+from sidecar.endpoints.recognise import by_asking, by_greeting, by_listing
+from sidecar.endpoints.servers import vllm
 from sidecar.endpoints.servers.base import (
     ChatRequest,
     Listed,
     ReadTokens,
     Request,
     Server,
-    decode,
+    entries,
+    is_name,
     refuse_unless_ok,
     says_loading,
 )
+from sidecar.models.names import same_model
 
 if TYPE_CHECKING:
     from sidecar.endpoints.clouds.base import Cloud
     from sidecar.endpoints.http import Answer, Connection
-
-
-class _Models(msgspec.Struct):
-    data: list[object] = []
 
 
 def _now() -> str:
@@ -43,7 +42,7 @@ def _now() -> str:
 class Ability:
     """Whether something can be counted; why not, where it cannot."""
 
-    status: Status
+    status: AbilityStatus
     reason: str = ""
 
 
@@ -57,8 +56,8 @@ class Binding:
     text: Ability = Ability("unknown", "not asked yet")
     chat: Ability = Ability("unknown", "not asked yet")
     limit: int | None = None
-    listed: tuple[Listed, ...] = ()
-    """Every model that the server lists; empty where it has no list."""
+    listed: bytes = b""
+    """Identifies the server's list of models; empty where it has none."""
     around: int = 0
     """Tokens that the server's count adds around each text."""
     lifetime: float = math.inf
@@ -73,13 +72,13 @@ class Binding:
 
 
 async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Binding:
-    """A vendor of the table: what it counts is known, one GET tells whether key and model are."""
+    """A vendor of the table: what it counts is known, one GET shows whether key and model are."""
     path = cloud.show_path(model)
     limit = None
     if path:
         try:
             answer = await connection.get(path)
-            refuse_unless_ok(answer, shown(connection.root))
+            refuse_unless_ok(answer, without_secrets(connection.root))
         except Fault as fault:
             return Binding.failed(model, fault, cloud.server)
         limit = cloud.read_limit(answer.body)
@@ -104,7 +103,7 @@ async def probe(connection: Connection, model: str) -> Binding:
         server = by_listing(answer, listed)
         named = find(model, listed)
         if listed and named is None:
-            raise Fault("unknown", f"the server has {_shown(listed)}, not {model}")
+            raise Fault("unknown", f"the server has {_names_of(listed)}, not {model}")
         first = None
         if server is None:
             # LM Studio, Ollama and LocalAI, which greet, all list their models.
@@ -116,14 +115,29 @@ async def probe(connection: Connection, model: str) -> Binding:
             raise Fault("unknown", f"{server.name} does not have {model} loaded")
     except Fault as fault:
         return Binding.failed(model, fault, server)
-    binding = Binding(model=entry.id if entry else model, server=server, listed=tuple(listed))
+    binding = Binding(model=entry.id if entry else model, server=server, listed=digest(listed))
     binding = replace(binding, limit=await _limit(connection, server, binding.model, entry))
     binding = await _try_text(connection, server, binding, first)
     return await _try_chat(connection, server, binding)
 
 
+async def probe_window(connection: Connection, model: str) -> Binding:
+    """The window alone: nothing is counted, and no text but the model's name is sent."""
+    server: Server | None = None
+    try:
+        answer = await connection.get("/v1/models")
+        listed = list_models(answer)
+        named = find(model, listed)
+        server = by_listing(answer, listed) or await by_greeting(connection) or vllm.SERVER
+        limit = await _limit(connection, server, named.id if named else model, named)
+    except Fault as fault:
+        return Binding.failed(model, fault, server)
+    off = Ability("unknown", OFF)
+    return Binding(model=model, server=server, text=off, chat=off, limit=limit)
+
+
 def list_models(answer: Answer) -> list[Listed]:
-    """What `/v1/models` lists; empty where the server has no such list.
+    """The models of `/v1/models` that have a name; empty where the server has no such list.
 
     Raises Fault where the server is not to be asked further: it wants a key, loads, or is broken.
     """
@@ -131,9 +145,13 @@ def list_models(answer: Answer) -> list[Listed]:
         return []
     if answer.status != 200 or says_loading(answer.body):
         refuse_unless_ok(answer, "the server")
-    models = decode(answer.body, _Models)
-    found = [decode(entry, Listed) for entry in models.data] if models else []
-    return [entry for entry in found if entry and entry.id]
+    return [entry for entry in entries(answer, "data", Listed) if is_name(entry.id)]
+
+
+def digest(listed: Sequence[Listed]) -> bytes:
+    """16 bytes for a whole list, which may hold long names; none for an empty one."""
+    written = msgspec.json.encode(listed)
+    return blake2b(written, digest_size=16).digest() if listed else b""
 
 
 def find(model: str, loaded: Sequence[Listed]) -> Listed | None:
@@ -144,7 +162,7 @@ def find(model: str, loaded: Sequence[Listed]) -> Listed | None:
     return next((e for e in loaded if any(same_model(model, name) for name in e.names)), None)
 
 
-def _shown(listed: Sequence[Listed]) -> str:
+def _names_of(listed: Sequence[Listed]) -> str:
     names = ", ".join(entry.id for entry in listed[:3])
     return names if len(listed) <= 3 else f"{names} and {len(listed) - 3} more"
 
@@ -221,5 +239,5 @@ async def _chat_ability(
 async def ask(connection: Connection, request: Request, read: ReadTokens) -> int:
     """Send one counting request and read its answer. Raises Fault."""
     answer = await connection.post(request.path, request.body)
-    refuse_unless_ok(answer, shown(connection.root))
+    refuse_unless_ok(answer, without_secrets(connection.root))
     return read(answer.body)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.endpoints import plausible
-from sidecar.endpoints.address import shown
+from sidecar.endpoints.address import without_secrets
 from sidecar.endpoints.outcome import Fault
 from sidecar.endpoints.servers import (
     koboldcpp,
@@ -37,7 +37,7 @@ _LOADS_WHEN_ASKED = ("llama-swap",)
 
 
 def by_listing(answer: Answer, listed: Sequence[Listed]) -> Server | None:
-    """What the answer to `/v1/models` tells; Fault where a count would load a model."""
+    """What the answer to `/v1/models` shows; Fault where a count would load a model."""
     if answer.headers.get("server", "").lower() == "llama.cpp":
         return llamacpp.SERVER
     if any(name.startswith("x-litellm-") for name in answer.headers):
@@ -54,7 +54,7 @@ def by_listing(answer: Answer, listed: Sequence[Listed]) -> Server | None:
 
 @dataclass(frozen=True)
 class Recognised:
-    """A kind of server, and what it made of the first probe text where that told it."""
+    """A kind of server, and what it made of the first probe text where that showed it."""
 
     server: Server
     first_count: int | None = None
@@ -65,11 +65,11 @@ async def by_asking(connection: Connection, model: str, greets: bool) -> Recogni
 
     Raises Fault where the server counts in no way that is known.
     """
-    greeted = await _by_greeting(connection) if greets else None
+    greeted = await by_greeting(connection) if greets else None
     return Recognised(greeted) if greeted else await _by_shape(connection, model)
 
 
-async def _by_greeting(connection: Connection) -> Server | None:
+async def by_greeting(connection: Connection) -> Server | None:
     """Servers that must not be sent a POST to find out.
 
     LM Studio says 200 to everything, LocalAI loads what a request names.
@@ -87,7 +87,7 @@ async def _by_greeting(connection: Connection) -> Server | None:
 
 
 async def _by_shape(connection: Connection, model: str) -> Recognised:
-    """One request that fits llama.cpp, vLLM and TGI at once; the answer's shape tells which."""
+    """One request that fits llama.cpp, vLLM and TGI at once; the answer's shape shows which."""
     body: dict[str, object] = {}
     for server in (llamacpp.SERVER, vllm.SERVER, tgi.SERVER):
         if server.text:
@@ -97,7 +97,7 @@ async def _by_shape(connection: Connection, model: str) -> Recognised:
     if answer.status == 200 and found and found.read_text:
         return Recognised(found, found.read_text(answer.body))
     if answer.status not in (404, 405, 501):
-        refuse_unless_ok(answer, shown(connection.root))
+        refuse_unless_ok(answer, without_secrets(connection.root))
     return Recognised(await _by_path(connection, model))
 
 
@@ -119,4 +119,6 @@ async def _by_path(connection: Connection, model: str) -> Server:
             answer = await connection.post(request.path, request.body)
             if answer.status == 200 and isinstance(answer.body, Mapping):
                 return server
-    raise Fault("unsupported", f"{shown(connection.root)} answers no known request that counts")
+    raise Fault(
+        "unsupported", f"{without_secrets(connection.root)} answers no known request that counts"
+    )

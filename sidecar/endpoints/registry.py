@@ -7,21 +7,21 @@ and text goes only to endpoints whose globs name the model.
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import os
 from typing import TYPE_CHECKING, TypeVar
 
+from sidecar.defects import log_defect
 from sidecar.endpoints.endpoint import DeclaredEndpoint
-from sidecar.endpoints.names import matches
-from sidecar.endpoints.outcome import Capability, EndpointCount, Fault, Miss
+from sidecar.endpoints.outcome import OFF, Capability, EndpointCount, Fault, Miss, sentence
+from sidecar.models.names import matches
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 
     from sidecar.config.settings import Endpoint as EndpointSettings
-    from sidecar.endpoints.chats import Message, Tools
-
-log = logging.getLogger(__name__)
+    from sidecar.endpoints.chats import ChatMessage, Tools
 
 CHUNK_CHARACTERS = 65_536
 """A text up to this size is one request that takes tens of milliseconds: fit for typing."""
@@ -40,11 +40,16 @@ class Endpoints:
         endpoints: Sequence[EndpointSettings],
         use_endpoint: bool,
         environment: Mapping[str, str] | None = None,
+        *,
+        window: bool = False,
     ) -> None:
+        """`window`: whether windows may be asked for though `use_endpoint` is off."""
         variables = os.environ if environment is None else environment
-        self._use = use_endpoint
+        self._use, self._asks = use_endpoint, use_endpoint or window
         self._closed = False
-        self._endpoints = [DeclaredEndpoint(settings, variables) for settings in endpoints]
+        self._endpoints = [
+            DeclaredEndpoint(settings, variables, counts=use_endpoint) for settings in endpoints
+        ]
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property
@@ -55,6 +60,10 @@ class Endpoints:
     def serves(self, model: str) -> bool:
         """Whether an endpoint that may be used names this model. Sends nothing."""
         return self._use and any(self._declared(model))
+
+    def reports_window(self, model: str) -> bool:
+        """Whether an endpoint that may be asked for its window names this model. Sends nothing."""
+        return self._asks and any(self._declared(model))
 
     async def count_text(
         self,
@@ -76,7 +85,7 @@ class Endpoints:
     async def count_chat(
         self,
         model: str,
-        messages: Sequence[Message],
+        messages: Sequence[ChatMessage],
         tools: Tools | None = None,
         seconds: float = DEFAULT_SECONDS,
     ) -> EndpointCount | Miss:
@@ -86,8 +95,8 @@ class Endpoints:
         )
 
     async def limit(self, model: str, seconds: float = DEFAULT_SECONDS) -> int | None:
-        """The window that a server has allocated to `model`, in tokens; None where none tells."""
-        for endpoint in self._declared(model) if self._use and not self._closed else ():
+        """The window that a server has allocated to `model`, in tokens; None where none says."""
+        for endpoint in self._declared(model) if self._asks and not self._closed else ():
             binding = await self._within(endpoint.binding(model), seconds)
             if not isinstance(binding, Miss) and binding.limit:
                 return binding.limit
@@ -95,8 +104,32 @@ class Endpoints:
 
     def known_limit(self, model: str) -> int | None:
         """The same from what is known already: sends nothing and does not wait."""
-        known = (endpoint.known(model) for endpoint in self._declared(model))
-        return next((binding.limit for binding in known if binding and binding.limit), None)
+        known = (endpoint.known_limit(model) for endpoint in self._declared(model))
+        return next((limit for limit in known if limit), None)
+
+    def window_due(self, model: str) -> bool:
+        """Whether a server may be asked for the model's window and has not said it, or not lately
+        refused to. Sends nothing."""
+        if not self._asks or self._closed:
+            return False
+        declared = self._declared(model)
+        return any(one.known(model) is None and not one.known_limit(model) for one in declared)
+
+    async def replied(self, model: str, tokens: int = 0, seconds: float = DEFAULT_SECONDS) -> None:
+        """Have windows asked for again that a reply of so many tokens, prompt and output, or the
+        choice of another model, may have changed."""
+        for endpoint in self._declared(model) if self._asks and not self._closed else ():
+            with contextlib.suppress(Fault):
+                await self._within(endpoint.replied(model, tokens), seconds)
+
+    def standing(self, model: str) -> Hashable | None:
+        """What the endpoint that counts this model's texts is known by; None where none is known
+        to count. Another value after it was probed again."""
+        for endpoint in self._declared(model) if self._use else ():
+            binding = endpoint.known(model)
+            if binding is not None and binding.text.status == "supported":
+                return endpoint.root, binding.model, binding.checked_at
+        return None
 
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
@@ -107,9 +140,14 @@ class Endpoints:
         that the server lists. Sends nothing while endpoints are off; then all is `unknown`.
         """
         chosen = [each for each in self._endpoints if endpoint is None or each.is_named(endpoint)]
-        if self._use and not self._closed:
+        if self._asks and not self._closed:
             await asyncio.gather(*(_probe_one(each, model) for each in chosen))
         return [row for each in chosen for row in each.capabilities()]
+
+    def models(self) -> list[str]:
+        """The models that were asked about, and those that the settings name in full."""
+        names = [name for endpoint in self._endpoints for name in endpoint.named()]
+        return list(dict.fromkeys(names))
 
     def capabilities(self) -> list[Capability]:
         """What is known, without asking."""
@@ -134,12 +172,13 @@ class Endpoints:
     ) -> EndpointCount | Miss:
         """The first declared endpoint that counts; else why the last one did not."""
         if not self._use:
-            return Miss("endpoints are off (tokenize.use-endpoint)", "off")
+            return Miss(OFF, "off")
         if self._closed:
             return Miss("the endpoints were closed", "closed")
         declared = self._declared(model)
         if not declared:
-            return Miss(f"no endpoint is declared for {model}", "undeclared")
+            why = printable(f"no endpoint is declared for {model}")
+            return Miss(sentence("undeclared", why), "undeclared")
         return await self._within(self._try_all(declared, count), seconds)
 
     async def _try_all(
@@ -152,9 +191,9 @@ class Endpoints:
             try:
                 return await count(endpoint)
             except Fault as fault:
-                miss = Miss(fault.reason, fault.kind)
+                miss = Miss(sentence(fault.kind, fault.reason), fault.kind)
             except Exception as error:  # a count never raises: what is unforeseen is a miss too
-                log.exception("counting at %s failed", endpoint.root)
+                log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss
 

@@ -3,33 +3,144 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import msgspec
+from pygls.protocol import default_converter
 
-from sidecar.workspace.errors import RequestError
+from sidecar import typed
+from sidecar.errors import RequestError
+from sidecar.server.framing import MAX_DEPTH
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
 
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
+
+
+class RefusedBodyError(ValueError):
+    """A body that is not taken; the message quotes nothing of it.
+
+    `outline` holds the members of the message as far as they can be read, false for each object or
+    array among them: who asked can be answered.
+    """
+
+    def __init__(self, reason: str, outline: dict[str, Any]) -> None:
+        super().__init__(reason)
+        self.outline = outline
+
+
 def parse(body: bytes) -> Any:
-    """The JSON value of a body.
+    """The JSON value of a body; its numbers are finite, and it is `MAX_DEPTH` deep at most.
 
     Raises:
-        ValueError: it is not JSON, or nested too deeply. The message quotes nothing of it.
+        RefusedBodyError: it is not such JSON.
     """
     try:
-        return json.loads(body)
+        value = _STRICT.decode(body.decode("utf-8", "surrogatepass"))
+    except UnicodeDecodeError:
+        raise RefusedBodyError("the body is not UTF-8", _replaced(body)) from None
     except (ValueError, RecursionError):
-        raise ValueError("the body is not valid JSON") from None
+        raise RefusedBodyError("the body is not valid JSON", _outline(body)) from None
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_too_deep(value):
+        raise RefusedBodyError(f"the body is nested over {MAX_DEPTH} deep", _outline(body))
+    return value
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+    return value
+
+
+def _short(number: str) -> int | None:
+    return int(number) if len(number) < 1_000 else None
+
+
+_STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+_LENIENT = json.JSONDecoder(parse_int=_short)
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether a value is over `MAX_DEPTH` deep; looks at it level by level, without recursion."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for each in level for child in _children(each)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> list[Any]:
+    """The objects and arrays in an object or array."""
+    if isinstance(value, dict):
+        return [child for child in value.values() if isinstance(child, dict | list)]
+    if isinstance(value, list):
+        return [child for child in value if isinstance(child, dict | list)]
+    return []
+
+
+def _outline(body: bytes) -> dict[str, Any]:
+    """The members of an object whose contents may be deep or broken; empty where it is none."""
+    kept, start, depth = [], 0, 0
+    for match in _TOKEN.finditer(body):
+        run = match[0]
+        if run[0] in b"[{":
+            if depth < 2 <= depth + len(run):
+                kept += [body[start : match.start() + 1 - depth], b"false"]
+            depth += len(run)
+        elif run[0] in b"]}":
+            if depth - len(run) < 2 <= depth:
+                start = match.start() + depth - 1
+            depth -= len(run)
+    return _replaced(b"".join([*kept, body[start:]]))
+
+
+def _replaced(body: bytes) -> dict[str, Any]:
+    """The object of a body, U+FFFD for what is not UTF-8; empty where it is none."""
+    try:
+        value = _LENIENT.decode(body.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def dump(message: Any, converter: Converter) -> bytes:
-    """A frame for `message`; lone surrogates are escaped, so that any text can be sent."""
-    body = json.dumps(message, default=lambda value: plain(value, converter), separators=(",", ":"))
+    """A frame for `message`; lone surrogates are escaped, so that any text can be sent.
+
+    Raises:
+        ValueError: it holds a number that is not finite.
+        TypeError, RecursionError: it holds what is no JSON.
+    """
+    body = json.dumps(
+        message,
+        default=lambda value: plain(value, converter),
+        separators=(",", ":"),
+        allow_nan=False,
+    )
     return b"Content-Length: %d\r\n\r\n%s" % (len(body), body.encode("ascii"))
+
+
+def strict_converter() -> Converter:
+    """lsprotocol's converter, without its readiness to take any value for a text or a number."""
+    converter: Converter = default_converter()  # type: ignore[no-untyped-call]
+    for kind in (str, int, bool):
+        converter.register_structure_hook(kind, _checked)
+    return converter
+
+
+def _checked(value: Any, kind: type[Any]) -> Any:
+    """`kind` may be an enumeration of texts or numbers: that one checks for itself."""
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # some languages have but one type of numbers
+    if kind in (str, int, bool) and type(value) is not kind:
+        raise TypeError
+    return kind(value)
 
 
 def plain(value: Any, converter: Converter) -> Any:
@@ -48,7 +159,7 @@ def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
         RequestError: `badParams`.
     """
     try:
-        return msgspec.convert({} if params is None else params, kind, strict=True)
+        return typed.convert({} if params is None else params, kind, strict=True)
     except msgspec.ValidationError as exc:
         raise RequestError("badParams", str(exc)) from None
     except UnicodeEncodeError:  # msgspec's own, for a lone surrogate where it expected no string

@@ -13,11 +13,12 @@ def to_range(span: types.Range) -> Range:
     return Range(Position(start.line, start.character), Position(end.line, end.character))
 
 
+def to_lines(span: types.Range) -> tuple[int, int]:
+    """The first and the last line of a range, whichever of its ends is the first."""
+    lines = span.start.line, span.end.line
+    return min(lines), max(lines)
+
+
 def from_position(position: Position) -> types.Position:
     """LSP's from ours."""
     return types.Position(position.line, position.character)
-
-
-def from_range(span: Range) -> types.Range:
-    """LSP's from ours."""
-    return types.Range(from_position(span.start), from_position(span.end))

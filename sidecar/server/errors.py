@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import CancelledError
 from typing import Any
 
 from pygls.exceptions import JsonRpcException
 
-from sidecar.workspace.errors import RequestError
-
-logger = logging.getLogger(__name__)
+from sidecar.defects import log_defect
+from sidecar.errors import SidecarError
+from sidecar.text.printable import message as printable
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -26,7 +25,7 @@ _BAD_PARAMS = ("badParams", "unknownDocument")
 
 def error_body(exc: BaseException) -> dict[str, Any]:
     """The `error` member for what a handler raised; a defect is logged by type and place only."""
-    if isinstance(exc, RequestError):
+    if isinstance(exc, SidecarError):
         code = INVALID_PARAMS if exc.kind in _BAD_PARAMS else REQUEST_FAILED
         return make_error(code, str(exc), exc.kind, retryable=exc.retryable)
     if isinstance(exc, asyncio.CancelledError | CancelledError):
@@ -43,18 +42,7 @@ def make_error(
     code: int, message: str, kind: str | None, *, retryable: bool = False
 ) -> dict[str, Any]:
     """A JSON-RPC error object; `kind` None leaves the data out."""
-    body: dict[str, Any] = {"code": code, "message": message}
+    body: dict[str, Any] = {"code": code, "message": printable(message)}
     if kind is not None:
         body["data"] = {"kind": kind, "retryable": retryable}
     return body
-
-
-def log_defect(exc: BaseException) -> None:
-    """Log an unexpected exception without its message, which may quote a buffer."""
-    places = []
-    trace = exc.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        places.append(f"{code.co_qualname}:{trace.tb_lineno}")
-        trace = trace.tb_next
-    logger.error("%s at %s", type(exc).__name__, " > ".join(places[-6:]))

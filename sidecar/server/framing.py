@@ -6,11 +6,18 @@ import re
 from dataclasses import dataclass, field
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A larger frame is skipped: the process must not be made to hold any amount that a peer names."""
+"""A larger frame ends the session: the process must not be made to hold what a peer names, and
+skipping so much would leave it deaf, with nobody the wiser, until all of that has come."""
+
+MAX_DEPTH = 200
+"""How many objects and arrays of a body may lie in each other: what reads them may then recurse."""
 
 MAX_HEADER_BYTES = 16 * 1024
 
-_LENGTH = re.compile(rb"Content-Length:[ \t]*(\d{1,18})[ \t]*", re.IGNORECASE)
+MAX_LENGTH_LINE = 128
+"""How many bytes at the end of a line are searched for a length that follows other bytes."""
+
+_LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,8 @@ class BadFrame:
     """Bytes that are no frame, or one too large; `reason` says which, without quoting them."""
 
     reason: str
+    fatal: bool = False
+    """Whether nothing after it can be taken."""
 
 
 @dataclass
@@ -27,23 +36,22 @@ class Framer:
     max_bytes: int = MAX_FRAME_BYTES
     _buffer: bytearray = field(default_factory=bytearray)
     _length: int | None = None
-    _skip: int = 0
     _lost: bool = False
+    _ended: bool = False
 
     def feed(self, data: bytes) -> list[bytes | BadFrame]:
-        """All that became complete with `data`, in order."""
+        """All that became complete with `data`, in order; nothing after a frame that is fatal."""
         self._buffer += data
         out: list[bytes | BadFrame] = []
-        while (item := self._next()) is not None:
+        while not self._ended and (item := self._next()) is not None:
             out.append(item)
+        if self._ended:
+            self._buffer.clear()
         return out
 
     def _next(self) -> bytes | BadFrame | None:
-        self._drop_skipped()
-        if self._length is None and not self._skip:
-            bad = self._read_headers()
-            if bad is not None:
-                return bad
+        if self._length is None and (bad := self._read_headers()) is not None:
+            return bad
         if self._length is None or len(self._buffer) < self._length:
             return None
         body = bytes(memoryview(self._buffer)[: self._length])
@@ -51,13 +59,8 @@ class Framer:
         self._length = None
         return body
 
-    def _drop_skipped(self) -> None:
-        dropped = min(self._skip, len(self._buffer))
-        del self._buffer[:dropped]
-        self._skip -= dropped
-
     def _read_headers(self) -> BadFrame | None:
-        """Read lines up to the blank one; sets the length, or tells what is wrong."""
+        """Read lines up to the blank one; sets the length, or returns what is wrong."""
         length: int | None = None
         while True:
             end = self._buffer.find(b"\n")
@@ -66,13 +69,21 @@ class Framer:
                 return self._overlong()
             line = bytes(self._buffer[:end]).rstrip(b"\r")
             del self._buffer[: end + 1]
-            if match := _LENGTH.fullmatch(line):
-                length = int(match[1])
-            elif line and length is None and not _is_header(line) and not self._lost:
-                self._lost = True
-                return BadFrame("bytes that are no header were skipped")
-            elif not line and length is not None:
+            if not line and length is not None:
                 return self._start_body(length)
+            # What is left of a body that was longer than announced ends in the next header's line.
+            if match := _LENGTH.match(line) or _LENGTH.search(line[-MAX_LENGTH_LINE:]):
+                length = self._number(match[1])
+                line = line[: -len(match[0])]
+            if line and not _is_header(line) and not self._lost:
+                self._lost = True
+                self._unread(length)
+                return BadFrame("bytes that are no header were skipped")
+
+    def _number(self, digits: bytes) -> int:
+        """The number; for one of very many digits, one that is over the cap too."""
+        digits = digits.lstrip(b"0") or b"0"
+        return int(digits) if len(digits) < 19 else self.max_bytes + 1
 
     def _unread(self, length: int | None) -> None:
         # The rest of the headers has not come yet: keep what is known for the next call.
@@ -82,7 +93,10 @@ class Framer:
     def _overlong(self) -> BadFrame | None:
         if len(self._buffer) <= MAX_HEADER_BYTES:
             return None
-        self._buffer.clear()
+        del self._buffer[:-MAX_LENGTH_LINE]
+        if self._lost:
+            return None
+        self._lost = True
         return BadFrame("a header line without an end was skipped")
 
     def _start_body(self, length: int) -> BadFrame | None:
@@ -90,10 +104,10 @@ class Framer:
         if length <= self.max_bytes:
             self._length = length
             return None
-        self._skip = length
-        self._drop_skipped()
-        return BadFrame(f"a frame of {length} bytes was skipped: the most is {self.max_bytes}")
+        self._ended = True
+        return BadFrame(f"a frame is over the {self.max_bytes} bytes that are taken", fatal=True)
 
 
 def _is_header(line: bytes) -> bool:
-    return re.fullmatch(rb"[A-Za-z-]{1,64}:[ -~]*", line) is not None
+    known = re.fullmatch(rb"[A-Za-z-]{1,64}:[ -~]*", line) is not None
+    return known and not line.lower().startswith(b"content-length")

@@ -8,13 +8,22 @@ from __future__ import annotations
 import logging
 import sys
 
+from sidecar.text.printable import printable_lines
+
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _Formatter(logging.Formatter):
+    """Names that others chose stay text: no escapes of a terminal, no command of a CI."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
 
 
 def set_up_logging(level: str = "WARNING") -> None:
     """Send `sidecar` records of `level` and above to stderr; silence every library."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_Formatter(_FORMAT))
     ours = logging.getLogger("sidecar")
     ours.handlers[:] = [handler]
     ours.setLevel(level)

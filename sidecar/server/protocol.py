@@ -1,28 +1,28 @@
 """The protocol: pygls' language server with every request answered and nothing of a text logged.
 
-Defects of pygls 2.1 that this class deals with (told in docs/explanation/architecture.md): requests
+Defects of pygls 2.1 that this class deals with (see docs/explanation/architecture.md): requests
 that cannot be structured get an answer, documents are ours, errors carry no traceback
-or text, exit codes are right, and custom messages are typed strictly.
+or text, exit codes are right, requests of both sides are kept apart though their ids are the same,
+and custom messages are typed strictly.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from lsprotocol import types
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
-from sidecar.server import codec, errors
+from sidecar.defects import log_defect
+from sidecar.errors import RequestError
+from sidecar.server import codec, errors, parent
 from sidecar.server.framing import BadFrame
-from sidecar.server.messages import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
-from sidecar.workspace.errors import RequestError
+from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -36,12 +36,14 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
 
-# pygls keeps documents of its own for these; ours are the only ones.
-_OURS = (
-    types.TEXT_DOCUMENT_DID_OPEN,
-    types.TEXT_DOCUMENT_DID_CHANGE,
-    types.TEXT_DOCUMENT_DID_CLOSE,
-    types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS,
+# All that is taken of pygls' own handlers: the others keep documents and notebooks of their own.
+_BUILT_IN = (
+    types.INITIALIZE,
+    types.INITIALIZED,
+    types.SHUTDOWN,
+    types.SET_TRACE,
+    types.WORKSPACE_EXECUTE_COMMAND,
+    types.WINDOW_WORK_DONE_PROGRESS_CANCEL,
 )
 
 
@@ -54,6 +56,12 @@ class SidecarProtocol(LanguageServerProtocol):
         self.custom: dict[str, Handler] = {}
         self.state: str = "new"
         self._done: asyncio.Future[int] | None = None
+        self.not_understood: dict[str, Callable[[object], None]] = {}
+        """By method: called with the params of a notification that has a wrong shape; with None
+        where they could not be read."""
+        self._in_work: dict[int | str, asyncio.Future[Any]] = {}
+        """The client's requests by their ids. Ours to it are in pygls' `_request_futures`: each
+        side chooses its own ids, so that the same one may stand for two requests."""
         super().__init__(server, converter)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
@@ -69,26 +77,51 @@ class SidecarProtocol(LanguageServerProtocol):
     # -- incoming ---------------------------------------------------------------------------
 
     def receive(self, frame: bytes | BadFrame) -> None:
-        """Take one frame; whatever it holds, the session goes on."""
+        """Take one frame; whatever it holds, the frames after it are taken too."""
+        if self._done is not None and self._done.done():
+            return
+        try:
+            self._receive(frame)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:
+            log_defect(exc)
+
+    def _receive(self, frame: bytes | BadFrame) -> None:
         if isinstance(frame, BadFrame):
             self._refuse(None, errors.PARSE_ERROR, frame.reason)
+            if frame.fatal:
+                logger.error("the session ends: %s", frame.reason)
+                self.end(1)
             return
         try:
             message = codec.parse(frame)
-        except ValueError as exc:
-            self._refuse(None, errors.PARSE_ERROR, str(exc))
+        except codec.RefusedBodyError as exc:
+            self._refuse_body(exc)
             return
-        if not isinstance(message, dict):
+        if isinstance(message, dict):
+            self._dispatch(message)
+        else:
             self._refuse(None, errors.INVALID_REQUEST, "a message is one JSON object")
+
+    def _refuse_body(self, refused: codec.RefusedBodyError) -> None:
+        """Answer what cannot be read whole: by its id, if it is known to be a request."""
+        msg_id, method = refused.outline.get("id"), refused.outline.get("method")
+        logger.warning("refused a message: %s", refused)
+        if method is None and self._take_response({"id": msg_id, "error": {}}):
             return
-        contextvars.copy_context().run(self._dispatch, message)
+        self._not_understood(method, refused.outline.get("params"))
+        if method is not None or not _is_response(refused.outline):
+            self._refuse(msg_id if _is_id(msg_id) else None, errors.PARSE_ERROR, str(refused))
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         method, msg_id = message.get("method"), message.get("id")
-        if method is None and ("result" in message or "error" in message):
-            self._take_response(message)
-        elif "id" in message and not _is_id(msg_id):
+        if method is None and (self._take_response(message) or _is_response(message)):
+            return
+        if "id" in message and not _is_id(msg_id):
             self._refuse(None, errors.INVALID_REQUEST, "an id is a string or an integer")
+        elif message.get("jsonrpc") != self.VERSION:
+            self._refuse(msg_id, errors.INVALID_REQUEST, f'jsonrpc is "{self.VERSION}"')
         elif not isinstance(method, str):
             self._refuse(msg_id, errors.INVALID_REQUEST, "a method is a string")
         elif msg_id is None:
@@ -97,23 +130,36 @@ class SidecarProtocol(LanguageServerProtocol):
             self._take_request(msg_id, method, message)
 
     def _take_request(self, msg_id: int | str, method: str, message: dict[str, Any]) -> None:
-        if problem := self._out_of_turn(method):
+        if problem := self._out_of_turn(msg_id, method):
             self._refuse(msg_id, *problem)
             return
-        handler = self._find(method)
+        handler = self._find(method, is_request=True)
         if handler is None:
             self._refuse(msg_id, errors.METHOD_NOT_FOUND, f"no method {method[:100]!r}")
             return
         try:
-            params = self._params(method, message)
-        except RequestError as exc:
+            result = _call(handler, self._params(method, message))
+        except BaseException as exc:  # a panic of a library in Rust is no Exception
             self._send_error(msg_id, errors.error_body(exc))
             return
-        self._ctx_msg_id.set(msg_id)
-        callback = partial(self._send_handler_result, msg_id=msg_id)
-        self._execute_handler(msg_id, handler, callback, (params,))
+        if not inspect.isawaitable(result):
+            self._send_result(msg_id, result)
+            return
+        self._in_work[msg_id] = task = asyncio.ensure_future(result)
+        task.add_done_callback(partial(self._answer, msg_id))
 
-    def _out_of_turn(self, method: str) -> tuple[int, str] | None:
+    def _answer(self, msg_id: int | str, task: asyncio.Future[Any]) -> None:
+        del self._in_work[msg_id]
+        try:
+            result = task.result()
+        except BaseException as exc:  # a cancelled handler is answered too
+            self._send_error(msg_id, errors.error_body(exc))
+            return
+        self._send_result(msg_id, result)
+
+    def _out_of_turn(self, msg_id: int | str, method: str) -> tuple[int, str] | None:
+        if msg_id in self._in_work:
+            return errors.INVALID_REQUEST, "a request with this id is in work"
         if self.state == "shutdown":
             return errors.INVALID_REQUEST, "the server was shut down"
         if self.state == "new" and method != types.INITIALIZE:
@@ -126,41 +172,63 @@ class SidecarProtocol(LanguageServerProtocol):
         if method == types.EXIT:
             self.end(1)
             return
-        handler = None if self.state in ("new", "shutdown") else self._find(method)
-        if handler is None and method != types.CANCEL_REQUEST:
+        if method == types.CANCEL_REQUEST:
+            self._cancel(message)
+            return
+        handler = None if self.state != "running" else self._find(method, is_request=False)
+        if handler is None:
             logger.debug("ignored a notification that has no handler here")
             return
         try:
             params = self._params(method, message)
         except RequestError as exc:
             logger.warning("ignored a notification: %s", exc)
+            self._not_understood(method, message.get("params"))
             return
-        if method == types.CANCEL_REQUEST:
-            self._handle_cancel_notification(params.id)
-        elif handler is not None:
-            self._execute_handler("", handler, self._check_handler_result, (params,))
+        try:
+            result = _call(handler, params)
+        except RequestError as exc:
+            logger.warning("ignored a notification: %s", exc)
+            return
+        if inspect.isawaitable(result):
+            asyncio.ensure_future(result).add_done_callback(_log_failure)
 
-    def _take_response(self, message: dict[str, Any]) -> None:
+    def _not_understood(self, method: object, params: object) -> None:
+        if isinstance(method, str) and method in self.not_understood:
+            self.not_understood[method](params)
+
+    def _cancel(self, message: dict[str, Any]) -> None:
+        params = message.get("params")
+        msg_id = params.get("id") if isinstance(params, dict) else None
+        if _is_id(msg_id) and (task := self._in_work.get(msg_id)) is not None:
+            task.cancel()
+
+    def _take_response(self, message: dict[str, Any]) -> bool:
+        """Hand an answer of the client's to who waits for it; False where nobody has asked."""
         msg_id: Any = message.get("id")
-        if not _is_id(msg_id):
-            return
-        future = self._request_futures.pop(msg_id, None)
-        kind = self._result_types.pop(msg_id, None)
-        if future is None or future.done():
-            return
+        if not _is_id(msg_id) or msg_id not in self._request_futures:
+            return False
+        future, kind = self._request_futures.pop(msg_id), self._result_types.pop(msg_id, None)
+        if future.done():
+            return True
         if message.get("error") is not None:
             future.set_exception(RequestError("internal", "the client refused the request"))
-            return
+            return True
         try:
             answer = codec.structure_lsp(message, kind, self._converter) if kind else None
             future.set_result(answer.result if answer is not None else message.get("result"))
         except RequestError as exc:
             future.set_exception(exc)
+        return True
 
-    def _find(self, method: str) -> Handler | None:
+    def _find(self, method: str, *, is_request: bool) -> Handler | None:
+        """The handler of a request or of a notification: neither is run as the other."""
         if method in self.custom:
-            return self.custom[method]
-        if method not in _OURS and method in self.fm.builtin_features:
+            return self.custom[method] if is_request else None
+        _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
+        if (result is not None) is not is_request:
+            return None
+        if method in _BUILT_IN:
             return self.fm.builtin_features[method]  # type: ignore[no-any-return]
         return self.fm.features.get(method)
 
@@ -172,81 +240,36 @@ class SidecarProtocol(LanguageServerProtocol):
             return message.get("params")
         return codec.structure_lsp(message, kind, self._converter).params
 
-    # -- running handlers -------------------------------------------------------------------
-
-    def _execute_handler(
-        self,
-        msg_id: int | str,
-        handler: Handler,
-        callback: Callable[[Any], None],
-        args: tuple[Any, ...] | None = None,
-        kwargs: dict[str, Any] | None = None,
-    ) -> None:
-        """Run a handler at once; only one that returns an awaitable becomes a task."""
-        if inspect.isgeneratorfunction(handler):
-            super()._execute_handler(msg_id, handler, callback, args, kwargs)
-            return
-        future: Future[Any] = Future()
-        try:
-            result = handler(*(args or ()), **(kwargs or {}))
-        except Exception as exc:
-            future.set_exception(exc)
-            callback(future)
-            return
-        if inspect.isawaitable(result):
-            task = asyncio.ensure_future(result)
-            if msg_id != "":
-                self._request_futures[msg_id] = task  # type: ignore[assignment]
-            task.add_done_callback(callback)
-            return
-        future.set_result(result)
-        callback(future)
-
-    def _send_handler_result(self, future: Any, *, msg_id: int | str) -> None:
-        self._request_futures.pop(msg_id, None)
-        try:
-            result = future.result()
-        except BaseException as exc:  # a cancelled or panicking handler is answered too
-            self._send_error(msg_id, errors.error_body(exc))
-            return
-        self._send_data({"jsonrpc": "2.0", "id": msg_id, "result": result})
-
-    def _check_handler_result(self, future: Any) -> None:
-        try:
-            future.result()
-        except asyncio.CancelledError:
-            return
-        except BaseException as exc:  # a notification has no answer: the log is the place
-            errors.log_defect(exc)
-
     # -- outgoing ---------------------------------------------------------------------------
 
     def _refuse(self, msg_id: int | str | None, code: int, message: str) -> None:
         self._send_error(msg_id, errors.make_error(code, message, "badParams"))
 
+    def _send_result(self, msg_id: int | str, result: Any) -> None:
+        self._send_data({"jsonrpc": self.VERSION, "id": msg_id, "result": result})
+
     def _send_error(self, msg_id: int | str | None, error: dict[str, Any]) -> None:
-        self._send_data({"jsonrpc": "2.0", "id": msg_id, "error": error})
+        self._send_data({"jsonrpc": self.VERSION, "id": msg_id, "error": error})
 
     def _send_data(self, data: Any) -> None:
         if self.writer is None or not data:
             return
         try:
             frame = codec.dump(data, self._converter)
-        except (TypeError, ValueError) as exc:
-            errors.log_defect(exc)
-            if isinstance(data, dict) and "id" in data:
-                error = errors.make_error(errors.REQUEST_FAILED, "unprintable result", "internal")
-                answer = {"jsonrpc": "2.0", "id": data["id"], "error": error}
-                frame = codec.dump(answer, self._converter)
-            else:
+        except Exception as exc:
+            log_defect(exc)
+            if not isinstance(data, dict) or "result" not in data:
                 return
+            error = errors.make_error(errors.REQUEST_FAILED, "the result is no JSON", "internal")
+            self._send_error(data["id"], error)
+            return
         self.writer.write(frame)
 
     def push(self, method: str, params: msgspec.Struct) -> None:
         """Send one of our own notifications."""
         if method not in NOTIFICATIONS:
             raise ValueError(f"{method} is not announced")
-        self._send_data({"jsonrpc": "2.0", "method": method, "params": params})
+        self._send_data({"jsonrpc": self.VERSION, "method": method, "params": params})
 
     # -- life cycle -------------------------------------------------------------------------
 
@@ -257,6 +280,8 @@ class SidecarProtocol(LanguageServerProtocol):
         """Announce our own methods beside LSP's."""
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
+        self._server.services.client = params.client_info.name if params.client_info else ""
+        parent.watch(params.process_id, self._client_ended)
         self._server.providers.hold_back(result.capabilities, params.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {
@@ -267,12 +292,54 @@ class SidecarProtocol(LanguageServerProtocol):
         }
         return result
 
+    def _client_ended(self) -> None:
+        logger.error("the session ends: the client's process has ended")
+        self.end(1)
+
     @lsp_method(types.SHUTDOWN)
-    def lsp_shutdown(self, *args: Any) -> Generator[Any, Any, None]:
+    def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]
         """Cancel what runs; from here on only `exit` is taken."""
-        yield from super().lsp_shutdown(*args)
+        for mine in list(self._request_futures.values()):
+            mine.cancel()
+        for theirs in list(self._in_work.values()):
+            theirs.cancel()
         self.state = "shutdown"
 
+    @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)
+    def lsp_workspace__execute_command(self, params: types.ExecuteCommandParams) -> Any:
+        """Run one of our commands, which take any arguments and check them.
 
-def _is_id(value: object) -> bool:
+        Raises:
+            RequestError: `badParams`: there is no such command.
+        """
+        command = self.fm.commands.get(params.command)
+        if command is None:
+            raise RequestError("badParams", "there is no such command")
+        return command(*(params.arguments or ()))
+
+
+def _call(handler: Handler, params: Any) -> Any:
+    """What a handler returns; pygls' own are generators of the features' handlers to be called."""
+    if not inspect.isgeneratorfunction(handler):
+        return handler(params)
+    steps, value = handler(params), None
+    while True:
+        try:
+            step, args, kwargs = steps.send(value)
+        except StopIteration as stop:
+            return stop.value
+        value = step(*(args or ()), **(kwargs or {}))
+
+
+def _log_failure(task: asyncio.Future[Any]) -> None:
+    """A notification has no answer: the log is the place for what it raised."""
+    if not task.cancelled() and (exc := task.exception()) is not None:
+        log_defect(exc)
+
+
+def _is_id(value: object) -> TypeGuard[int | str]:
     return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _is_response(message: dict[str, Any]) -> bool:
+    return "result" in message or "error" in message

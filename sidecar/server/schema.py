@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from sidecar.server.messages import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
-from sidecar.workspace.errors import ERROR_KINDS
+from sidecar.errors import ERROR_KINDS
+from sidecar.server.framing import MAX_DEPTH, MAX_FRAME_BYTES
+from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 
 _REF = "#/$defs/{name}"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -51,13 +52,18 @@ def _slots() -> list[tuple[str, Any]]:
 def markdown() -> str:
     """The whole of docs/reference/protocol.md."""
     schema = json_schema()
-    parts = [_HEAD.format(version=PROTOCOL_VERSION)]
+    parts = [_head()]
     parts += ["## Requests\n", *[_method(m, e) for m, e in schema["requests"].items()]]
     parts += ["## Notifications\n", *[_method(m, e) for m, e in schema["notifications"].items()]]
     parts += ["## Types\n", *[_type(n, d) for n, d in schema["$defs"].items()]]
     kinds = "\n".join(f"| `{kind}` | {text} |" for kind, text in ERROR_KINDS.items())
     parts.append(f"## Error kinds\n\n| kind | meaning; code |\n|---|---|\n{kinds}\n")
     return "\n".join(parts)
+
+
+def _head() -> str:
+    megabytes = MAX_FRAME_BYTES >> 20
+    return _HEAD.format(version=PROTOCOL_VERSION, depth=MAX_DEPTH, megabytes=megabytes)
 
 
 _HEAD = """# Protocol reference
@@ -67,7 +73,13 @@ _HEAD = """# Protocol reference
 Custom JSON-RPC methods of token-sidecar, protocol version {version}. `initialize` announces them
 under `capabilities.experimental.tokenSidecar`. Fields are only added, never renamed. A `null`
 means "not known". Positions are in the negotiated encoding, `characters` are Unicode code points,
-money is USD. Every request gets an answer; an error carries `data: {{kind, retryable}}`.
+money is USD. A range is clamped to its document, and swapped where it is then reversed.
+
+Every request gets exactly one answer; an error carries `data: {{kind, retryable}}`. Beside the
+kinds below: -32700 for a body that is not JSON in UTF-8, holds a number that is not finite, or is
+nested over {depth} deep; -32600 for a message without `"jsonrpc": "2.0"`, and for the id of a
+request that is still in work; -32601 for a method that is none, or is a notification. The session
+ends with `exit`, with the process that `initialize` named, and with a frame over {megabytes} MB.
 
 The server is started with `token-sidecar serve` and speaks LSP on standard input and output. In
 its first moments `limit`, `percent` and `inputCostUsd` of a count may be null: the list of models

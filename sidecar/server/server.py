@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
-from pygls.protocol import default_converter
 
 from sidecar import __version__
+from sidecar.server.codec import strict_converter
 from sidecar.server.features import (
     code_actions,
     code_lens,
@@ -24,15 +24,23 @@ from sidecar.server.features import (
     symbols,
     workspaces,
 )
+from sidecar.server.features.agents import Live
 from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.following import Following
+from sidecar.server.features.history import History
 from sidecar.server.features.providers import Providers
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
-from sidecar.server.messages import REQUESTS
+from sidecar.server.methods import REQUESTS
 from sidecar.server.protocol import SidecarProtocol
+from sidecar.server.scheduler import Scheduler
 from sidecar.workspace.services import Services
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.workspace.events import Event
 
 FEATURES = (
     workspaces,
@@ -61,33 +69,39 @@ class SidecarServer(LanguageServer):
             "token-sidecar",
             __version__,
             protocol_cls=SidecarProtocol,
-            converter_factory=default_converter,
+            converter_factory=strict_converter,
             text_document_sync_kind=types.TextDocumentSyncKind.Incremental,
         )
+        self.scheduler = Scheduler()
         self.status = StatusBoard(self)
         self.diagnostics = Diagnostics(self)
         self.following = Following(self)
         self.providers = Providers(self)
+        self.history = History(self)
+        self.live = Live(self)
+        services.listeners.append(self._heard)
         self.configuration = Configuration(self)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Nothing pops up by itself; requests are answered, and the log has the rest."""
 
-    def model_changed(self) -> None:
-        """Another model counts: what depends on the numbers is worked out anew."""
-        self.diagnostics.all_changed()
-        self.providers.numbers_changed()
+    def _heard(self, event: Event) -> None:
+        if event.warning is not None:
+            self.protocol.push("context/warning", event.warning)
+        if event.what in ("model", "endpoint"):
+            self.providers.numbers_changed()
 
-    def load_features(self) -> None:
-        """Import what features need at their first call. Blocking: for a worker thread."""
-        for method in REQUESTS:
-            if _is_late(self, method):
-                feature_of(method)
+    def loading_features(self) -> Callable[[], object]:
+        """What imports the features that have not been called yet: for a worker."""
+        late = [method for method in REQUESTS if _is_late(self, method)]
+        return lambda: [feature_of(method) for method in late]
 
     def close(self) -> None:
         """Let go of threads."""
-        self.configuration.close()
-        self.services.counting.close()
+        self.scheduler.close()
+        self.live.close()
+        self.history.close()
+        self.services.workers.close()
 
 
 def create_server(services: Services | None = None) -> SidecarServer:
@@ -102,7 +116,7 @@ def create_server(services: Services | None = None) -> SidecarServer:
 
 async def _late(server: SidecarServer, method: str, params: Any) -> Any:
     """Register the feature that a method belongs to, at its first call, and hand the call on."""
-    feature = await server.services.counting.run(partial(feature_of, method))
+    feature = await server.services.workers.run(partial(feature_of, method))
     if _is_late(server, method):
         feature.register(server)
     return await server.protocol.custom[method](params)

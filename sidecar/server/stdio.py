@@ -12,8 +12,10 @@ import queue
 import select
 import sys
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
+from sidecar.defects import log_defect
 from sidecar.server.framing import BadFrame, Framer
 
 if TYPE_CHECKING:
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 # A pipe that select() calls writable takes this much without blocking (POSIX PIPE_BUF).
 _SURE_BYTES = 4096 if sys.platform != "win32" else 0
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""Of answers that the client has not read: while there are more, nothing is read of it either."""
+ROOM_SECONDS = 0.05
+EXIT_SECONDS = 1.5
+"""What an orderly end may take: learned factors are written, threads are let go."""
 _READ_BYTES = 1 << 18
 
 
@@ -33,9 +40,14 @@ class Writer:
         self._fd = fd
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._waiting = 0
+        self._waiting = 0  # bytes
         self._lock = threading.Lock()
         self._closed = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the client leaves too much unread for more to be taken of it."""
+        return self._waiting > MAX_UNREAD_BYTES and not self._closed
 
     def write(self, data: bytes) -> None:
         """Called on the event loop only."""
@@ -47,7 +59,7 @@ class Writer:
             self._write_all(data)
             return
         with self._lock:
-            self._waiting += 1
+            self._waiting += len(data)
         self._start()
         self._queue.put(data)
 
@@ -67,7 +79,7 @@ class Writer:
         while (data := self._queue.get()) is not None:
             self._write_all(data)
             with self._lock:
-                self._waiting -= 1
+                self._waiting -= len(data)
 
     def _write_all(self, data: bytes) -> None:
         view = memoryview(data)
@@ -93,11 +105,13 @@ Frames = list[bytes | BadFrame] | None
 """Frames that became complete together; None at the end of input."""
 
 
-def _read(fd: int, deliver: Callable[[Frames], None]) -> None:
+def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer) -> None:
     """Read until the end of input, in a thread of its own."""
     framer = Framer()
     try:
         while data := os.read(fd, _READ_BYTES):
+            while writer.full:
+                time.sleep(ROOM_SECONDS)
             if frames := framer.feed(data):
                 deliver(frames)
     except OSError:
@@ -106,7 +120,7 @@ def _read(fd: int, deliver: Callable[[Frames], None]) -> None:
 
 
 def _read_on_loop(
-    loop: asyncio.AbstractEventLoop, fd: int, receive: Callable[[Frames], None]
+    loop: asyncio.AbstractEventLoop, fd: int, receive: Callable[[Frames], None], writer: Writer
 ) -> bool:
     """Have the event loop read whenever there is something: one wake-up less for each message.
 
@@ -114,7 +128,17 @@ def _read_on_loop(
     """
     framer = Framer()
 
+    def resume() -> None:
+        if writer.full:
+            loop.call_later(ROOM_SECONDS, resume)
+        else:
+            loop.add_reader(fd, readable)
+
     def readable() -> None:
+        if writer.full:
+            loop.remove_reader(fd)
+            resume()
+            return
         try:
             data = os.read(fd, _READ_BYTES)
         except OSError:
@@ -130,11 +154,18 @@ def _read_on_loop(
     return True
 
 
+def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a callback or a task raised that nobody waits for: asyncio's own record quotes it."""
+    if isinstance(exc := context.get("exception"), BaseException):
+        log_defect(exc)
+
+
 async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
     loop = asyncio.get_running_loop()
     protocol = server.protocol
     protocol.set_writer(writer)
     done = protocol.start(loop)
+    loop.set_exception_handler(_log)
 
     def receive(frames: Frames) -> None:
         if frames is None:
@@ -147,13 +178,24 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
         try:
             loop.call_soon_threadsafe(receive, frames)
         except RuntimeError:
-            return  # the loop has closed: nobody is left to tell
+            return  # the loop has closed: nobody is waiting
 
-    if not _read_on_loop(loop, stdin, receive):
-        threading.Thread(target=_read, args=(stdin, deliver), name="stdin", daemon=True).start()
+    if not _read_on_loop(loop, stdin, receive, writer):
+        reading = (stdin, deliver, writer)
+        threading.Thread(target=_read, args=reading, name="stdin", daemon=True).start()
     code = await done
+    _end_within(EXIT_SECONDS, code)
+    server.scheduler.close()
     await server.services.aclose()
     return code
+
+
+def _end_within(seconds: float, code: int) -> None:
+    """End the process then, if it has not ended by itself: Python waits for every worker, and one
+    may be held up for good by a disk that does not answer."""
+    timer = threading.Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
 
 
 def run_stdio(server: SidecarServer) -> int:

@@ -1,28 +1,30 @@
 """A document as an editor sends it: LSP positions, edits that cost O(edit), countable pieces.
 
-A document is a flat list of immutable pieces between safe cuts (see `sidecar.text.cuts`). An edit
+A document is a list of immutable pieces between safe cuts (see `sidecar.text.cuts`). An edit
 replaces the pieces that it touches by a small one around the edit and the rest to both sides, so
 that typing on renews a small piece only; cold pieces are joined again, their known counts added.
 
 Lines end on `\\n`, `\\r\\n` and `\\r` only. Positions past the end of a line stand for its end
-(before its line ending), positions past the last line for the end of the document, and a position
-inside a character (a surrogate pair, a multi-byte sequence) for that character's start.
+(before its line ending), positions past the last line for the end of the document, negative ones
+for the start, and a position inside a character (a surrogate pair, a multi-byte sequence) for that
+character's start. A range whose end is before its start is the range between the two.
 
 A document belongs to one thread; its `pieces` may be read and counted by any.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from contextlib import suppress
-from itertools import accumulate, chain, pairwise
+from bisect import bisect_right
+from functools import partial
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, cast
 
 from sidecar.text.cuts import is_cut, next_cut
+from sidecar.text.piece_list import PieceList, PiecePlace
 from sidecar.text.pieces import (
     PIECE_CHARACTERS,
-    Origin,
     Piece,
+    PieceOrigin,
     merge_counted,
     pieces_of,
     together,
@@ -31,18 +33,28 @@ from sidecar.text.positions import Position, Range
 from sidecar.text.units import index_at, join_surrogates, units
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from sidecar.text.piece_list import PieceBlock
     from sidecar.text.positions import Encoding
 
-EDIT_CHARACTERS = 768
+EDIT_CHARACTERS = 384
 """How far to both sides of an edit its own small piece reaches, about."""
 SPARE_PIECES = 64
 """How many pieces more than its length asks for a document may have before they are joined."""
-TIDY_PIECES = 64
+LONG_CHARACTERS = 250_000
+"""Longer texts are cut when first looked into: a millisecond's work at most is done at once."""
+TIDY_PIECES = 32
 """How many pieces are looked at for joining after one edit: so no edit pays for many others."""
 
 
 class TextDocument:
-    """One open document. `version` and `language_id` are the client's, kept as given."""
+    """One open document. `version` and `language_id` are the client's, kept as given.
+
+    `in_step` is False from a change that could not be applied until the whole text is replaced:
+    what the document holds is not what the editor shows. `edition` is another object after each
+    edit, as the client's version may come twice, or not at all.
+    """
 
     def __init__(
         self,
@@ -60,35 +72,46 @@ class TextDocument:
         self.version = version
         self.encoding: Encoding = encoding
         self.language_id = language_id
+        self.in_step = True
         self._piece_characters = piece_characters
         self._most_characters = piece_characters + piece_characters // 4
         self._edit_characters = edit_characters
         self._spare_pieces = spare_pieces
-        self._set(pieces_of(join_surrogates(text), piece_characters))
+        self._uncut = text
+        self._cut: PieceList | None = None
+        if len(text) <= LONG_CHARACTERS:
+            self._cut = self.cutting()()
         self._next_tidy = 0
+        self._forget()
 
-    def _set(self, pieces: list[Piece]) -> None:
-        self._list = pieces
-        self._lengths = [len(piece.text) for piece in pieces]
-        self._line_ends = [piece.line_ends for piece in pieces]
-        # The memos of all pieces in a row, by tokenizer: a total is soon summed.
-        self._known: dict[str, list[int | None]] = {}
-        self._index(0)
+    @property
+    def is_cut(self) -> bool:
+        """Whether a long text is in pieces yet. Whatever looks into it before that cuts it first
+        (24 ms for 10 MB): a worker may do it instead, by `cutting` and `adopt`."""
+        return self._cut is not None
+
+    def cutting(self) -> Callable[[], PieceList]:
+        """What cuts the text as it was opened, for any thread."""
+        return partial(_cut_up, self._uncut, self._piece_characters)
+
+    def adopt(self, pieces: PieceList) -> None:
+        """Take what `cutting` made, unless the text was cut meanwhile."""
+        if self._cut is None:
+            self._cut, self._uncut = pieces, ""
+
+    @property
+    def _list(self) -> PieceList:
+        if self._cut is None:
+            self.adopt(self.cutting()())
+        return cast("PieceList", self._cut)
 
     def _splice(self, first: int, last: int, new: list[Piece]) -> None:
-        self._list[first : last + 1] = new
-        self._lengths[first : last + 1] = [len(piece.text) for piece in new]
-        self._line_ends[first : last + 1] = [piece.line_ends for piece in new]
-        for name, known in self._known.items():
-            known[first : last + 1] = [piece.counts.get(name) for piece in new]
-        self._index(first)
+        self._list.splice(first, last, new)
+        self._forget()
 
-    def _index(self, first: int) -> None:
-        """Sums up what lies before each piece again from piece `first` on; forgets joined text."""
-        if first == 0:
-            self._offsets, self._lines = [0], [0]
-        self._offsets[first:] = accumulate(self._lengths[first:], initial=self._offsets[first])
-        self._lines[first:] = accumulate(self._line_ends[first:], initial=self._lines[first])
+    def _forget(self) -> None:
+        """What was derived of the text before an edit is not true after it."""
+        self.edition = object()
         self._pieces: tuple[Piece, ...] | None = None
         self._text: str | None = None
         self._whole: Piece | None = None
@@ -102,20 +125,17 @@ class TextDocument:
             self._pieces = tuple(self._list)
         return self._pieces
 
-    def missing(self, name: str) -> list[Piece]:
+    def frozen(self) -> tuple[PieceBlock, ...]:
+        """The same in blocks: made in a few microseconds, however long the document is."""
+        return self._list.frozen()
+
+    def missing(self, name: str) -> Collection[Piece]:
         """The pieces whose tokens are not known yet for the tokenizer `name`."""
-        known, missing, index = self._known.setdefault(name, [None] * len(self._list)), [], -1
-        with suppress(ValueError):  # raised when no None is left: this search is the quickest
-            while True:
-                index = known.index(None, index + 1)
-                known[index] = self._list[index].counts.get(name)
-                if known[index] is None:
-                    missing.append(self._list[index])
-        return missing
+        return self._list.tally(name).missing()
 
     def total(self, name: str) -> int | None:
         """The tokens of all pieces for the tokenizer `name`; None while some are not known."""
-        return None if self.missing(name) else sum(cast("list[int]", self._known[name]))
+        return self._list.tally(name).total()
 
     @property
     def whole(self) -> Piece:
@@ -134,12 +154,12 @@ class TextDocument:
     @property
     def characters(self) -> int:
         """The length in Unicode code points."""
-        return self._offsets[-1]
+        return self._list.characters
 
     @property
     def line_count(self) -> int:
         """The number of lines; a text that ends on a line ending has an empty last line."""
-        return self._lines[-1] + 1
+        return self._list.line_ends + 1
 
     def line(self, index: int) -> str:
         """Line `index` (from 0) without its line ending. Raises IndexError when there is none."""
@@ -149,20 +169,13 @@ class TextDocument:
         end = self.characters if index + 1 == self.line_count else self._offsets_of_line(index + 1)
         return self._between(start, end).removesuffix("\n").removesuffix("\r")
 
-    def slice(self, span: Range) -> str:
-        """The text of a range. Raises ValueError for a negative or reversed range."""
-        return self._between(*self.offsets(span))
-
     def pieces_in(self, span: Range) -> list[Piece]:
-        """The text of a range as pieces whose counts add up, the document's own where it has them.
-
-        Raises ValueError for a negative or reversed range.
-        """
+        """The text of a range in pieces whose counts add up, the document's own where possible."""
         start, end = self.offsets(span)
         first, last = self._touched(start, end)
-        inner = self._list[first : last + 1]
-        tail, head = start - self._offsets[first], end - self._offsets[last]
-        if first == last:
+        inner = self._list.between(first.number, last.number)
+        tail, head = start - first.offset, end - last.offset
+        if first.number == last.number:
             return pieces_of(inner[0].text[tail:head], self._piece_characters)
         left = inner[0] if tail == 0 else Piece(inner[0].text[tail:])
         right = inner[-1] if head == len(inner[-1]) else Piece(inner[-1].text[:head])
@@ -176,13 +189,12 @@ class TextDocument:
     # Positions
 
     def offset_at(self, position: Position) -> int:
-        """The offset in code points of a position. Raises ValueError for negative numbers."""
-        if position.line < 0 or position.character < 0:
-            raise ValueError(f"negative position {position.line}:{position.character}")
+        """The offset in code points of a position, which is clamped to the document."""
+        if position.line < 0:
+            return 0
         if position.line >= self.line_count:
             return self.characters
-        index, local = self._find_line(position.line)
-        return self._walk(index, local, position.character)
+        return self._walk(*self._find_line(position.line), max(0, position.character))
 
     def position_at(self, offset: int) -> Position:
         """The position of an offset in code points, which is clamped to the document.
@@ -190,39 +202,32 @@ class TextDocument:
         An offset between `\\r` and `\\n` stands for the end of its line.
         """
         offset = max(0, min(offset, self.characters))
-        index = self._piece_at(offset)
-        local = offset - self._offsets[index]
-        line = self._lines[index] + bisect_right(self._list[index].line_starts, local)
+        place = self._list.at_offset(offset)
+        local = offset - place.offset
+        line = place.line + bisect_right(place.piece.line_starts, local)
         start, local_start = self._find_line(line)
-        text = self._list[index].text
+        text = place.piece.text
         if 0 < local < len(text) and text[local - 1] == "\r" and text[local] == "\n":
             local -= 1
-        return Position(line, self._units_between(start, local_start, index, local))
+        return Position(line, self._units_between(start, local_start, place, local))
 
     def offsets(self, span: Range) -> tuple[int, int]:
-        """Start and end of a range in code points.
-
-        Raises ValueError for negative numbers and for a reversed range.
-        """
-        if span.end < span.start:
-            raise ValueError(
-                f"range ends at {span.end.line}:{span.end.character}, "
-                f"before its start {span.start.line}:{span.start.character}"
-            )
+        """Start and end of a range in code points, clamped and then swapped if reversed."""
         start = self.offset_at(span.start)
-        return start, start if span.end == span.start else self.offset_at(span.end)
+        end = start if span.end == span.start else self.offset_at(span.end)
+        return min(start, end), max(start, end)
 
     # Edits
 
     def apply(self, span: Range | None, text: str) -> None:
         """Puts `text` in the place of a range, or of everything when the range is None.
 
-        Costs O(edit) plus a small part that grows with the number of pieces. Raises ValueError for
-        a negative or reversed range; the document is then as it was.
+        Costs O(edit) plus a small part that grows with the number of pieces.
         """
         text = join_surrogates(text)
         if span is None:
             self._replace_all(text)
+            self.in_step = True
             return
         start, end = self.offsets(span)
         if end > start or text:
@@ -230,28 +235,30 @@ class TextDocument:
 
     def _replace_all(self, text: str) -> None:
         """Replaces only what differs, so that equal pieces keep their counts."""
-        start, end, first, last = 0, len(text), 0, len(self._list)
-        while first < last and text.startswith(self._list[first].text, start):
-            start += len(self._list[first])
+        pieces, start, end = self.pieces, 0, len(text)
+        first, last = 0, len(pieces)
+        while first < last and text.startswith(pieces[first].text, start):
+            start += len(pieces[first])
             first += 1
-        while first < last and text.endswith(self._list[last - 1].text, start, end):
+        while first < last and text.endswith(pieces[last - 1].text, start, end):
             last -= 1
-            end -= len(self._list[last])
-        self._replace(self._offsets[first], self._offsets[last], text[start:end])
+            end -= len(pieces[last])
+        kept = sum([len(piece) for piece in pieces[last:]])
+        self._replace(start, self.characters - kept, text[start:end])
 
     def _replace(self, start: int, end: int, text: str) -> None:
-        first, last = self._touched(start, end)
-        before = self._list[first].text[: start - self._offsets[first]]
-        after = self._list[last].text[end - self._offsets[last] :]
+        touched, last = self._touched(start, end)
+        before = touched.piece.text[: start - touched.offset]
+        after = last.piece.text[end - last.offset :]
         middle = join_surrogates(before[-1:] + text + after[:1])
         edited = before[:-1] + middle + after[1:]
-        first, last, left, right = self._widen(first, last, edited)
+        first, until, left, right = self._widen(touched.number, last.number, edited)
         edited = left + edited + right
         span = len(left) + len(before), len(edited) - len(right) - len(after)
         new = self._split_around(edited, *span)
-        if last - first < 3:
-            self._remember(together(self._list[first : last + 1]), new)
-        self._splice(first, last, [*chain(*new)] or [Piece("")])
+        if until - first < 3:
+            self._remember(together(self._list.between(first, until)), new)
+        self._splice(first, until, [*chain(*new)] or [Piece("")])
         self._tidy()
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
@@ -263,16 +270,19 @@ class TextDocument:
         left, right = "", ""
         if not text and first > 0:
             first -= 1
-            left = self._list[first].text
+            left = self._text_of(first)
         while last + 1 < len(self._list) and not is_cut(
-            right or text or left, self._list[last + 1].text
+            right or text or left, self._text_of(last + 1)
         ):
             last += 1
-            right += self._list[last].text
-        while first > 0 and not is_cut(self._list[first - 1].text, left + text + right):
+            right += self._text_of(last)
+        while first > 0 and not is_cut(self._text_of(first - 1), left + text + right):
             first -= 1
-            left = self._list[first].text + left
+            left = self._text_of(first) + left
         return first, last, left, right
+
+    def _text_of(self, index: int) -> str:
+        return self._list.at(index).piece.text
 
     def _split_around(self, text: str, start: int, end: int) -> list[list[Piece]]:
         """Pieces of `text`: what is before, around and after its span `start` to `end`."""
@@ -286,7 +296,7 @@ class TextDocument:
         return [pieces_of(part, self._most_characters) if part else [] for part in parts]
 
     def _remember(self, old: Piece, new: list[list[Piece]]) -> None:
-        """Tells the largest part of a cut piece where it comes from: its count is the old one
+        """Keep with the largest part of a cut piece where it is from: its count is the old one
         without the other parts'. So an edit in a cold piece tokenizes a part of it only."""
         left, _, right = new
         if len(left) > 1 or len(right) > 1 or not (left or right):
@@ -297,7 +307,7 @@ class TextDocument:
         largest = max([*left, *right], key=len)
         if len(middle) < len(largest) and all(is_cut(a.text, b.text) for a, b in pairwise(parts)):
             others = tuple(part for part in parts if part is not largest)
-            largest.origin = Origin(old.counts, others)
+            largest.origin = PieceOrigin(old.counts, others)
 
     def _tidy(self) -> None:
         """Joins small neighbours, some at each edit, while there are more pieces than needed."""
@@ -305,7 +315,7 @@ class TextDocument:
         if len(self._list) <= needed + self._spare_pieces:
             return
         first = self._next_tidy if self._next_tidy < len(self._list) - 1 else 0
-        window = self._list[first : first + TIDY_PIECES]
+        window = self._list.between(first, min(first + TIDY_PIECES, len(self._list)) - 1)
         joined = merge_counted(window, self._most_characters)
         self._next_tidy = first + len(joined)
         if len(joined) < len(window):
@@ -317,49 +327,46 @@ class TextDocument:
         if self._text is not None:
             return self._text[start:end]
         first, last = self._touched(start, end)
-        text = "".join([piece.text for piece in self._list[first : last + 1]])
-        return text[start - self._offsets[first] : end - self._offsets[first]]
+        text = "".join([piece.text for piece in self._list.between(first.number, last.number)])
+        return text[start - first.offset : end - first.offset]
 
-    def _touched(self, start: int, end: int) -> tuple[int, int]:
+    def _touched(self, start: int, end: int) -> tuple[PiecePlace, PiecePlace]:
         """The first and the last piece that a span lies in."""
-        first = self._piece_at(start)
-        return first, max(first, bisect_left(self._offsets, end) - 1)
-
-    def _piece_at(self, offset: int) -> int:
-        """The piece that the character after `offset` is in, or the last piece."""
-        return min(bisect_right(self._offsets, offset), len(self._list)) - 1
+        first, last = self._list.at_offset(start), self._list.before_offset(end)
+        return first, last if last.number > first.number else first
 
     def _offsets_of_line(self, line: int) -> int:
-        index, local = self._find_line(line)
-        return self._offsets[index] + local
+        place, local = self._find_line(line)
+        return place.offset + local
 
-    def _find_line(self, line: int) -> tuple[int, int]:
+    def _find_line(self, line: int) -> tuple[PiecePlace, int]:
         """The piece where a line starts, and the offset in that piece (which may be its end)."""
         if line == 0:
-            return 0, 0
-        index = bisect_left(self._lines, line) - 1
-        return index, self._list[index].line_starts[line - self._lines[index] - 1]
+            return self._list.at(0), 0
+        place = self._list.before_line(line)
+        return place, place.piece.line_starts[line - place.line - 1]
 
-    def _walk(self, index: int, local: int, remaining: int) -> int:
+    def _walk(self, place: PiecePlace, local: int, remaining: int) -> int:
         """The offset `remaining` units after a place, or at the end of its line."""
-        while index < len(self._list):
-            piece = self._list[index]
-            if local == 0 and piece.line_ends == 0 and piece.units(self.encoding) <= remaining:
-                remaining -= piece.units(self.encoding)
-                index += 1
-                continue
+        while True:
+            piece = place.piece
             end, closed = piece.line_end(local)
             text = piece.text[local:end]
             length = units(text, self.encoding)
             if closed or remaining < length:
-                return self._offsets[index] + local + index_at(text, remaining, self.encoding)
-            remaining -= length
-            index, local = index + 1, 0
-        return self.characters
+                return place.offset + local + index_at(text, remaining, self.encoding)
+            index, remaining = self._list.skip(place.number + 1, remaining - length, self.encoding)
+            if index == len(self._list):
+                return self.characters
+            place, local = self._list.at(index), 0
 
-    def _units_between(self, first: int, start: int, last: int, end: int) -> int:
-        if first == last:
-            return units(self._list[first].text[start:end], self.encoding)
-        total = units(self._list[first].text[start:], self.encoding)
-        total += sum([piece.units(self.encoding) for piece in self._list[first + 1 : last]])
-        return total + units(self._list[last].text[:end], self.encoding)
+    def _units_between(self, first: PiecePlace, start: int, last: PiecePlace, end: int) -> int:
+        if first.number == last.number:
+            return units(first.piece.text[start:end], self.encoding)
+        total = units(first.piece.text[start:], self.encoding)
+        total += self._list.units(first.number + 1, last.number, self.encoding)
+        return total + units(last.piece.text[:end], self.encoding)
+
+
+def _cut_up(text: str, characters: int) -> PieceList:
+    return PieceList(pieces_of(join_surrogates(text), characters))

@@ -1,4 +1,4 @@
-"""The parts that a person sees in a text: sections, regions, fences, top-level blocks.
+"""The parts that a person sees in a text: sections, regions, top-level blocks.
 
 Lines are LSP's: they end on `\\n`, `\\r\\n` or `\\r` and on nothing else. All is linear.
 """
@@ -6,19 +6,13 @@ Lines are LSP's: they end on `\\n`, `\\r\\n` or `\\r` and on nothing else. All i
 from __future__ import annotations
 
 import re
-from itertools import accumulate, chain, repeat
-from operator import add
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
+from sidecar.text.outline_lines import Lines, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-Kind = Literal["section", "region", "fence", "block"]
-
-TITLE_LENGTH = 60
-_LINE_END = re.compile(r"\r\n|\n|\r")
 _CLOSER = re.compile(
     r"[)\]}]|(?:end|else|elif|elsif|except|finally|catch|rescue|ensure)\b|(?:fi|done|esac)\s*$"
 )
@@ -28,54 +22,6 @@ _MARKDOWN_LANGUAGES = frozenset(
 _MARKDOWN_SUFFIXES = frozenset(
     {".md", ".markdown", ".mdown", ".mkd", ".mdx", ".mdc", ".qmd", ".rmd", ".prompty"}
 )
-
-
-class Part(msgspec.Struct, frozen=True):
-    """A run of whole lines: `end_line` and `end` are the first after it, offsets are characters.
-
-    `path` is the titles of the headings around a section, its own last; `limit` the number that a
-    region names.
-    """
-
-    kind: Kind
-    title: str
-    start_line: int
-    end_line: int
-    start: int
-    end: int
-    level: int = 1
-    path: tuple[str, ...] = ()
-    limit: int | None = None
-
-    @property
-    def path_text(self) -> str:
-        """The heading path as rules write it: `Plan > Recent diffs`."""
-        return " > ".join(self.path)
-
-
-class Lines:
-    """A text cut into LSP lines: the offset of each line's start, and its text without its end."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        if "\r" not in text:
-            self.texts = text.split("\n")
-            ends: Iterable[int] = repeat(1)
-        else:
-            self.texts = _LINE_END.split(text)
-            ends = (len(end) for end in _LINE_END.findall(text))
-        # One start a line, then the end of the text, which stands in for the line after the last.
-        lengths = map(add, map(len, self.texts), chain(ends, repeat(0)))
-        self.starts = list(accumulate(lengths, initial=0))
-        self.starts[-1] = len(text)
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def part(self, kind: Kind, title: str, start_line: int, end_line: int, level: int = 1) -> Part:
-        """The lines from `start_line` up to, not with, `end_line`."""
-        start, end = self.starts[start_line], self.starts[end_line]
-        return Part(kind, title[:TITLE_LENGTH], start_line, end_line, start, end, level)
 
 
 def is_markdown(name: str, language_id: str = "") -> bool:

@@ -1,4 +1,4 @@
-"""Headings and fences of Markdown, by the block rules of CommonMark that decide what is a heading.
+"""Headings of Markdown, by the block rules of CommonMark that decide what is a heading.
 
 Only headings of the document itself begin sections: those inside quotes, lists, fences, comments
 and front matter do not.
@@ -14,12 +14,12 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.text.outline import Lines, Part
+    from sidecar.text.outline_lines import Lines, Part
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t]|$)")
 _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _FENCE = re.compile(
-    r"(?P<lead> {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})(?P<info>.*)$"
+    r"(?P<lead> {0,3}(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*)(?P<mark>`{3,}(?=[^`]*$)|~{3,}).*$"
 )
 _CONTAINER = re.compile(
     r"(?P<lead> {0,3})(?P<marker>>|(?:[-*+]|\d{1,9}[.)])(?=[ \t]|$))(?P<blank>[ \t]*)"
@@ -32,6 +32,8 @@ _SPECIAL = frozenset("#=-+*_<>`~0123456789")
 """What a line that is more than a paragraph's text begins with, after its indentation."""
 
 _SPACES = re.compile(r"\s+")
+_STEP = re.compile(r"(?<!\s)\s++>\s++")
+"""Between two headings of a path. It begins where a run of blanks does and never tries it twice."""
 
 Heading = tuple[int, int, str]
 """First line, level, title."""
@@ -39,7 +41,7 @@ Heading = tuple[int, int, str]
 
 def sections(lines: Lines) -> Iterator[Part]:
     """Every heading with all below it, up to the next heading of its level or a higher one."""
-    found, _ = _scan(lines)
+    found = _scan(lines)
     ends = _ends(found, len(lines))
     around: list[Heading] = []
     for heading, end in zip(found, ends, strict=True):
@@ -51,14 +53,9 @@ def sections(lines: Lines) -> Iterator[Part]:
         yield replace(part, path=tuple(outer[2] for outer in around))
 
 
-def fences(lines: Lines) -> list[Part]:
-    """Fenced code blocks, their marker lines included; the title is the info string."""
-    return _scan(lines)[1]
-
-
 def heading_path(written: str) -> str:
     """A heading path of a rule, in the form that `Part.path_text` has."""
-    return " > ".join(_title(part) for part in re.split(r"\s+>\s+", written.strip()))
+    return " > ".join(_title(part) for part in _STEP.split(written.strip()))
 
 
 def matches(part: Part, path: str) -> bool:
@@ -78,13 +75,13 @@ def _ends(found: list[Heading], last: int) -> list[int]:
     return ends
 
 
-def _scan(lines: Lines) -> tuple[list[Heading], list[Part]]:
-    """All headings and all fences, in one pass."""
+def _scan(lines: Lines) -> list[Heading]:
+    """All headings, in one pass."""
     scan = _Scan(lines)
     number = _after_front_matter(lines)
     while number < len(lines):
         number = scan.line(number)
-    return scan.headings, scan.fenced
+    return scan.headings
 
 
 class _Scan:
@@ -92,7 +89,6 @@ class _Scan:
 
     def __init__(self, lines: Lines) -> None:
         self.headings: list[Heading] = []
-        self.fenced: list[Part] = []
         self._lines = lines
         self._paragraph: int | None = None  # its first line: an underline makes it a heading
         self._lazy = False  # a quote's or list's paragraph goes on without marker or indent
@@ -148,7 +144,6 @@ class _Scan:
     def _fence(self, number: int, opening: re.Match[str], inside: int) -> int:
         item = inside or (len(opening["lead"]) if opening["lead"].strip() else 0)
         end = _fence_end(self._lines, number, opening["mark"], item)
-        self.fenced.append(self._lines.part("fence", opening["info"].strip(), number, end))
         self._leave()
         self._item = item
         return end

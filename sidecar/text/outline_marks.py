@@ -10,7 +10,7 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sidecar.text.outline import Lines, Part
+    from sidecar.text.outline_lines import Lines, Part
 
 WORD = "token-budget:"
 IGNORE = "token-budget: ignore"
@@ -65,7 +65,8 @@ def _marks(lines: Lines) -> Iterator[tuple[int, int, str]]:
 
 
 def _region(lines: Lines, start: int, limit: int, end: int) -> Part:
-    part = lines.part("region", f"lines {start + 1} to {end}", start, end)
+    name = f"lines {start + 1} to {end}" if end > start + 1 else f"line {end}"
+    part = lines.part("region", name, start, end)
     return replace(part, limit=limit)
 
 

@@ -1,325 +1,303 @@
-"""A workspace's conversations: one at a time on a worker thread, their numbers for the status."""
+"""The sessions of a workspace, whoever feeds them, and the one state of them that is shown.
+
+State is read and written on the event loop only; how it is changed is in `changes`.
+"""
 
 from __future__ import annotations
 
-import logging
-import re
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from sidecar.context.errors import ContextError
-from sidecar.context.occupancy import context_usage, heaviest_tools
-from sidecar.context.persist import restore, save
-from sidecar.context.preflight import fitting
-from sidecar.context.results import Alternative, ContextUsage, ContextWarning
-from sidecar.context.session import Session
-from sidecar.context.store import DEFAULT_ID, Conversation
-from sidecar.context.thresholds import budget_message, crossed, severity
-from sidecar.context.window import Limit, Window, resolve_limit
-from sidecar.counting import catalogue
+from sidecar.context.occupancy import context_usage, in_window, sent_estimate
+from sidecar.context.results import ContextUsage, ContextWarning, SessionInfo, SessionRow
+from sidecar.context.store import DEFAULT_ID, Conversation, Conversations, outranks
+from sidecar.context.thresholds import budget_message, level, severity
+from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.calibration import ConversationCalibration
-from sidecar.endpoints.outcome import EndpointCount
-from sidecar.workspace.errors import RequestError
-from sidecar.workspace.model_counter import ModelCounter
+from sidecar.errors import RequestError
+from sidecar.text.printable import message as printable
+from sidecar.workspace.counted_session import LONG_AGO, RECENT, CountedSession
+from sidecar.workspace.events import Event
+from sidecar.workspace.followed import FollowedText
+from sidecar.workspace.windows import limit_of
+from sidecar.workspace.workspace import ContextState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator
 
-    from sidecar.context.params import ResponseParams
-    from sidecar.context.session import Sample
-    from sidecar.cost.caps import CostVerdict
-    from sidecar.endpoints.reply import Reply
-    from sidecar.workspace.services import Services
+    from sidecar.context.session import Sample, Session
+    from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
 
-logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+class Sessions:
+    """All conversations of one workspace. For the event loop."""
 
-_NO_CHAT = re.compile(
-    "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
-    "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
-)
-"""Models that hold no conversation like this one, by what their names say."""
+    def __init__(self, services: Shared, workspace: Workspace) -> None:
+        self._services, self._workspace = services, workspace
+        self.store = Conversations()
+        self._counted: dict[str, CountedSession] = {}
+        self._calibrations: dict[str, ConversationCalibration] = {}
+        self.models: dict[str, str] = {}
+        """Models that a client named, by session; the others follow the settings."""
+        self.refused_limits: dict[str, int] = {}
+        """Windows that servers named when they refused a prompt, by model."""
+        self.selected: str | None = None
+        self._warned: dict[str, tuple[int, bool]] = {}
+        """Of agents' sessions: the thresholds reached, and whether it was just compacted."""
+        self._published: Conversation | CountedSession | None = None
+        self._listed: tuple[Any, ...] = ()
+        """What the sessions' rows were made of when the state was published."""
 
+    # -- which session ----------------------------------------------------------------------
 
-class ConversationRoom:
-    """Everything that `context/*` needs of one workspace; made for one request."""
+    def reading(self, session_id: str | None) -> Conversation | CountedSession | None:
+        """What a question is about: the session named; else the selected one, else one that is
+        fed by protocol and was updated within 30 minutes, else the latest."""
+        named = session_id or self._selected()
+        if named is not None:
+            return self.store.get(named) or self._counted.get(named)
+        mine = self.store.current()
+        latest = max(self._counted.values(), key=lambda one: one.updated_at, default=None)
+        if mine is None or latest is None:
+            return mine or latest
+        return mine if outranks(mine.session, latest.updated_at) else latest
 
-    def __init__(self, services: Services, workspace: Workspace) -> None:
-        self.services = services
-        self.workspace = workspace
-        self.talk = workspace.talk
-        self.warnings: list[ContextWarning] = []
+    def _selected(self) -> str | None:
+        chosen = self.selected
+        one = self._counted.get(chosen or "")
+        if one is not None and one.state != "ended":
+            return chosen
+        return chosen if chosen is not None and self.store.get(chosen) else None
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do counting work on a worker thread; call it while holding the lock.
+    def writing(self, session_id: str | None) -> str:
+        """The id of the session that a change is for: the one named, else the newest that is fed
+        by protocol, else a new one.
 
         Raises:
-            RequestError: for what the conversation refuses.
+            RequestError: `badParams` for an agent's own session.
         """
-        for source in self.talk.followed():
-            source.refresh()
-        from sidecar.cost.ledger import LedgerError
+        if session_id is None:
+            newest = max(self.store, key=lambda one: one.session.updated_at, default=None)
+            return DEFAULT_ID if newest is None else newest.session.id
+        if session_id in self._counted and self.store.get(session_id) is None:
+            raise RequestError("badParams", "the session is an agent's own: it cannot be changed")
+        return session_id
 
-        try:
-            return await self.services.counting.run(work)
-        except ContextError as exc:
-            raise RequestError(exc.kind, str(exc)) from None
-        except LedgerError as exc:
-            raise RequestError("storage", str(exc), retryable=True) from None
+    def recording(self, session_id: str | None) -> str | None:
+        """The session that a recorded call is of: as `writing`, but none is begun by it."""
+        return None if session_id is None and not list(self.store) else self.writing(session_id)
 
-    async def restore(self) -> None:
-        """Once: take in the sessions that a client asked to keep, by their counts."""
-        talk, uri = self.talk, self.workspace.uri
-        if talk.restored or uri is None:
-            return
-        talk.restored = True
-        await self.run(partial(self._restore, uri))
-
-    def _restore(self, uri: str) -> None:
-        for saved in self.services.state.sessions(uri):
-            self.talk.conversations.add(restore(saved, self.counter(saved.model)))
-            self.talk.kept[saved.id] = -1
-            if saved.model_named:
-                self.talk.models[saved.id] = saved.model
-
-    async def keep(self) -> None:
-        """Write what is to outlive the server, where it changed. A full disk fails no request."""
-        try:
-            await self.services.counting.run(self._keep)
-        except Exception as exc:
-            logger.warning("sessions were not kept: %s", type(exc).__name__)
-
-    def _keep(self) -> None:
-        talk, uri = self.talk, self.workspace.uri
-        self.services.state.save()
-        sessions = [one.session for one in talk.conversations if one.session.persist]
-        layouts = {session.id: session.layout for session in sessions}
-        if uri is None or layouts == talk.kept:
-            return
-        saved = [
-            msgspec.structs.replace(save(session), model_named=session.id in talk.models)
-            for session in sessions
-        ]
-        self.services.state.save_sessions(uri, saved, {*talk.kept, *layouts})
-        talk.kept = layouts
-
-    def model_of(self, session_id: str | None) -> str:
-        """The model that a session counts for."""
-        found = self.talk.conversations.get(session_id)
-        named = None if found is None else self.talk.models.get(found.session.id)
-        return named or self.workspace.model
-
-    def counter(self, model: str) -> ModelCounter:
-        """How a conversation with `model` is counted."""
-        tokenizer = self.services.tokenizers(self.workspace).for_model(model)
-        return ModelCounter(model, tokenizer)
-
-    def open(self, session_id: str | None, model: str | None = None) -> Conversation:
-        """The conversation named, or the current one, made if need be, counting for its model."""
-        wanted = model or self.model_of(session_id)
-        found = self.talk.conversations.open(session_id, lambda: self.counter(wanted))
-        if model is not None:
-            self.talk.models[found.session.id] = model
-        self.use_model(found.session, wanted)
-        return found
-
-    def existing_or_new(self, session_id: str | None) -> Conversation:
-        """The conversation named, or the current one; where there is none, one that is not kept:
-        a question makes no session."""
-        found = self.talk.conversations.get(session_id)
+    def sent_estimate(self, session_id: str) -> int | None:
+        """What a session's last request was thought to hold, in tokens; None where not counted."""
+        found = self.store.get(session_id)
         if found is None:
-            counter = self.counter(self.model_of(session_id))
-            return Conversation(Session(session_id or DEFAULT_ID, counter))
-        self.use_model(found.session, self.model_of(found.session.id))
-        return found
+            return None
+        return sent_estimate(found.session, self.calibration(found.session))
 
-    def open_unnoticed(self, session_id: str | None) -> Conversation:
-        """As `open`, but a session that is made by this does not become the current one."""
-        known = self.talk.conversations.get(session_id) is not None
-        found = self.open(session_id)
-        if not known:
-            found.session.updated_at = datetime.min.replace(tzinfo=UTC)
-        return found
+    def select(self, session_id: str | None) -> None:
+        """Show this session until it ends; None chooses by itself again.
 
-    def use_model(self, session: Session, model: str) -> None:
-        """Count a session for a model; its turns are counted again when a number is asked for."""
-        if session.model != model:
-            session.counter = self.counter(model)
+        Raises:
+            RequestError: `badParams` for a session that is not known.
+        """
+        if session_id is not None and self.reading(session_id) is None:
+            raise RequestError("badParams", "there is no such session in this workspace")
+        self.selected = session_id
+        self.publish()
 
-    def calibration(self, session: Session) -> ConversationCalibration:
-        """What reported usage has taught about this session's estimates."""
-        known = self.talk.calibrations.get(session.id)
-        tokenizer = session.counter.tokenizer
-        if known is None:
-            shared = self.services.state.calibrations()
-            known = ConversationCalibration(shared, session.model, tokenizer)
-            self.talk.calibrations[session.id] = known
-        known.switch(session.model, tokenizer)
-        return known
+    def feed(self, sessions: Iterable[CountedSession]) -> None:
+        """Take what agents' files say now: all sessions of this workspace that are followed."""
+        self._counted = {one.id: one for one in sessions}
+        self.publish()
 
-    def learn(self, session: Session, sample: Sample) -> None:
-        """Teach the calibration what a reported number told."""
-        calibration = self.calibration(session)
-        calibration.learn(sample.estimated, sample.reported)
-        self.services.state.calibrations_changed()
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug(
-                "conversation: %d characters, estimated %d, real %d, factor %.3f",
-                sum(len(str(message.get("content") or "")) for message in chat_of(session)),
-                sample.estimated,
-                sample.reported,
-                calibration.factor,
-            )
+    def is_behind(self, every: Iterable[CountedSession]) -> bool:
+        """Whether one of these is of the last day and was not fed yet."""
+        since = datetime.now(UTC) - RECENT
+        return any(one.updated_at >= since and one.id not in self._counted for one in every)
 
-    def limit(self, session: Session, model: str | None = None) -> Limit:
-        """The window in force; loads the catalogue, so only on a worker thread."""
-        name = model or session.model
-        return resolve_limit(
-            request=session.limit,
-            endpoint=self.talk.refused_limits.get(name)
-            or self.services.endpoints(self.workspace).known_limit(name),
-            catalogue=catalogue.window_of(name),
-            setting=self.workspace.settings.context.limit,
+    def rows(self, older: Iterable[CountedSession] | None = None) -> list[SessionRow]:
+        """The sessions of the last day, or all with these `older` ones; newest first."""
+        since = datetime.now(UTC) - RECENT if older is None else LONG_AGO
+        protocol = [one for one in self.store if one.session.updated_at != LONG_AGO]
+        mine = [(one.session.updated_at, self._row(one)) for one in protocol]
+        known = {one.session.id for one in protocol}
+        every = {one.id: one for one in older or ()} | self._counted
+        counted = [one for one in every.values() if one.id not in known]
+        found = mine + [(one.updated_at, self._row(one)) for one in counted]
+        found.sort(key=lambda entry: entry[0], reverse=True)
+        return [row for at, row in found if at >= since]
+
+    def _row(self, one: Conversation | CountedSession) -> SessionRow:
+        counted = one if isinstance(one, CountedSession) else None
+        usage = self.usage(one)
+        info = usage.session
+        return SessionRow(
+            id=info.id if info else "",
+            source=info.source if info else "",
+            title=counted.title if counted else None,
+            model=usage.model,
+            tokens=usage.tokens,
+            limit=usage.limit,
+            percent=usage.percent,
+            method=usage.method,
+            note=usage.note,
+            state=counted.state if counted else "idle",
+            parent=counted.parent if counted else None,
+            cost_usd=usage.cost_usd,
+            updated_at=info.updated_at if info else "",
+            shown=one is self._published,
+            pinned=info is not None and info.id == self._selected(),
         )
 
-    def window(self, session: Session, model: str | None = None) -> Window:
-        """The limit with the reply's reserve taken off."""
-        reserve = session.reserve
-        if reserve is None:
-            reserve = self.workspace.settings.context.reserve
-        return Window(self.limit(session, model), reserve)
+    def followed(self) -> Iterator[FollowedText]:
+        """The documents' texts that sections of these conversations follow."""
+        for one in self.store:
+            for section in one.session.sections:
+                if isinstance(section.source, FollowedText):
+                    yield section.source
 
-    def usage(self, conversation: Conversation) -> ContextUsage:
-        """How full the context is, and a warning where a threshold was crossed."""
-        session = conversation.session
-        warn_at = self.workspace.settings.context.warn_at
-        usage = context_usage(
+    @property
+    def state(self) -> ContextState:
+        """What is shown, as it was published last."""
+        return self._workspace.context
+
+    # -- numbers ----------------------------------------------------------------------------
+
+    def usage(self, one: Conversation | CountedSession) -> ContextUsage:
+        """How full a context is: the one function that says so. Counts nothing anew."""
+        warn_at = self._workspace.settings.context.warn_at
+        if isinstance(one, CountedSession):
+            return self._counted_usage(one, warn_at)
+        session = one.session
+        return context_usage(
             session,
             self.window(session),
             warn_at=warn_at,
             calibration=self.calibration(session),
-            cost_usd=self.services.cost_of_session(self.workspace, session.id),
+            cost_usd=self._workspace.costs.sessions.get(session.id),
         )
-        if crossed(session, usage, warn_at):
-            self.warn("budget", self._budget_message(session, usage), usage)
-        return usage
 
-    def _budget_message(self, session: Session, usage: ContextUsage) -> str:
-        if not usage.over or usage.tokens is None:
-            return budget_message(usage)
-        return budget_message(usage, self.offers(session, usage), heaviest_tools(session))
+    def latest(self, one: Conversation) -> ContextUsage:
+        """The same, as it was published where it is what is shown."""
+        usage = self.state.usage
+        return self.usage(one) if usage is None or self._published is not one else usage
 
-    def offers(self, session: Session, usage: ContextUsage) -> list[Alternative]:
-        """The models whose window would hold the conversation, the smallest first."""
-        models = self.alternatives(session)
-        return fitting(models, usage.tokens or 0, session.model, usage.reserve or 0)
+    def _counted_usage(self, one: CountedSession, warn_at: tuple[float, ...]) -> ContextUsage:
+        model = one.model or self._workspace.settings.model
+        settings, tokens = self._workspace.settings, one.tokens
+        named = one.limit if one.limit_source == "transcript" else None
+        limit = limit_of(model, settings, transcript=named)
+        usage = ContextUsage(
+            tokens=tokens,
+            method=None if tokens is None else one.quality,
+            error_percent=0.0 if tokens is not None and one.quality == "exact" else None,
+            model=model,
+            session=SessionInfo.of(one.id, one.source, one.updated_at),
+            compacted=one.compacted,
+            cost_usd=self._workspace.costs.sessions.get(one.id),
+            note=one.note,
+        )
+        if limit is None:  # the catalogue is not loaded yet: no window is better than a wrong one
+            return usage
+        return in_window(usage, Window(limit, settings.context.reserve), warn_at)
 
-    def alternatives(self, session: Session) -> list[Alternative]:
-        """Models that could be switched to: of the same provider, or on the user's endpoints."""
-        provider = catalogue.provider_of(session.model)
-        found = [
-            Alternative(model=info.id, context_window=info.context_window)
-            for info in catalogue.search()
-            if info.provider == provider and info.context_window and not _NO_CHAT.search(info.id)
-        ]
-        endpoints = self.services.endpoints(self.workspace)
-        return found + [
-            Alternative(model=row.model, context_window=row.limit)
-            for row in endpoints.capabilities()
-            if row.model and row.limit
-        ]
+    def window(self, session: Session, model: str | None = None) -> Window:
+        """The limit in force with the reply's reserve taken off; `know` has looked it up."""
+        settings, name = self._workspace.settings, model or session.model
+        endpoints = self._services.counts.endpoints(settings)
+        endpoint = self.refused_limits.get(name) or endpoints.known_limit(name)
+        limit = limit_of(name, settings, request=session.limit, endpoint=endpoint)
+        reserve = settings.context.reserve if session.reserve is None else session.reserve
+        return Window(limit or resolve_limit(setting=settings.context.limit), reserve)
+
+    def calibration(self, session: Session) -> ConversationCalibration:
+        """What reported usage has taught about this session's estimates."""
+        known, tokenizer = self._calibrations.get(session.id), session.counter.tokenizer
+        if known is None:
+            shared = self._services.state.calibrations()
+            client = f"{self._services.client} {session.source}".strip()
+            known = ConversationCalibration(shared, session.model, tokenizer, client)
+            self._calibrations[session.id] = known
+        known.switch(session.model, tokenizer)
+        return known
+
+    def forget_calibration(self, session: Session) -> None:
+        """The conversation starts anew: what its next report says is compared with nothing."""
+        self._calibrations.pop(session.id, None)
+
+    def learn(self, session: Session, sample: Sample) -> None:
+        """Teach the calibration what a reported number showed."""
+        self.calibration(session).learn(
+            sample.estimated, sample.reported, sample.kind, sample.doubt
+        )
+        self._services.state.calibrations_changed()
+
+    def publish(self) -> None:
+        """Work out what is shown, and publish it where it has changed."""
+        current, before = self.reading(None), self.state
+        if isinstance(current, CountedSession) and current.updated_at < datetime.now(UTC) - RECENT:
+            current = None
+        state = ContextState() if current is None else self._state(current)
+        self._workspace.context = state._replace(sessions=self._number(current))
+        self._published = current
+        if _basis(self.state) != _basis(before):
+            self._services.publish(Event("model", self._workspace))
+        if self.state != before:
+            self._services.publish(Event("context", self._workspace))
+        if isinstance(current, CountedSession) and self.state.usage is not None:
+            self._warn_of(current, self.state.usage)
+
+    def _number(self, current: Conversation | CountedSession | None) -> int:
+        """That of the state's sessions: the next one where any of them has changed."""
+        mine = tuple((one.session.id, one.session.updated_at) for one in self.store)
+        name = current.session.id if isinstance(current, Conversation) else current and current.id
+        now = self.selected, name, mine, tuple(self._counted.values())
+        changed, self._listed = now != self._listed, now
+        return self.state.sessions + changed
+
+    def _warn_of(self, current: CountedSession, usage: ContextUsage) -> None:
+        """Warn once where an agent's session crossed a threshold or was compacted.
+
+        What it had reached when it was first seen is news only while it runs.
+        """
+        if usage.limit is None:
+            return
+        warn_at = self._workspace.settings.context.warn_at
+        now = level(usage.tokens or 0, usage.usable or 1, warn_at)
+        first = (0 if current.state == "running" else now), current.compacted
+        reached, compacted = self._warned.get(current.id, first)
+        self._warned[current.id] = now, current.compacted
+        if now > reached:
+            self.warn("budget", budget_message(usage), usage)
+        if current.compacted and not compacted:
+            self.warn("compacted", "The conversation was compacted by its agent.", usage)
+
+    def _state(self, current: Conversation | CountedSession) -> ContextState:
+        usage = self.usage(current)
+        warn_at = self._workspace.settings.context.warn_at
+        grade = severity(usage.tokens if usage.usable else None, usage.usable or 1, warn_at)
+        if isinstance(current, CountedSession):
+            return ContextState(current.model, None, usage, grade)
+        session = current.session
+        chosen = self.models.get(session.id)
+        return ContextState(chosen, session.limit, usage, grade, chosen)
 
     def warn(
         self, kind: Any, message: str, usage: ContextUsage | None, session: str | None = None
     ) -> None:
-        """Note a warning to send when the request is done."""
+        """Send a warning to the client."""
         session = usage.session.id if usage and usage.session else session
-        self.warnings.append(
-            ContextWarning(
-                workspace=self.workspace.uri,
-                session=session,
-                kind=kind,
-                message=message,
-                usage=usage,
-            )
+        warning = ContextWarning(
+            workspace=self._workspace.uri,
+            session=session,
+            kind=kind,
+            message=printable(message),
+            usage=usage,
         )
-
-    def learn_reply(self, session: Session, reply: Reply) -> None:
-        """Teach the calibration what a reply's own text came to, where all of it is sent back."""
-        usage = reply.usage
-        if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
-            return
-        estimate = session.counter.text(reply.content).tokens
-        self.calibration(session).replied(estimate, usage.output_tokens)
-
-    def record_reply(
-        self, session: Session, reply: Reply, params: ResponseParams, estimate: int | None
-    ) -> None:
-        """Bill a reply, once by the vendor's own id."""
-        if reply.usage is None:
-            return
-        self.services.spending(self.workspace).record_reply(
-            session.id,
-            reply,
-            model=params.model or self.talk.models.get(session.id) or reply.model or session.model,
-            category=params.category or "main",
-            request_id=params.request_id or reply.request_id,
-            raw=params.response,
-            estimate=estimate,
-        )
-
-    def judge_cost(
-        self, model: str, prompt_tokens: int, output_tokens: int, session: str
-    ) -> CostVerdict:
-        """What a call would cost, and what the caps say; a new crossing of a cap is a warning."""
-        spending = self.services.spending(self.workspace)
-        verdict = spending.preflight(model, prompt_tokens, output_tokens, session)
-        capped = [reason.message for reason in verdict.reasons if reason.kind.endswith("Cap")]
-        if capped and not spending.warned:
-            self.warn("cap", " ".join(capped), self.talk.shown)
-        spending.warned = bool(capped)
-        return verdict
-
-    def show(self) -> ContextUsage | None:
-        """Work out what the status shows of the current conversation."""
-        current = self.talk.conversations.current()
-        if current is None:
-            self.talk.shown, self.talk.severity = None, "ok"
-            return None
-        usage = self.usage(current)
-        self.talk.shown = usage
-        warn_at = self.workspace.settings.context.warn_at
-        self.talk.severity = severity(usage.tokens, usage.usable or 1, warn_at)
-        return usage
-
-    async def ask_limit(self, model: str) -> None:
-        """Let the endpoint that serves a model say its window, once; later it is known."""
-        endpoints = self.services.endpoints(self.workspace)
-        if endpoints.serves(model):
-            await endpoints.limit(model)
-
-    async def count_chat(self, conversation: Conversation, first: int) -> None:
-        """Have the endpoint count the whole chat, where it can: one request for an append."""
-        session = conversation.session
-        endpoints = self.services.endpoints(self.workspace)
-        if session.known_by_counts or not endpoints.serves(session.model):
-            return
-        messages = chat_of(session)
-        tools = getattr(session.tools, "tools", None)
-        layout = session.layout
-        counted = await endpoints.count_chat(session.model, messages, tools)
-        if isinstance(counted, EndpointCount) and session.layout == layout:
-            work = partial(session.chat_counted, counted.tokens, first, len(session.turns))
-            await self.run(work)
+        self._services.publish(Event("warning", self._workspace, warning=warning))
 
 
-def chat_of(session: Session) -> list[dict[str, Any]]:
-    """The conversation as messages: the system prompt first, then the turns."""
-    system = getattr(session.system, "turn", None)
-    turns = session.turns if system is None else [system, *session.turns]
-    return [msgspec.to_builtins(turn) for turn in turns]
+def _basis(state: ContextState) -> tuple[str | None, int | None, str | None]:
+    """What the counts of documents depend on."""
+    return state.model, state.limit, state.chosen

@@ -1,4 +1,4 @@
-"""Which files a command means: folders walked as git sees them, binary files told apart.
+"""Which files a command means: folders walked as git sees them, binary files recognised.
 
 Below a folder, what a `.gitignore` in it or in a parent of the same repository excludes is left
 out, as are `.git` and symbolic links (so loops cannot happen, and nothing is counted twice). A file
@@ -7,19 +7,39 @@ that is named itself is always taken, ignored or not, link or not.
 
 from __future__ import annotations
 
+import codecs
+import errno
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+
+from sidecar.workspace.ignoring import (
+    NAME,
+    IgnoreRules,
+    ignored_at,
+    plain,
+    rules_above,
+    rules_in,
+    with_slashes,
+)
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterable, Iterator
 
-    from pathspec import GitIgnoreSpec
 
 STDIN = "-"
 _BINARY_SEARCHED = 8_000  # bytes: as many as git looks at
+_ENDLESS = 256 * 1024 * 1024  # bytes: from here on what is no regular file is given up
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 class File(NamedTuple):
@@ -41,18 +61,28 @@ class Skipped(NamedTuple):
     failed: bool
 
 
+Stamp = tuple[int, int]
+"""Of a file: its time in ns and its size in bytes."""
+
+
 class Text(NamedTuple):
-    """What a file holds; `damaged` when U+FFFD stands for bytes in it that are not UTF-8."""
+    """What a file holds; `damaged` when U+FFFD stands for bytes that its encoding does not know."""
 
     text: str
     damaged: bool
 
 
-class _Rules(NamedTuple):
-    """The patterns of one `.gitignore`, for paths that begin with `prefix`."""
+class Link(NamedTuple):
+    """A symbolic link below a folder."""
 
-    prefix: str
-    spec: GitIgnoreSpec
+    path: str
+
+
+class _Folder(NamedTuple):
+    """A folder to walk into, and the rules that hold for it."""
+
+    path: str
+    rules: list[IgnoreRules]
 
 
 def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
@@ -68,147 +98,128 @@ def find(paths: Iterable[str]) -> Iterator[File | Skipped]:
             yield Skipped(path, _reason(error), failed=True)
             continue
         if stat.S_ISDIR(status.st_mode):
-            yield from _walk(path, _rules_above(path), named=True)
+            yield from map(_sized, filter(_no_link, walk(path)))
         else:
             yield File(path, status.st_size, named=True)
+
+
+def _no_link(found: str | Link | Skipped) -> TypeGuard[str | Skipped]:
+    return not isinstance(found, Link)
+
+
+def _sized(found: str | Skipped) -> File | Skipped:
+    if isinstance(found, Skipped):
+        return found
+    try:
+        return File(found, os.lstat(found).st_size, named=False)
+    except OSError as error:
+        return Skipped(found, _reason(error), failed=False)
+
+
+def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
+    """What identifies a version of a file; None where there is none. Blocking."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a NUL in a name
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def read(file: File) -> Text | Skipped:
     """What a file or standard input holds; Skipped for a binary file, or when it cannot be read."""
     try:
-        if file.path == STDIN:
-            data = sys.stdin.buffer.read()
-        else:
-            with open(file.path, "rb") as stream:
-                data = stream.read()
+        data = sys.stdin.buffer.read() if file.path == STDIN else read_bytes(file.path)
     except OSError as error:
         return Skipped(file.path, _reason(error), failed=file.named)
     return decode(data) or Skipped(file.path, "binary file", failed=False)
 
 
-def decode(data: bytes) -> Text | None:
-    """A file's text with its line ends as they are; None for a binary file.
+def read_bytes(path: str) -> bytes:
+    """What a file or a pipe holds. Raises OSError, also for a device that has no end."""
+    with open(path, "rb") as stream:
+        if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            return stream.read()
+        data = stream.read(_ENDLESS + 1)
+    if len(data) > _ENDLESS:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return data
 
-    Binary is what has a NUL in its first 8,000 bytes, as for git. Bytes that are not UTF-8 become
-    U+FFFD.
+
+def decode(data: bytes) -> Text | None:
+    """A file's text as an editor has it, line ends as they are; None for a binary file.
+
+    What cannot be decoded becomes U+FFFD.
     """
-    if b"\0" in data[:_BINARY_SEARCHED]:
+    encoding = encoding_of(data)
+    if encoding is None:
         return None
     try:
-        return Text(data.decode(), damaged=False)
+        return Text(data.decode(encoding), damaged=False)
     except UnicodeDecodeError:
-        return Text(data.decode("utf-8", "replace"), damaged=True)
+        return Text(data.decode(encoding, "replace"), damaged=True)
 
 
-def _walk(folder: str, rules: list[_Rules], *, named: bool) -> Iterator[File | Skipped]:
+def encoding_of(data: bytes) -> str | None:
+    """UTF-8, or what a byte order mark (which is no part of the text) says; None for binary files.
+
+    Binary is what has no such mark and a NUL in its first 8,000 bytes, as for git.
+    """
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), None)
+    if encoding is None and b"\0" not in data[:_BINARY_SEARCHED]:
+        return "utf-8"
+    return encoding
+
+
+def walk(top: str) -> Iterator[str | Link | Skipped]:
+    """The files and links below a folder, as paths that begin with it, by name.
+
+    With a stack, not recursion: folders may be nested deeper than Python calls.
+    """
+    stack = [_entries(top, rules_above(top), named=True)]
+    while stack:
+        found = next(stack[-1], None)
+        if found is None:
+            stack.pop()
+        elif isinstance(found, _Folder):
+            stack.append(_entries(found.path, found.rules, named=False))
+        else:
+            yield found
+
+
+def _entries(
+    folder: str, rules: list[IgnoreRules], *, named: bool
+) -> Iterator[str | Link | Skipped | _Folder]:
+    """What a folder holds, by name; `rules` are those of the folders above."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            found = sorted(entries, key=attrgetter("name"))
     except OSError as error:
         yield Skipped(folder, _reason(error), named)
         return
-    if any(entry.name == ".gitignore" for entry in found):
-        rules = [*rules, *_rules_in(folder)]
+    if any(entry.name == NAME for entry in found):
+        own = rules_in(folder, rules)
+        rules = [*rules, *own]
+        yield from refused(own, folder)
+    lead = "" if folder == os.curdir else os.path.join(folder, "")
+    absolute = with_slashes(os.path.join(os.path.abspath(folder), ""))
+    known = plain(rules)
     for entry in found:
-        path = entry.name if folder == "." else os.path.join(folder, entry.name)
-        try:
-            yield from _take(entry, path, rules)
-        except OSError as error:
-            yield Skipped(path, _reason(error), failed=False)
+        name, inner = entry.name, entry.is_dir(follow_symlinks=False)
+        sure = known and not inner and name not in known[0] and not name.endswith(known[1])
+        if name == ".git" or (not sure and ignored_at(absolute + name, inner, rules)):
+            continue
+        if inner:
+            yield _Folder(lead + name, rules)
+        elif entry.is_file(follow_symlinks=False):
+            yield lead + name
+        elif entry.is_symlink():
+            yield Link(lead + name)
 
 
-def _take(entry: os.DirEntry[str], path: str, rules: list[_Rules]) -> Iterator[File | Skipped]:
-    folder = entry.is_dir(follow_symlinks=False)
-    if entry.name == ".git" or _ignored(path, folder, rules):
-        return
-    if folder:
-        yield from _walk(path, rules, named=False)
-    elif entry.is_file(follow_symlinks=False):
-        yield File(path, entry.stat(follow_symlinks=False).st_size, named=False)
-
-
-def _ignored(path: str, folder: bool, rules: list[_Rules]) -> bool:
-    """As git decides: the deepest `.gitignore` that says anything about the path."""
-    if not rules:
-        return False
-    absolute = _with_slashes(os.path.abspath(path)) + ("/" if folder else "")
-    for prefix, spec in reversed(rules):
-        verdict = _verdict(spec, absolute[len(prefix) :])
-        if verdict is not None:
-            return verdict
-    return False
-
-
-def _verdict(spec: GitIgnoreSpec, path: str) -> bool | None:
-    """What the last pattern that matches says; None where none does."""
-    for pattern in reversed(spec.patterns):
-        regex = pattern.regex
-        if pattern.include is not None and regex is not None and _matches(regex, path):
-            return pattern.include
-    return None
-
-
-def _matches(regex: re.Pattern[str], path: str) -> bool:
-    """Whether a pattern matches the path itself, as for git, and not only a folder above it.
-
-    pathspec's expressions have the group `ps_d` where a folder may have been matched; folders
-    above were judged on the way down. Those without it (`a/**`) mean what is in a folder.
-    """
-    if "ps_d" not in regex.groupindex:
-        return regex.search(path.rstrip("/")) is not None
-    return any(match.end("ps_d") in (-1, len(path)) for match in regex.finditer(path))
-
-
-def _rules_above(folder: str) -> list[_Rules]:
-    """Rules of the parents up to the repository's root; none outside a repository.
-
-    None as well for a folder that they exclude: who names it wants what is in it.
-    """
-    if os.path.exists(os.path.join(folder, ".git")):
-        return []
-    parents, parent = [], os.path.dirname(os.path.abspath(folder))
-    while True:
-        parents.append(parent)
-        if os.path.exists(os.path.join(parent, ".git")):
-            break
-        if parent == os.path.dirname(parent):
-            return []
-        parent = os.path.dirname(parent)
-    rules = [rule for parent in reversed(parents) for rule in _rules_in(parent)]
-    return [] if _ignored(folder, True, rules) else rules
-
-
-def _rules_in(folder: str) -> list[_Rules]:
-    try:
-        with open(os.path.join(folder, ".gitignore"), "rb") as file:
-            lines = file.read().decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
-    except OSError:
-        return []
-    prefix = _with_slashes(os.path.abspath(folder)).rstrip("/") + "/"
-    return [_Rules(prefix, _spec(lines))]
-
-
-def _spec(lines: list[str]) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec
-
-    try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError:  # a pattern that git passes over in silence
-        return GitIgnoreSpec.from_lines(line for line in lines if _is_pattern(line))
-
-
-def _is_pattern(line: str) -> bool:
-    from pathspec import GitIgnoreSpec
-
-    try:
-        GitIgnoreSpec.from_lines([line])
-    except ValueError:
-        return False
-    return True
-
-
-def _with_slashes(path: str) -> str:
-    return path.replace(os.sep, "/")
+def refused(rules: list[IgnoreRules], folder: str) -> Iterator[Skipped]:
+    """The `.gitignore` of a folder, where not all of it is read."""
+    path = os.path.normpath(os.path.join(folder, NAME))
+    yield from [Skipped(path, rule.problem, failed=False) for rule in rules if rule.problem]
 
 
 def _reason(error: Exception) -> str:

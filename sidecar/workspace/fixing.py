@@ -5,32 +5,43 @@ Blocking (it counts, and looks at the project's files), so it is run off the eve
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar.budget import fixes
-from sidecar.budget.counter import TextCounter
 from sidecar.budget.fixes import Fix, FixKind
 from sidecar.budget.scopes import TextEdit
+from sidecar.config.project_files import read_file
+from sidecar.config.toml_limits import check_limits
+from sidecar.workspace.budgets import counter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
-    from sidecar.counting.tokenizers import Tokenizers
-    from sidecar.workspace.verdicts import Snapshot
-    from sidecar.workspace.workspace import Workspace
+    from sidecar.config.options import Origin
+    from sidecar.workspace.budgets import Subject
+    from sidecar.workspace.gauges import Gauge
 
 _TRIES = 100
 
 
-class Target(msgspec.Struct, frozen=True):
+class FixTarget(msgspec.Struct, frozen=True):
     """A file other than the document: its URI and its text (for a new one: what to put there)."""
 
     uri: str
     text: str
+
+
+class RootOrigins(NamedTuple):
+    """The root's folder, and where each of its settings was written."""
+
+    root: Path | None
+    origins: Mapping[str, Origin]
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,43 +51,40 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     edits: tuple[TextEdit, ...]
     preferred: bool = False
-    target: Target | None = None
-    new_file: Target | None = None
+    target: FixTarget | None = None
+    new_file: FixTarget | None = None
 
 
 def proposals(
-    taken: Snapshot,
+    subject: Subject,
     findings: Sequence[Finding],
-    workspace: Workspace,
-    tokenizers: Tokenizers,
-    language_id: str,
+    place: RootOrigins,
+    gauges: Mapping[str, Gauge],
 ) -> list[Proposal]:
     """Every fix of some findings, the most welcome first."""
-    made: list[Proposal] = []
-    text = taken.read().text
-    for finding in findings:
-        made += _of(taken, text, finding, workspace, tokenizers, language_id)
-    return made
+    counter = counter_of(subject, gauges)
+    return [made for finding in findings for made in _of(subject, finding, place, counter, gauges)]
 
 
 def _of(
-    taken: Snapshot,
-    text: str,
+    subject: Subject,
     finding: Finding,
-    workspace: Workspace,
-    tokenizers: Tokenizers,
-    language_id: str,
+    place: RootOrigins,
+    counter: TextCounter,
+    gauges: Mapping[str, Gauge],
 ) -> Iterator[Proposal]:
-    counter = TextCounter(text, tokenizers.for_model, taken.pieces)
-    for fix in fixes.fit_fixes(text, finding, tokenizers.for_model(finding.model)):
+    text = subject.taken.text
+    for fix in fixes.fit_fixes(text, finding, gauges[finding.model].tokenizer):
         yield _here(fix)
-    if (moved := _move(taken, text, finding, workspace, counter)) is not None:
+    if (moved := _move(subject, finding, place, counter)) is not None:
         yield moved
     if (dropped := fixes.drop_fix(text, finding, counter)) is not None:
         yield _here(dropped)
-    if (raised := _raise(finding, workspace, text)) is not None:
+    if (raised := _raise(finding, place, text)) is not None:
         yield raised
-    if (ignored := fixes.ignore_fix(taken.name, language_id, text, finding)) is not None:
+    if (
+        ignored := fixes.ignore_fix(subject.name, subject.taken.language_id, text, finding)
+    ) is not None:
         yield _here(ignored)
 
 
@@ -85,15 +93,17 @@ def _here(fix: Fix) -> Proposal:
 
 
 def _move(
-    taken: Snapshot, text: str, finding: Finding, workspace: Workspace, counter: TextCounter
+    subject: Subject, finding: Finding, place: RootOrigins, counter: TextCounter
 ) -> Proposal | None:
-    if workspace.path is None:
+    if place.root is None:
         return None
-    place = _free_name(workspace.path / taken.name)
-    fix = fixes.move_fix(text, finding, counter, place.name)
+    free = _free_name(place.root / subject.name)
+    if not _inside(free, place.root):
+        return None
+    fix = fixes.move_fix(subject.taken.text, finding, counter, free.name)
     if fix is None:
         return None
-    new_file = Target(place.as_uri(), fix.new_file or "")
+    new_file = FixTarget(free.as_uri(), fix.new_file or "")
     return Proposal(kind=fix.kind, title=fix.title, edits=fix.edits, new_file=new_file)
 
 
@@ -102,25 +112,32 @@ def _free_name(path: Path) -> Path:
     for number in range(1, _TRIES):
         suffix = ".excess" if number == 1 else f".excess{number}"
         candidate = path.with_name(f"{path.stem}{suffix}{path.suffix}")
-        if not candidate.exists():
+        if not os.path.lexists(candidate):  # a link that leads nowhere is taken too
             return candidate
     return path.with_name(f"{path.stem}.excess{_TRIES}{path.suffix}")
 
 
-def _raise(finding: Finding, workspace: Workspace, text: str) -> Proposal | None:
+def _inside(path: Path, root: Path) -> bool:
+    """Whether a path lies in the root still when all links in it are followed."""
+    return path.resolve().is_relative_to(root.resolve())
+
+
+def _raise(finding: Finding, place: RootOrigins, text: str) -> Proposal | None:
     """A larger number where the rule was written: the project's file, or the region's mark."""
     if finding.kind == "region":
         fix = fixes.raise_fix(finding, "", (), "", text)
         return None if fix is None else _here(fix)
-    origin = workspace.loaded.origins.get(finding.rule)
+    origin = place.origins.get(finding.rule)
     if origin is None or origin.file is None:
         return None
-    try:
-        written = Path(origin.file).read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+    root = place.root if origin.source == "project" else None
+    try:  # an editor writes through a link: not through one out of the project's folder
+        written = read_file(origin.file, root).decode("utf-8-sig")
+        check_limits(written)  # it may be another file by now
+    except (OSError, ValueError):
         return None
     fix = fixes.raise_fix(finding, written, origin.path, origin.file.name, text)
     if fix is None:
         return None
-    target = Target(origin.file.as_uri(), written)
+    target = FixTarget(origin.file.as_uri(), written)
     return Proposal(kind=fix.kind, title=fix.title, edits=fix.edits, target=target)

@@ -5,43 +5,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.text.positions import Range
-from sidecar.workspace.errors import RequestError
 from sidecar.workspace.model_counter import ModelCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sidecar.context.counter import Counter
     from sidecar.counting.count import Measure
     from sidecar.text.document import TextDocument
     from sidecar.text.pieces import Piece
 
+_MODELS_KEPT = 4
 
-class FollowedDocument:
-    """An open document, or a range of it, as a section's source.
 
-    `refresh` takes a snapshot on the event loop, which owns documents; the rest may run on any
-    thread. A document that was closed stays as it was last.
+class FollowedText:
+    """A followed document's text at one moment: what a section counts. Never changes."""
+
+    def __init__(self, followed: Followed, pieces: Sequence[Piece], version: int) -> None:
+        self.followed, self._pieces, self.version = followed, pieces, version
+        self._measures: dict[str, Measure] = {}
+
+    def text(self) -> str:
+        """The text as it was."""
+        return "".join(piece.text for piece in self._pieces)
+
+    @property
+    def known_tokens(self) -> int:
+        """Tokens as they were last counted; 0 before the first count."""
+        latest = next(reversed(self._measures.values()), None)
+        return 0 if latest is None else latest.tokens
+
+    def measure(self, counter: Counter) -> Measure:
+        """Its tokens, counted once for each model."""
+        known = self._measures.get(counter.key)
+        if known is None:
+            if isinstance(counter, ModelCounter):
+                known = counter.pieces(self._pieces)
+            else:
+                known = counter.text(self.text())
+            self._measures[counter.key] = known
+        return known
+
+
+class Followed:
+    """An open document, or a range of it, that a section follows. For the event loop.
+
+    A document that was closed or is out of step stays as it was last.
     """
 
     def __init__(self, uri: str, span: Range | None, documents: Mapping[str, TextDocument]) -> None:
-        """Raises RequestError `badParams` for a range that is none."""
         self.uri = uri
         self._documents = documents
         self._place = self._offsets(span)
-        self._version: Hashable = None
-        self._pieces: Sequence[Piece] = ()
-        self._measures: dict[str, tuple[Hashable, Measure]] = {}
-        self.refresh()
+        self._seen: Sequence[Piece] | None = None
+        self._text = FollowedText(self, (), 0)
 
     def _offsets(self, span: Range | None) -> tuple[int, int] | None:
         document = self._documents.get(self.uri)
-        if span is None or document is None:
-            return None
-        try:
-            return document.offsets(span)
-        except ValueError as exc:
-            raise RequestError("badParams", str(exc)) from None
+        return None if span is None or document is None else document.offsets(span)
 
     def edited(self, start: int, end: int, inserted: int) -> None:
         """The characters from `start` to `end` are about to become `inserted` others.
@@ -58,42 +79,16 @@ class FollowedDocument:
         elif start <= last:
             self._place = min(first, start), max(last, end) + grown
 
-    def refresh(self) -> None:
-        """Take the document as it is now."""
+    def text(self) -> FollowedText:
+        """The text as it is now; the same one until the document is edited."""
         document = self._documents.get(self.uri)
-        if document is None or (version := (id(document), document.version)) == self._version:
-            return
-        if self._place is None:
-            self._pieces = document.pieces
-        else:
+        # A new tuple of pieces after each edit: a version may come twice, or not at all.
+        if document is None or not document.in_step or document.pieces is self._seen:
+            return self._text
+        pieces: Sequence[Piece] = document.pieces
+        if self._place is not None:
             start, end = (document.position_at(offset) for offset in self._place)
-            self._pieces = document.pieces_in(Range(start, end))
-        self._version = version
-
-    @property
-    def version(self) -> Hashable:
-        """Changes whenever the text does."""
-        return self._version
-
-    def text(self) -> str:
-        """The text of the last snapshot."""
-        return "".join(piece.text for piece in self._pieces)
-
-    @property
-    def known_tokens(self) -> int:
-        """Tokens as they were last counted; 0 before the first count."""
-        latest = next(reversed(self._measures.values()), None)
-        return 0 if latest is None else latest[1].tokens
-
-    def measure(self, counter: Counter) -> Measure:
-        """Tokens of the last snapshot."""
-        known = self._measures.get(counter.key)
-        if known is not None and known[0] == self._version:
-            return known[1]
-        if isinstance(counter, ModelCounter):
-            measure = counter.pieces(self._pieces)
-        else:
-            measure = counter.text(self.text())
-        self._measures.pop(counter.key, None)  # the latest count is the last entry
-        self._measures[counter.key] = (self._version, measure)
-        return measure
+            pieces = document.pieces_in(Range(start, end))
+        self._seen = document.pieces
+        self._text = FollowedText(self, pieces, self._text.version + 1)
+        return self._text

@@ -8,46 +8,57 @@ import msgspec
 
 from sidecar.counting import fit as fitting
 from sidecar.counting import messages
-from sidecar.counting.count import Measure
-from sidecar.counting.incremental import basis_of, count_pieces, count_text, cuts_of, scaled
+from sidecar.counting.incremental import count_pieces, count_text
+from sidecar.counting.tokenizer import SAMPLED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.context.counter import Truncation
-    from sidecar.context.turns import Turn
-    from sidecar.counting.count import Tokenizer
+    from sidecar.config.settings import Truncation
+    from sidecar.counting.count import Measure
+    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.messages.turns import Turn
     from sidecar.text.pieces import Piece
 
 
 class ModelCounter:
     """Counts texts, messages and tools for `model`; blocking, for worker threads."""
 
-    def __init__(self, model: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: str, tokenizer: Tokenizer, server: str | None = None) -> None:
         self.key = model
-        self._tokenizer = tokenizer
+        self._tokenizer, self._server = tokenizer, server
         self.priming = messages.priming_tokens(model)
 
     @property
     def tokenizer(self) -> str:
-        """The tokenizer's name, for a count of nothing."""
-        return self._tokenizer.name
+        """What counts, for a count of nothing: the model's server where that counts the turns."""
+        return self._server or self._tokenizer.name
+
+    def served_by(self, server: str) -> ModelCounter:
+        """The same for a conversation whose texts this server counts."""
+        return ModelCounter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:
         """Tokens of a text on its own."""
-        return self._measure(count_text(text, self._tokenizer))
+        return self._tokenizer.measure(count_text(text, self._tokenizer), text[:SAMPLED])
 
     def pieces(self, pieces: Sequence[Piece]) -> Measure:
         """Tokens of an open document's snapshot: only what is new is tokenized."""
         tokenizer = self._tokenizer
-        basis = basis_of(tokenizer)
-        if cuts_of(basis) != "lines":
+        basis = tokenizer.basis
+        if basis.cuts != "lines":
             return self.text("".join(piece.text for piece in pieces))
-        return self._measure(scaled(count_pieces(pieces, basis), tokenizer))
+        sample = "".join(piece.text for piece in pieces[:8])[:SAMPLED]
+        return tokenizer.measure(tokenizer.scale(count_pieces(pieces, basis)), sample)
 
     def message(self, turn: Turn) -> Measure:
         """Tokens of a message with what the model's format puts around it."""
         return messages.message_tokens(msgspec.to_builtins(turn), self.key, self._tokenizer)
+
+    def around(self, turn: Turn, counted: int) -> Measure:
+        """The same where the model's server has counted the message's texts: so many tokens."""
+        message = msgspec.to_builtins(turn)
+        return messages.message_tokens(message, self.key, self._tokenizer, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
         """Tokens of a set of tool schemas as the model sees them."""
@@ -56,9 +67,3 @@ class ModelCounter:
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
         """`text` cut to `max_tokens` by this counter; the text itself where it fits."""
         return fitting.fit(text, max_tokens, truncation, self._tokenizer).text
-
-    def _measure(self, tokens: int) -> Measure:
-        tokenizer = self._tokenizer
-        if tokens == 0:
-            return Measure(0, "exact", tokenizer.name, 0.0)
-        return Measure(tokens, tokenizer.method, tokenizer.name, tokenizer.error_percent)

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from sidecar.workspace.errors import RequestError
+from sidecar.errors import RequestError
 from sidecar.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _as_uri(workspace: str) -> str:
         raise RequestError("badParams", "a workspace is a URI or an absolute path") from None
 
 
-class Roots:
+class Workspaces:
     """The workspaces of this process; documents outside every root share a rootless one."""
 
     def __init__(self) -> None:

@@ -2,62 +2,100 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-if TYPE_CHECKING:
-    from decimal import Decimal
+from sidecar.errors import BadParamsError, SidecarError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from sidecar.config.settings import Settings
+    from sidecar.context.thresholds import Severity
     from sidecar.cost.book import CostBook, CostDetailParams, CostRecorded, CostRecordParams
     from sidecar.cost.caps import CostVerdict
     from sidecar.cost.reports import Cancelled, Progress
+    from sidecar.cost.riding import Calls
     from sidecar.cost.rows import CostReport
-    from sidecar.endpoints.reply import Reply
-    from sidecar.workspace.workspace import Workspace
+    from sidecar.messages.reply import Reply
+    from sidecar.workspace.state import State
+
+RECENT = timedelta(days=30)
+
+
+class Spent(NamedTuple):
+    """Sums as they were read of the ledger, in USD."""
+
+    session: str
+    session_usd: float | None
+    today: Decimal | None
+    """Everywhere, since local midnight; None until something was recorded in the workspace."""
+    workspace: Decimal
+    severity: Severity
+    sessions: Mapping[str, float | None] = MappingProxyType({})
+    """USD of every session of the workspace, where all were asked for."""
 
 
 @dataclass(eq=False)
 class Costs:
-    """What was last read of a workspace's spending, in USD."""
+    """What was last read of a workspace's spending. For the event loop."""
 
     today: Decimal | None = None
-    """Everywhere, since local midnight; None until something was recorded here."""
-    workspace: Decimal | int = 0
-    severity: Literal["ok", "warning", "error"] = "ok"
+    workspace: Decimal = Decimal(0)
+    severity: Severity = "ok"
     sessions: dict[str, float | None] = field(default_factory=dict)
+    read: bool = False
+    """Whether what the agents' files say is in the ledger."""
     warned: bool = False
-    """Whether a cap is crossed and the client was told."""
+    """Whether a cap is crossed and the client was sent a warning."""
+
+    def take(self, spent: Spent | None) -> None:
+        """Take newly read sums."""
+        if spent is not None:
+            self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
+            self.sessions |= spent.sessions
+            self.sessions[spent.session] = spent.session_usd
 
 
 class Spending:
-    """One workspace's view of the user's ledger."""
+    """One workspace's view of the user's ledger, by frozen settings: any thread may use it."""
 
-    def __init__(self, book: CostBook, workspace: Workspace) -> None:
-        self._book = book
-        self._workspace = workspace
-        self._uri = workspace.uri or ""
+    def __init__(
+        self,
+        state: State,
+        settings: Settings,
+        uri: str | None,
+        model: str,
+        path: Path | None = None,
+    ) -> None:
+        """`path`: of the root folder, by which agents may call it in other ways."""
+        self._state, self._settings = state, settings
+        self._uri, self._model, self._path = uri or "", model, path
 
     @property
-    def warned(self) -> bool:
-        """Whether a cap is crossed and the client was told."""
-        return self._workspace.costs.warned
+    def book(self) -> CostBook:
+        """The user's ledger and prices."""
+        return self._state.book(self._settings)
 
-    @warned.setter
-    def warned(self, value: bool) -> None:
-        self._workspace.costs.warned = value
+    @cached_property
+    def _folders(self) -> tuple[str, ...]:
+        """What an agent may call this workspace: links resolved, other working trees."""
+        from sidecar.agents.roots import Roots
 
-    def record(self, params: CostRecordParams) -> CostRecorded:
-        """Keep a call. Raises ValueError for a usage in no known form, LedgerError."""
-        talk = self._workspace.known_talk
-        current = talk.conversations.current() if talk else None
-        session = params.session or (current.session.id if current else None)
-        placed = msgspec.structs.replace(params, workspace=self._uri, session=session)
-        recorded = self._book.record(placed)
-        self.refresh(session or "")
-        return recorded
+        return () if self._path is None else Roots.of([self._path]).paths
+
+    def record(self, params: CostRecordParams) -> tuple[CostRecorded, Spent | None]:
+        """Keep a call. Raises BadParamsError for a usage in no known form, LedgerError."""
+        recorded = self.book.record(msgspec.structs.replace(params, workspace=self._uri))
+        return recorded, self._late(params.session or "")
 
     def record_reply(
         self,
@@ -69,18 +107,22 @@ class Spending:
         request_id: str | None,
         raw: Any,
         estimate: int | None,
-    ) -> None:
-        """Keep the call that a reply answered. Raises LedgerError."""
-        from sidecar.cost.book import provider_of
-        from sidecar.cost.events import Event, buckets_of, service_tier
+    ) -> Spent | None:
+        """Keep the call that a reply answered.
+
+        Raises BadParamsError where it has no usage, or one that cannot be kept; LedgerError.
+        """
+        from sidecar.cost.events import LedgerEvent, buckets_of
+        from sidecar.messages.billing import service_tier
+        from sidecar.models.catalogue import provider_of
 
         if reply.usage is None:
-            return
-        event = Event(
+            raise BadParamsError(reply.usage_problem or "the reply reports no usage")
+        event = LedgerEvent(
             at=datetime.now(UTC),
             model=model,
             provider=provider_of(model),
-            buckets=buckets_of(reply.usage, raw),
+            buckets=buckets_of(reply.usage, raw, model),
             category=category,
             tier=service_tier(raw),
             workspace=self._uri,
@@ -89,41 +131,96 @@ class Spending:
             estimated_tokens=estimate,
             reported_cost=reply.cost,
         )
-        self._book.record_event(event, reply.usage)
-        self.refresh(session)
+        self.book.record_event(event, reply.usage)
+        return self._late(session)
 
     def detail(
         self, params: CostDetailParams, cancelled: Cancelled, progress: Progress
     ) -> CostReport:
         """Rows, totals and text of this workspace.
 
-        Raises ValueError, ReadCancelledError, LedgerError.
+        Raises BadParamsError, ReadCancelledError, LedgerError.
         """
         placed = msgspec.structs.replace(params, workspace=self._uri or None)
-        return self._book.detail(placed, cancelled=cancelled, progress=progress)
+        return self.book.detail(
+            placed, folders=self._folders, cancelled=cancelled, progress=progress
+        )
+
+    def models(self) -> list[str]:
+        """The models of this workspace's calls of the last 30 days; none where the ledger cannot
+        be read."""
+        from sidecar.cost.params import CostDetailParams
+
+        since = (datetime.now(UTC) - RECENT).date().isoformat()
+        wanted = CostDetailParams(workspace=self._uri or None, by=("model",), since=since)
+        with contextlib.suppress(SidecarError):
+            rows = self.book.detail(wanted, folders=self._folders).rows
+            return [row.model for row in sorted(rows, key=lambda row: -row.calls) if row.model]
+        return []
+
+    def _by_session(self) -> dict[str, float | None]:
+        """USD of each session of this workspace; None where nothing of it is priced."""
+        from sidecar.cost.params import CostDetailParams
+
+        wanted = CostDetailParams(workspace=self._uri or None, by=("session",))
+        found = self.book.detail(wanted, folders=self._folders)
+        return {row.session: row.cost_usd for row in found.rows if isinstance(row.session, str)}
+
+    def riding(self, since: str) -> list[Calls]:
+        """This workspace's calls by what they paid for what stands at their head.
+
+        Raises BadParamsError for a time that is none, LedgerError.
+        """
+        from sidecar.cost.params import CostDetailParams
+        from sidecar.cost.riding import calls_in
+
+        wanted = CostDetailParams(workspace=self._uri or None, since=since)
+        scope = self.book.scope(wanted, folders=self._folders)
+        return calls_in(self.book.ledger, self.book.prices, scope)
 
     def preflight(
         self, model: str, prompt_tokens: int, output_tokens: int, session: str
     ) -> CostVerdict:
         """What a call would cost, and what the caps say to it."""
-        caps = self._workspace.settings.cost
-        return self._book.preflight(
-            caps, model, prompt_tokens, output_tokens, workspace=self._uri, session=session
+        caps = self._settings.cost
+        return self.book.preflight(
+            caps,
+            model,
+            prompt_tokens,
+            output_tokens,
+            workspace=self._uri,
+            session=session,
+            folders=self._folders,
         )
 
-    def refresh(self, session: str) -> None:
-        """Read the sums that the status shows."""
-        from decimal import Decimal
-
+    def spent(self, session: str, *, every: bool = False) -> Spent:
+        """The sums that the status shows; `every` session's too. Raises LedgerError."""
         from sidecar.cost.caps import judge
 
-        costs = self._workspace.costs
-        spend = self._book.spend(self._uri, session)
+        spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
-        costs.today = spend.day if recorded and "day" not in spend.unknown else None
-        costs.workspace = spend.workspace
-        costs.sessions[session] = None if "session" in spend.unknown else float(spend.session)
         # Nothing is about to be sent: the caps judge what was spent alone.
-        verdict = judge(self._workspace.settings.cost, spend, Decimal(0), self._workspace.model)
-        ranks = {"ok": "ok", "warn": "warning", "refuse": "error"}
-        costs.severity = ranks[verdict.verdict]  # type: ignore[assignment]
+        verdict = judge(self._settings.cost, spend, Decimal(0), self._model).verdict
+        severities: dict[str, Severity] = {"ok": "ok", "warn": "warning", "refuse": "error"}
+        return Spent(
+            session,
+            None if "session" in spend.unknown else float(spend.session),
+            spend.day if recorded and "day" not in spend.unknown else None,
+            spend.workspace,
+            severities[verdict],
+            self._by_session() if every else {},
+        )
+
+    def recall(self) -> Spent | None:
+        """What earlier runs have recorded; None where there is no ledger, or it is broken."""
+        from sidecar.cost.ledger import FILE_NAME
+
+        exists = (self._state.folder / FILE_NAME).exists()
+        return self._late("", every=True) if exists else None
+
+    def _late(self, session: str, *, every: bool = False) -> Spent | None:
+        from sidecar.cost.ledger import LedgerError
+
+        with contextlib.suppress(LedgerError):  # it is recorded: only the status is late
+            return self.spent(session, every=every)
+        return None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import os
 import threading
 from typing import TYPE_CHECKING
 
 from sidecar.config.paths import state_dir
-from sidecar.context.persist import SavedSession, from_json, to_json
-from sidecar.counting import calibration_file
+from sidecar.config.private import make_folder, set_aside, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Price, Settings
+    from sidecar.context.persist import SavedSession
     from sidecar.cost.book import CostBook
     from sidecar.counting.calibration import Calibrations
 
@@ -34,17 +34,31 @@ class State:
 
     def calibrations(self) -> Calibrations:
         """What reported usage has taught so far."""
+        from sidecar.counting import calibration_file
+
         with self._lock:
             if self._calibrations is None:
                 self._calibrations = calibration_file.load(self.folder)
             return self._calibrations
 
+    @property
+    def known_calibrations(self) -> Calibrations | None:
+        """The same; None until it was read. Never waits."""
+        return self._calibrations
+
     def calibrations_changed(self) -> None:
         """Something was learned; `save` writes it."""
         self._dirty = True
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something was learned that is not written yet."""
+        return self._dirty
+
     def save(self) -> None:
         """Write what was learned since the last time. Raises OSError."""
+        from sidecar.counting import calibration_file
+
         if self._dirty and self._calibrations is not None:
             self._dirty = False
             calibration_file.save(self.folder, self._calibrations)
@@ -62,11 +76,19 @@ class State:
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """The sessions of a workspace that asked to be kept, by their counts. Never raises."""
+        from sidecar.context.persist import from_json
+
+        path = self._sessions_file(workspace)
         try:
-            lines = self._sessions_file(workspace).read_bytes().splitlines()
+            lines = path.read_bytes().splitlines()
         except OSError:
             return []
-        return [saved for line in lines if (saved := from_json(line)) is not None]
+        kept = [saved for line in lines if (saved := from_json(line)) is not None]
+        if len(kept) < len(lines):
+            set_aside(path, "a session in it is damaged, or of another version")
+            with contextlib.suppress(OSError):
+                self._write_sessions(path, kept)
+        return kept
 
     def save_sessions(
         self, workspace: str, sessions: Sequence[SavedSession], mine: set[str]
@@ -75,21 +97,24 @@ class State:
 
         `mine` are the ids that this server speaks for: of these only `sessions` stay.
         """
+
         others = [saved for saved in self.sessions(workspace) if saved.id not in mine]
         every = [*sessions, *others]
         latest = sorted(every, key=lambda one: one.updated_at, reverse=True)[:_SESSIONS_KEPT]
-        path = self._sessions_file(workspace)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        aside = path.with_suffix(f".{os.getpid()}.tmp")
-        aside.touch(mode=0o600)
-        aside.write_bytes(b"".join(to_json(saved) + b"\n" for saved in latest))
-        aside.replace(path)
+        self._write_sessions(self._sessions_file(workspace), latest)
 
     def close(self) -> None:
         """Write what is left, and close the ledger."""
         self.save()
         for book in self._books.values():
             book.close()
+
+    def _write_sessions(self, path: Path, sessions: Sequence[SavedSession]) -> None:
+        from sidecar.context.persist import to_json
+
+        make_folder(self.folder)
+        make_folder(path.parent)
+        write(path, b"".join(to_json(saved) + b"\n" for saved in sessions))
 
     def _sessions_file(self, workspace: str) -> Path:
         name = hashlib.sha256(workspace.encode()).hexdigest()[:32]

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.counting.count import Count, Method
+from sidecar.context.thresholds import Severity
+from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
+from sidecar.text.printable import counted, markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sidecar.config.settings import Show
     from sidecar.context.results import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
 
-Severity = Literal["ok", "warning", "error"]
-Show = Literal["tokens", "percent", "both"]
+
+API_PRICES = "at API prices"
+"""Of an agent's calls: what a subscription bills stands in no file."""
+NO_BUDGET = "none: .token-sidecar.toml may set one"
+UNKNOWN = "?"
+"""Stands for a document that is out of step with the editor: any number of it would be wrong."""
 
 _METHODS: dict[Method, str] = {
     "exact": "exact, by the model's own tokenizer",
@@ -45,10 +52,15 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: str
     tooltip: str
     severity: Severity
+    sessions: int = 0
+    """Another number whenever `context/sessions` would answer something else."""
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What was spent today, everywhere, in USD; the tooltip has the workspace's total too."""
+    """USD: what the agent's session that is shown has cost, else what was spent today, everywhere.
+
+    The tooltip has the workspace's total too.
+    """
 
     cost_usd: float | None
     text: str
@@ -57,7 +69,10 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params of `status/update`: `text` is the line to show; null parts are not known."""
+    """Params of `status/update`: `text` is the line to show; null parts are not known.
+
+    The text of a document whose text is not known, for a change of it was not understood, is `?`.
+    """
 
     workspace: str | None
     uri: str | None
@@ -69,17 +84,11 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost: CostStatus | None = None
 
 
-def tokens_text(tokens: int, method: Method) -> str:
-    """`12,345 tokens`, with `~` before what is calibrated or estimated."""
-    mark = "~" if method in ("calibrated", "estimate") else ""
-    return f"{mark}{tokens:,} tokens"
-
-
-def document_severity(shown: DocumentStatus) -> Severity:
+def document_severity(part: DocumentStatus) -> Severity:
     """Over its budget a document warns, from twice its budget it is an error."""
-    if shown.budget is None or shown.tokens <= shown.budget:
+    if part.budget is None or part.tokens <= part.budget:
         return "ok"
-    return "error" if shown.tokens >= 2 * shown.budget else "warning"
+    return "error" if part.tokens >= 2 * part.budget else "warning"
 
 
 def document_status(count: Count, budget: int | None, show: Show = "both") -> DocumentStatus:
@@ -109,13 +118,15 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
 
 def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> str:
     rows = [
-        ("Document", tokens_text(count.tokens, count.method)),
+        ("Document", banded_text(count.tokens, count.method, count.error_percent)),
         ("Characters", f"{count.characters:,}"),
-        ("Model", f"{count.model} ({count.tokenizer})"),
+        ("Model", markdown(f"{count.model} ({count.tokenizer})")),
         ("Method", _method_text(count)),
     ]
-    if budget is not None:
-        rows.append(("Budget", f"{budget:,} tokens, {percent}% used"))
+    if count.note is not None:
+        rows.append(("Endpoint", markdown(count.note)))
+    used = NO_BUDGET if budget is None else f"{counted(budget, 'token')}, {percent}% used"
+    rows.append(("Budget", used))
     if count.limit is not None:
         rows.append(("Window", _window_text(count, count.limit)))
     if count.input_cost_usd is not None:
@@ -124,7 +135,7 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> 
 
 
 def _window_text(count: Count, limit: int) -> str:
-    window = f"{limit:,} tokens"
+    window = counted(limit, "token")
     if count.limit_source == "default":
         window = f"unknown, {window} assumed"
     if count.tokens > limit:
@@ -134,9 +145,11 @@ def _window_text(count: Count, limit: int) -> str:
 
 def comparison(title: str, counts: Sequence[Count]) -> str:
     """One text counted for several models: tokens, percent of the window, price as input."""
-    head = f"**{title}**\n\n| model | tokens | of window | as input | |\n|---|---:|---:|---:|---|"
+    table = "| model | tokens | of window | as input | |\n|---|---:|---:|---:|---|"
+    head = f"**{markdown(title)}**\n\n{table}"
     rows = [
-        f"| {count.model} | {tokens_text(count.tokens, count.method).removesuffix(' tokens')} "
+        f"| {markdown(count.model)} "
+        f"| {number_text(count.tokens, count.method)} "
         f"| {'' if count.percent is None else f'{count.percent}%'} "
         f"| {'' if count.input_cost_usd is None else f'${count.input_cost_usd:.6f}'} "
         f"| {count.method} |"
@@ -149,16 +162,14 @@ def _method_text(count: Count) -> str:
     text = _METHODS[count.method]
     if count.method in ("exact", "endpoint"):
         return text
-    if count.error_percent is None:
-        return f"{text}, error not measured"
-    return f"{text}, ±{count.error_percent:g} %"
+    return f"{text}, error not measured" if count.error_percent is None else text
 
 
 _RANKS: tuple[Severity, ...] = ("ok", "warning", "error")
 
 
-def graver(one: Severity, other: Severity) -> Severity:
-    """The graver of two."""
+def worse(one: Severity, other: Severity) -> Severity:
+    """The more severe of two."""
     return max(one, other, key=_RANKS.index)
 
 
@@ -171,10 +182,12 @@ def status_update(
 ) -> StatusUpdate:
     """The whole status of a document: its own part, the conversation's and the cost's."""
     status = workspace.settings.status
-    talk = workspace.known_talk
-    context = context_status(talk.shown, talk.severity, status.show) if talk else None
-    cost = cost_status(workspace.costs)
+    state = workspace.context
+    context = context_status(state.usage, state.severity, status.show, state.sessions)
+    cost = cost_status(workspace.costs, state.usage)
     parts = [part.text for part in (document, context, cost) if part is not None]
+    if uri is not None and document is None:
+        parts.insert(0, UNKNOWN)
     others = [part.severity for part in (context, cost) if part is not None]
     return StatusUpdate(
         workspace=workspace.uri,
@@ -189,43 +202,59 @@ def status_update(
 
 
 def context_status(
-    usage: ContextUsage | None, severity: Severity, show: Show
+    usage: ContextUsage | None, severity: Severity, show: Show, sessions: int = 0
 ) -> ContextStatus | None:
     """The conversation's part; None while there is no conversation with anything in it."""
-    if usage is None or usage.tokens is None or usage.method is None:
+    if usage is None or (usage.tokens is None and usage.note is None):
         return None
-    tokens, percent = tokens_text(usage.tokens, usage.method), f"{usage.percent}%"
-    text = {"tokens": tokens, "percent": percent, "both": f"{tokens} ({percent})"}[show]
+    tokens, text = UNKNOWN, UNKNOWN
+    if usage.tokens is not None and usage.method is not None:
+        text = tokens_text(usage.tokens, usage.method)
+        tokens = banded_text(usage.tokens, usage.method, usage.error_percent)
+        if usage.percent is not None and show != "tokens":
+            text = f"{'' if usage.method in ('exact', 'endpoint') else '~'}{usage.percent} %"
     return ContextStatus(
         tokens=usage.tokens,
         percent=usage.percent,
         text=f"ctx {text}",
         tooltip=_context_tooltip(usage, tokens),
         severity=severity,
+        sessions=sessions,
     )
 
 
-def cost_status(costs: Costs) -> CostStatus | None:
-    """The cost's part; None until something was recorded."""
-    if costs.today is None:
+def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
+    """The cost's part; None until something was recorded. Of an agent's session: its own cost."""
+    session = usage.session if usage else None
+    agents = session is not None and session.source != "protocol"
+    live = costs.sessions.get(session.id) if session is not None and agents else None
+    if costs.today is None and live is None:
         return None
-    rows = [("Today", f"${costs.today:,.4f}"), ("This workspace", f"${costs.workspace:,.4f}")]
+    amount, rows = costs.today if live is None else live, []
+    if live is not None:
+        rows.append(("This session", f"${live:,.4f} {API_PRICES}"))
+    rows.append(("Today", f"${costs.today or 0:,.4f}"))
+    rows.append(("This workspace", f"${costs.workspace:,.4f}"))
     return CostStatus(
-        cost_usd=float(costs.today),
-        text=f"${costs.today:,.2f}",
+        cost_usd=float(amount or 0),
+        text=f"${amount or 0:,.2f}",
         tooltip=_table(rows),
         severity=costs.severity,
     )
 
 
 def _context_tooltip(usage: ContextUsage, tokens: str) -> str:
-    limit, usable = usage.limit or 0, usage.usable or 0
-    rows = [
-        ("Context", f"{tokens}, {usage.percent}% of {usable:,} usable"),
-        ("Window", f"{limit:,} tokens (from: {usage.limit_source})"),
-        ("Model", usage.model or ""),
-        ("Turns", f"{usage.turns}"),
-    ]
+    share = "" if usage.percent is None else f", {usage.percent}% of {usage.usable or 0:,} usable"
+    rows = [("Context", usage.note if usage.tokens is None and usage.note else tokens + share)]
+    if usage.limit is not None:
+        rows.append(("Window", f"{counted(usage.limit, 'token')} (from: {usage.limit_source})"))
+    rows.append(("Model", markdown(usage.model or "")))
+    if usage.session is not None and usage.session.source != "protocol":
+        rows.append(("Session", markdown(usage.session.source)))
+    if usage.turns is not None:
+        rows.append(("Turns", f"{usage.turns}"))
+    if usage.cost_usd is not None:
+        rows.append(("Cost of it", f"${usage.cost_usd:,.4f}"))
     if usage.breakdown is not None:
         parts = usage.breakdown
         rows += [

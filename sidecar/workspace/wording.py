@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.workspace.status import tokens_text
+from sidecar.counting.count import number_text, tokens_text
+from sidecar.text.printable import counted, printable
+from sidecar.text.tables import aligned, bar, gauge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from sidecar.context.results import ContextUsage
-    from sidecar.counting.count import Count, Method
+    from sidecar.context.results import ContextUsage, FitResult, Removed, SessionInfo
+    from sidecar.counting.count import Count
+    from sidecar.workspace.spending import Costs
+
+_GAUGE = 20
+"""Cells of a terminal."""
 
 HEAD = ("model", "tokens", "of window", "as input", "method")
 
@@ -21,56 +27,116 @@ def comparison_text(counts: Iterable[Count]) -> str:
     """One text counted for several models, the fewest tokens first: a table with a head."""
     rows = [
         (
-            count.model,
-            _number(count.tokens, count.method),
+            printable(count.model),
+            number_text(count.tokens, count.method),
             "?" if count.percent is None else f"{count.percent} %",
             _usd(count.input_cost_usd),
             count.method,
         )
         for count in sorted(counts, key=lambda count: count.tokens)
     ]
-    return _table([HEAD, *rows])
+    return "\n".join(aligned([HEAD, *rows]))
 
 
-def context_text(usage: ContextUsage) -> str:
-    """How full the context is, of what, and what fills it; "" where none is known."""
-    session = usage.session
-    if usage.tokens is None or usage.method is None or session is None:
+NO_CONTEXT = (
+    "No conversation is known here yet. Sessions of coding agents appear by themselves ([agents]), "
+    "those of chat plugins when they send context/append."
+)
+NO_COST = (
+    "No calls are recorded here yet. Agents' calls are read from their files ([agents]); clients "
+    "send cost/record or context/response."
+)
+NO_BUDGETS = (
+    "no [[budget]] is written: `token-sidecar config init` writes a sample of .token-sidecar.toml"
+)
+NO_ENDPOINTS = (
+    "No endpoint is declared: `token-sidecar config init --user` writes a sample with [[endpoint]]."
+)
+
+
+BEING_READ = "cost is being read"
+"""Of an agent's session whose calls are not in the ledger yet."""
+
+
+def session_cost(costs: Costs, session: SessionInfo | None, digits: int = 2) -> str:
+    """`$1.92`, `unpriced`, that it is being read, or "" where nothing was recorded."""
+    if session is None:
         return ""
-    return "\n".join(
-        [
-            f"{_number(usage.tokens, usage.method)} of {usage.usable:,} usable tokens, "
-            f"{usage.percent} %",
-            f"window {usage.limit:,} ({usage.limit_source}), reserve {usage.reserve:,}",
-            f"model {usage.model}, cost so far {_usd(usage.cost_usd)}",
-            f"session {session.id} ({session.source}), {usage.turns} turns",
-            "",
-            _table(_parts(usage)),
-        ]
+    if session.id in costs.sessions:
+        cost = costs.sessions[session.id]
+        return "unpriced" if cost is None else f"${cost:,.{digits}f}"
+    return "" if session.source == "protocol" or costs.read else BEING_READ
+
+
+def context_text(usage: ContextUsage, cost: str) -> str:
+    """How full the context is, of what, and what fills it; "" where none is known.
+
+    `cost`: of the session, as `session_cost` says it.
+    """
+    session = usage.session
+    if session is None or (usage.tokens is None and usage.note is None):
+        return ""
+    turns = "" if usage.turns is None else f", {counted(usage.turns, 'turn')}"
+    lines = [
+        _fill_text(usage),
+        f"model {printable(usage.model or '')}, {_so_far(cost)}",
+        f"session {printable(session.id)} ({session.source}){turns}",
+    ]
+    if usage.limit is not None:
+        window = f"window {usage.limit:,} ({usage.limit_source}), reserve {usage.reserve:,}"
+        lines.insert(1, window)
+    parts = _parts(usage)
+    return "\n".join([*lines, "", *aligned(parts)] if parts else lines)
+
+
+def _so_far(cost: str) -> str:
+    if not cost or cost == BEING_READ:
+        return cost or "no cost recorded"
+    return f"cost so far {cost}"
+
+
+def _fill_text(usage: ContextUsage) -> str:
+    if usage.tokens is None or usage.method is None:
+        return usage.note or ""
+    if usage.percent is None:
+        return tokens_text(usage.tokens, usage.method)
+    tokens, drawn = number_text(usage.tokens, usage.method), gauge(usage.percent, _GAUGE)
+    return f"{tokens} of {usage.usable:,} usable tokens, {usage.percent} %  {drawn}"
+
+
+def fit_text(plan: FitResult) -> str:
+    """What a plan takes out, and what that costs: its first line says all of it in short."""
+    if not plan.removed:
+        return plan.reason or f"Nothing is to be taken out: {plan.tokens_before:,} tokens fit."
+    verdict = "" if plan.fits else f"; {plan.reason or 'it still does not fit'}"
+    turns, cached = len(plan.removed), plan.cached_tokens_lost
+    head = (
+        f"{plan.tokens_before:,} -> {plan.tokens_after:,} tokens, {counted(turns, 'turn')}, "
+        f"{counted(cached, 'cached token')} lost{verdict}"
     )
+    return "\n".join([head, "", *map(_removed_text, plan.removed)])
+
+
+def _removed_text(turn: Removed) -> str:
+    tokens = counted(turn.tokens, "token")
+    return f"turn {turn.index} ({printable(turn.role)}): {tokens}, {turn.reason}"
 
 
 def _parts(usage: ContextUsage) -> list[tuple[str, str, str]]:
     parts = msgspec.structs.asdict(usage.breakdown) if usage.breakdown is not None else {}
+    whole = max(1, usage.tokens or 0, sum(parts.values()))
     return [
-        *((name, f"{tokens:,}", "") for name, tokens in parts.items()),
-        *(("largest", f"{part.tokens:,}", " ".join(part.label.split())) for part in usage.largest),
+        *(
+            (name, f"{tokens:,}", bar(tokens / whole, _GAUGE))
+            for name, tokens in parts.items()
+            if tokens or name not in ("logs", "config", "time")
+        ),
+        *(
+            ("largest", f"{part.tokens:,}", printable(" ".join(part.label.split())))
+            for part in usage.largest
+        ),
     ]
-
-
-def _number(tokens: int, method: Method) -> str:
-    return tokens_text(tokens, method).removesuffix(" tokens")
 
 
 def _usd(usd: float | None) -> str:
     return "unpriced" if usd is None else f"${usd:.6f}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned: the first to the left, the last as it is, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *middle, last in rows:
-        cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:], strict=False)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells, last]).rstrip())
-    return "\n".join(lines)

@@ -1,10 +1,9 @@
-"""One root folder: its settings, its conversation."""
+"""One root folder: its settings, and what is shown of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.budget.rules import Rules
 from sidecar.config.loaded import Loaded
@@ -12,13 +11,30 @@ from sidecar.config.settings import Settings
 from sidecar.workspace.spending import Costs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from sidecar.workspace.talk import Talk
+    from sidecar.context.results import ContextUsage
+    from sidecar.context.thresholds import Severity
+    from sidecar.workspace.followed import FollowedText
 
 
-@dataclass(eq=False)
+class ContextState(NamedTuple):
+    """What is shown of a workspace's conversations: published after each change."""
+
+    model: str | None = None
+    """That a client named for the session shown, or its agent says."""
+    limit: int | None = None
+    """The window that a client named for it, in tokens."""
+    usage: ContextUsage | None = None
+    severity: Severity = "ok"
+    chosen: str | None = None
+    """The model that a client named; what an agent says is not one."""
+    sessions: int = 0
+    """Another number after a change of any session, be it one that is not shown."""
+
+
+@dataclass(eq=False, repr=False)
 class Workspace:
     """What is known of one root; `uri` and `path` are None for documents outside every root."""
 
@@ -32,18 +48,14 @@ class Workspace:
     costs: Costs = field(default_factory=Costs)
     """What was spent, as last read from the ledger."""
 
-    @cached_property
-    def talk(self) -> Talk:
-        """The conversations; their room is loaded when the first one is asked for."""
+    context: ContextState = field(default_factory=ContextState)
+    """As its conversations published it last."""
+    followed: Callable[[], Iterable[FollowedText]] = tuple
+    """The documents' texts that sections of its conversations follow."""
 
-        from sidecar.workspace import talk
-
-        return talk.Talk()
-
-    @property
-    def known_talk(self) -> Talk | None:
-        """The conversations, if there have been any."""
-        return self.__dict__.get("talk")
+    def limit_for(self, model: str) -> int | None:
+        """The window in tokens that a client named for the current session's model."""
+        return self.context.limit if model == self.context.model else None
 
     def take(self, loaded: Loaded, rules: Rules) -> None:
         """Put newly read settings in force."""
@@ -57,5 +69,10 @@ class Workspace:
     @property
     def model(self) -> str:
         """The default model: the active session's, else the setting."""
-        talk = self.known_talk
-        return (talk.current_model if talk else None) or self.settings.model
+        return self.context.model or self.settings.model
+
+    @property
+    def budget_model(self) -> str:
+        """What judges budgets that name no model: one that the user chose, else the setting, as for
+        `check`. An agent's session that is open does not change a verdict."""
+        return self.context.chosen or self.settings.model

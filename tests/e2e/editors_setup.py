@@ -80,7 +80,7 @@ def npm(arguments: list[str], cwd: Path, node: Path | None = None) -> None:
     program = shutil.which("npm") or str(_npm_from_pypi(FOLDER / "npm"))
     folders = [str(node.parent)] if node else []
     path = os.pathsep.join([*folders, str(Path(program).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path}
+    environment = os.environ | {"PATH": path, "PYTHON": sys.executable}
     subprocess.run([program, *arguments], cwd=cwd, check=True, env=environment)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from sidecar.context.turns import Turn
+from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
     from sidecar.context.results import FitResult

@@ -37,6 +37,8 @@ class Client:
         self.answers: dict[Any, asyncio.Future[Message]] = {}
         self.orphans: list[Message] = []
         self.version = 1
+        self.patience_seconds: float | None = 20
+        """How long an answer may take; None for a run that loads the machine by itself."""
         self._ids = itertools.count(1)
         self._ignored: set[str] = set()
         self._answers: dict[str, Callable[[Any], Any]] = {}
@@ -86,7 +88,7 @@ class Client:
         self.answers[message["id"]] = asyncio.get_running_loop().create_future()
         future = self.answers[message["id"]]
         self.send(message)
-        return await asyncio.wait_for(future, 20)
+        return await asyncio.wait_for(future, self.patience_seconds)
 
     async def request(self, method: str, params: object = None) -> Any:
         answer = await self.raw(

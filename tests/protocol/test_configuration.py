@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.protocol.client import Client
 
@@ -47,6 +50,35 @@ async def test_the_editor_is_asked_and_may_change_its_mind(bare: Client) -> None
             await asyncio.sleep(0.01)
 
 
+async def test_answers_do_not_wait_for_the_last_change(bare: Client) -> None:
+    """A client that announces a change whenever it is asked is answered nevertheless."""
+
+    def changed_again(params: Any) -> list[Any]:
+        asyncio.get_running_loop().call_soon(
+            bare.notify, "workspace/didChangeConfiguration", {"settings": None}
+        )
+        return [{"model": "gpt-4o"} for _ in params["items"]]
+
+    bare.answer("workspace/configuration", changed_again)
+    await bare.initialize(capabilities={"workspace": {"configuration": True}, "general": {}})
+    assert await model_of(bare) == "gpt-4o"
+    event = {"removed": [], "added": [{"uri": "file:///other", "name": "other"}]}
+    bare.notify("workspace/didChangeWorkspaceFolders", {"event": event})
+    assert await model_of(bare) == "gpt-4o"
+
+
+async def test_a_defect_in_reading_them_is_no_reason_to_stop(
+    bare: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(bare.server.services, "loading", fails)
+    await bare.initialize()
+    assert await model_of(bare) == "gpt-5"
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text('model = 5\n[[budget]\nfiles = "x"\n')
     await bare.initialize(root=tmp_path.as_uri())
@@ -58,6 +90,17 @@ async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) 
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     mended = await bare.take("textDocument/publishDiagnostics")
     assert mended["diagnostics"] == []
+
+
+async def test_no_editor_is_pointed_at_what_may_not_be_opened(
+    bare: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neovim reads a file that has a diagnostic: a FIFO would hold it for good."""
+    os.mkfifo(tmp_path / ".token-sidecar.toml")
+    await bare.initialize(root=tmp_path.as_uri())
+    assert await model_of(bare) == "gpt-5"
+    assert "is not a regular file" in caplog.text
+    assert bare.unread == []
 
 
 async def test_an_inner_root_wins_by_whole_path_parts(bare: Client, tmp_path: Path) -> None:

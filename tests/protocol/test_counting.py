@@ -66,14 +66,21 @@ async def test_edits_in_every_encoding(bare: Client, encoding: str) -> None:
     assert (await bare.count())["tokens"] == truth("🙂Xé日\nsecond!\n")
 
 
-async def test_a_reversed_range_is_refused_and_changes_nothing(client: Client) -> None:
+async def test_a_reversed_range_is_the_range_between_its_ends(client: Client) -> None:
     client.ignore("status/update")
     client.open("one two\n")
-    client.change(edit((0, 5), (0, 2), "x"))
-    assert (await client.count())["tokens"] == truth("one two\n")
-    with pytest.raises(RpcError) as caught:
-        await client.count(range=edit((0, 5), (0, 2), "")["range"])
-    assert caught.value.data == {"kind": "badParams", "retryable": False}
+    client.change(edit((0, 99), (0, 3), " and a half"))
+    text = "one and a half\n"
+    assert (await client.count())["tokens"] == truth(text)
+    reversed_range = edit((5, 0), (0, 3), "")["range"]
+    count = await client.count(range=reversed_range, ranges=[reversed_range])
+    assert count["tokens"] == count["ranges"][0]["tokens"] == truth(text[3:])
+    params = {"textDocument": {"uri": URI}, "range": reversed_range, "maxTokens": 100}
+    assert (await client.request("tokens/fit", params))["text"] == text[3:]
+    section = {"name": "part", "textDocument": {"uri": URI}, "range": reversed_range}
+    usage = await client.request("context/set", {"sections": [section]})
+    assert usage["largest"][0]["label"] == "section part"
+    assert usage["largest"][0]["tokens"] >= truth(text[3:])
 
 
 async def test_a_closed_document_is_unknown(client: Client) -> None:

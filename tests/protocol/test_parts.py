@@ -98,17 +98,3 @@ async def test_the_heaviest_sections_on_command(client: Client) -> None:
     assert found[0]["title"] == "Plan"
     told = await client.take("window/showMessage")
     assert "Steps (line 5)" in told["message"]
-
-
-async def test_a_full_context_is_resolved_as_the_person_chooses(client: Client) -> None:
-    client.ignore("status/update", "context/warning")
-    turns = [{"role": "user", "content": "word " * 100}] * 10
-    before = await client.request("context/set", {"limit": 1_000, "model": "gpt-4o"})
-    before = await client.request("context/append", {"turns": turns})
-    client.answer("window/showMessageRequest", lambda _: {"title": "Prune"})
-    chosen = await client.request(
-        "workspace/executeCommand", {"command": "tokenSidecar.server.resolveFullContext"}
-    )
-    after = await client.request("context/usage")
-    assert chosen == "Prune"
-    assert after["tokens"] <= after["usable"] < before["tokens"]

@@ -75,7 +75,7 @@ async def settled(client: Client) -> None:
     """Wait until nothing of the configuration is under way."""
     async with asyncio.timeout(20):
         await asyncio.sleep(0)  # a notification is taken in a task
-        while any(not task.done() for task in client.server.configuration._tasks):
+        while any(client.server.scheduler.is_due((job,)) for job in ("settings", "announcing")):
             await asyncio.sleep(0.01)
 
 

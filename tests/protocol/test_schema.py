@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from sidecar.server import schema
-from sidecar.server.messages import NOTIFICATIONS, REQUESTS
+from sidecar.server.methods import NOTIFICATIONS, REQUESTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "protocol.md"
 

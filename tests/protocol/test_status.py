@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING
 
+from sidecar.text import document
+from sidecar.text.pieces import Piece, pieces_of
 from tests.protocol.client import URI, Client, edit
 from tests.truth import truth
+
+if TYPE_CHECKING:
+    import pytest
 
 
 async def test_once_for_an_opened_document(client: Client) -> None:
@@ -22,9 +30,45 @@ async def test_an_empty_document_has_a_status(client: Client) -> None:
     assert (await client.take("status/update"))["document"]["tokens"] == 0
 
 
+async def test_a_long_document_is_cut_by_a_worker(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def cut(text: str, characters: int) -> list[Piece]:
+        threads.append(threading.get_ident())
+        return pieces_of(text, characters)
+
+    monkeypatch.setattr(document, "pieces_of", cut)
+    client.open("word and word;\n" * 20_000)
+    update = await client.take("status/update", lambda u: u["document"]["method"] == "exact")
+    assert update["document"]["tokens"] == truth("word and word;\n" * 20_000)
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+    client.ignore("status/update")
+
+
+async def test_a_long_document_may_be_edited_and_closed_before_it_is_cut(client: Client) -> None:
+    text = "word and word;\n" * 20_000
+    client.open(text)
+    client.change(edit((0, 0), (0, 0), "more "))
+    assert (await client.count())["tokens"] == truth("more " + text)
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    client.open("short")
+    update = await client.take("status/update", lambda u: u["document"]["tokens"] == truth("short"))
+    assert update["document"]["method"] == "exact"
+    client.ignore("status/update")
+
+
+async def opened(client: Client, text: str) -> None:
+    """Open a document, and have taken its status once windows are known: nothing comes later."""
+    client.open(text)
+    await client.take("status/update", lambda update: "%" in update["text"])
+    client.unread.clear()
+
+
 async def test_follows_edits_and_is_silent_when_nothing_shown_changed(client: Client) -> None:
-    client.open("hello world")
-    await client.take("status/update")
+    await opened(client, "hello world")
     client.change(edit((0, 11), (0, 11), " again"))
     update = await client.take("status/update")
     assert (update["document"]["tokens"], update["version"]) == (3, 2)
@@ -34,8 +78,7 @@ async def test_follows_edits_and_is_silent_when_nothing_shown_changed(client: Cl
 
 
 async def test_many_edits_at_once_make_one_update_of_the_last_version(client: Client) -> None:
-    client.open("")
-    await client.take("status/update")
+    await opened(client, "")
     for _ in range(200):
         client.change(edit((0, 0), (0, 0), "word "))
     update = await client.take("status/update")
@@ -109,3 +152,16 @@ async def test_closing_says_nothing_where_there_is_nothing_to_show(client: Clien
 def user(content: str) -> dict[str, str]:
     """A turn."""
     return {"role": "user", "content": content}
+
+
+async def test_a_defect_in_the_status_is_logged(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.open("hello world")
+    await client.take("status/update")
+    monkeypatch.setattr(logging.getLogger("sidecar"), "propagate", True)
+    monkeypatch.setattr(client.server.status, "_services", None)
+    client.change(edit((0, 0), (0, 0), "more "))
+    async with asyncio.timeout(20):
+        while "status: AttributeError" not in caplog.text:
+            await asyncio.sleep(0.01)

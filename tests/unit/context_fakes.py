@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar.context.session import Session
-from sidecar.context.turns import Turn
 from sidecar.context.window import Limit, Window
 from sidecar.counting.count import Measure, Method
+from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.context.counter import Truncation
+    from sidecar.config.settings import Truncation
 
 ENVELOPE = 4
 PRIMING = 3
@@ -43,6 +43,10 @@ class FakeCounter:
     def message(self, turn: Turn) -> Measure:
         self.asked.append(turn.role)
         return self._measure(message_size(turn) * self.weight + ENVELOPE)
+
+    def around(self, turn: Turn, counted: int) -> Measure:
+        self.asked.append(turn.role)
+        return Measure(counted + ENVELOPE, "estimate", self.tokenizer, 0.0, counted)
 
     def tools(self, tools: Sequence[Any]) -> Measure:
         self.asked.append("tools")
@@ -77,6 +81,11 @@ class FakeCalibration:
 
     def __init__(self, factor: float, samples: int, error_percent: float | None = None) -> None:
         self.factor, self.samples, self.error_percent = factor, samples, error_percent
+        self.hidden: tuple[float, float] | None = None
+
+    def spread(self, kind: str | None = None) -> float:  # noqa: ARG002
+        """Half of what the estimates say of themselves."""
+        return 0.5
 
 
 class Clock:

@@ -24,7 +24,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Told:
+class Canned:
     """One answer: `body` bytes as they are, anything else as JSON."""
 
     status: int = 200
@@ -36,7 +36,7 @@ class Reset(Exception):  # noqa: N818 - it is an order, not an error
     """Raised by a route to end the connection without an answer."""
 
 
-Route: TypeAlias = Told | Callable[[Asked], Told | Awaitable[Told]]
+Route: TypeAlias = Canned | Callable[[Asked], Canned | Awaitable[Canned]]
 
 
 class FakeServer:
@@ -44,7 +44,7 @@ class FakeServer:
 
     def __init__(self, routes: dict[tuple[str, str], Route] | None = None) -> None:
         self.routes = routes or {}
-        self.otherwise: Route = Told(404, {"detail": "Not Found"})
+        self.otherwise: Route = Canned(404, {"detail": "Not Found"})
         self.headers: dict[str, str] = {}
         self.asked: list[Asked] = []
         self._writers: set[asyncio.StreamWriter] = set()
@@ -97,7 +97,7 @@ class FakeServer:
         self.asked.append(asked)
         route = self.routes.get((method, path), self.otherwise)
         told = route(asked) if callable(route) else route
-        if not isinstance(told, Told):
+        if not isinstance(told, Canned):
             told = await told
         body = told.body if isinstance(told.body, bytes) else json.dumps(told.body).encode()
         lines = {"content-length": str(len(body)), **self.headers, **told.headers}
@@ -112,26 +112,26 @@ def words(text: str) -> int:
     return len(text) // 3 or min(1, len(text))
 
 
-def listing(*models: str, **extra: Any) -> Told:
+def listing(*models: str, **extra: Any) -> Canned:
     """An answer to /v1/models."""
     data = [{"id": model, "object": "model", **extra} for model in models]
-    return Told(body={"object": "list", "data": data})
+    return Canned(body={"object": "list", "data": data})
 
 
 def llamacpp(*models: str) -> FakeServer:
     """A server that looks like llama.cpp in all that is asked of it."""
 
-    def tokenize(asked: Asked) -> Told:
-        return Told(body={"tokens": list(range(words(asked.body["content"])))})
+    def tokenize(asked: Asked) -> Canned:
+        return Canned(body={"tokens": list(range(words(asked.body["content"])))})
 
-    def chat(asked: Asked) -> Told:
+    def chat(asked: Asked) -> Canned:
         text = json.dumps(asked.body["messages"])
-        return Told(body={"input_tokens": words(text), "object": "response.input_tokens"})
+        return Canned(body={"input_tokens": words(text), "object": "response.input_tokens"})
 
     server = FakeServer(
         {
             ("GET", "/v1/models"): listing(*(models or ("tiny",)), owned_by="llamacpp"),
-            ("GET", "/props"): Told(body={"default_generation_settings": {"n_ctx": 2048}}),
+            ("GET", "/props"): Canned(body={"default_generation_settings": {"n_ctx": 2048}}),
             ("POST", "/tokenize"): tokenize,
             ("POST", "/v1/chat/completions/input_tokens"): chat,
         }

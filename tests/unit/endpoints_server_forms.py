@@ -4,52 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.endpoints_fake_server import Asked, Told, listing, words
+from tests.unit.endpoints_fake_server import Asked, Canned, listing, words
 
 
 def number(name: str, field: str, **more: Any) -> Any:
     """A route that answers the count of the text in `name` as `field`."""
-    return lambda asked: Told(body={field: words(asked.body[name]), **more})
+    return lambda asked: Canned(body={field: words(asked.body[name]), **more})
 
 
 def ids(name: str, field: str = "tokens") -> Any:
-    return lambda asked: Told(body={field: list(range(words(asked.body[name])))})
+    return lambda asked: Canned(body={field: list(range(words(asked.body[name])))})
 
 
 def with_bos(name: str, field: str) -> Any:
     """A count that holds a begin-of-text token."""
-    return lambda asked: Told(body={field: len(asked.body[name]) // 3 + 1})
+    return lambda asked: Canned(body={field: len(asked.body[name]) // 3 + 1})
 
 
-def vllm_tokenize(asked: Asked) -> Told:
+def vllm_tokenize(asked: Asked) -> Canned:
     text = asked.body.get("prompt") or str(asked.body["messages"])
     tokens = list(range(words(text)))
-    return Told(body={"count": len(tokens), "max_model_len": 4096, "tokens": tokens})
+    return Canned(body={"count": len(tokens), "max_model_len": 4096, "tokens": tokens})
 
 
-def tgi_tokenize(asked: Asked) -> Told:
+def tgi_tokenize(asked: Asked) -> Canned:
     text = asked.body["inputs"]
     one = {"text": "x", "start": 0, "stop": 1}
-    return Told(body=[{"id": n, **one} for n in range(words(text))])
+    return Canned(body=[{"id": n, **one} for n in range(words(text))])
 
 
-def tgi_chat(asked: Asked) -> Told:
+def tgi_chat(asked: Asked) -> Canned:
     tokens = [{"id": n} for n in range(words(str(asked.body["messages"])))]
-    return Told(body={"tokenize_response": tokens, "templated_text": ""})
+    return Canned(body={"tokenize_response": tokens, "templated_text": ""})
 
 
 def litellm_count(source: str) -> Any:
-    def route(asked: Asked) -> Told:
+    def route(asked: Asked) -> Canned:
         assert asked.query == "call_endpoint=true"
         total = 7 + words(asked.body["messages"][0]["content"])
-        return Told(body={"total_tokens": total, "count_source": source})
+        return Canned(body={"total_tokens": total, "count_source": source})
 
     return route
 
 
-def show(parameters: str) -> Told:
+def show(parameters: str) -> Canned:
     info = {"general.architecture": "llama", "llama.context_length": 131072}
-    return Told(body={"parameters": parameters, "model_info": info, "capabilities": []})
+    return Canned(body={"parameters": parameters, "model_info": info, "capabilities": []})
 
 
 MODELS = ("GET", "/v1/models")
@@ -84,7 +84,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     "tgi": (
         {
             MODELS: listing("tiny", owned_by="tiny"),
-            ("GET", "/info"): Told(body={"max_input_tokens": 1024, "max_total_tokens": 2048}),
+            ("GET", "/info"): Canned(body={"max_input_tokens": 1024, "max_total_tokens": 2048}),
             ("POST", "/tokenize"): tgi_tokenize,
             ("POST", "/chat_tokenize"): tgi_chat,
         },
@@ -94,7 +94,10 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
         2048,
     ),
     "tgi without a list of models": (
-        {("GET", "/info"): Told(body={"max_input_tokens": 9}), ("POST", "/tokenize"): tgi_tokenize},
+        {
+            ("GET", "/info"): Canned(body={"max_input_tokens": 9}),
+            ("POST", "/tokenize"): tgi_tokenize,
+        },
         "tgi",
         "supported",
         "unsupported",
@@ -103,7 +106,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     "localai": (
         {
             MODELS: listing("tiny", "other"),
-            ("GET", "/system"): Told(body={"backends": [], "loaded_models": [{"id": "tiny"}]}),
+            ("GET", "/system"): Canned(body={"backends": [], "loaded_models": [{"id": "tiny"}]}),
             ("POST", "/v1/tokenize"): ids("content"),
         },
         "localai",
@@ -114,7 +117,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     "koboldcpp": (
         {
             MODELS: listing("koboldcpp/tiny", owned_by="koboldcpp"),
-            ("GET", "/api/extra/true_max_context_length"): Told(body={"value": 8192}),
+            ("GET", "/api/extra/true_max_context_length"): Canned(body={"value": 8192}),
             ("POST", "/api/extra/tokencount"): number("prompt", "value"),
         },
         "koboldcpp",
@@ -134,7 +137,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     ),
     "litellm in front of a vendor that counts": (
         {
-            MODELS: Told(
+            MODELS: Canned(
                 body=listing("tiny", max_input_tokens=200000).body,
                 headers={"x-litellm-version": "1.80"},
             ),
@@ -147,7 +150,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     ),
     "litellm that guesses": (
         {
-            MODELS: Told(body=listing("tiny").body, headers={"x-litellm-version": "1.80"}),
+            MODELS: Canned(body=listing("tiny").body, headers={"x-litellm-version": "1.80"}),
             ("POST", "/utils/token_counter"): litellm_count("local_estimate"),
         },
         "litellm",
@@ -158,7 +161,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     "ollama with a running model": (
         {
             MODELS: listing("tiny:latest", owned_by="library"),
-            ("GET", "/api/ps"): Told(
+            ("GET", "/api/ps"): Canned(
                 body={"models": [{"name": "tiny:latest", "context_length": 4096}]}
             ),
         },
@@ -170,7 +173,7 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     "ollama with num_ctx": (
         {
             MODELS: listing("tiny:latest", owned_by="library"),
-            ("GET", "/api/ps"): Told(body={"models": []}),
+            ("GET", "/api/ps"): Canned(body={"models": []}),
             ("POST", "/api/show"): show("temperature 0.7\nnum_ctx                 2048"),
         },
         "ollama",
@@ -181,8 +184,8 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     "ollama without num_ctx, known by its greeting": (
         {
             MODELS: listing("tiny:latest"),
-            ("GET", "/"): Told(body=b"Ollama is running"),
-            ("GET", "/api/ps"): Told(body={"models": []}),
+            ("GET", "/"): Canned(body=b"Ollama is running"),
+            ("GET", "/api/ps"): Canned(body={"models": []}),
             ("POST", "/api/show"): show("temperature 0.7"),
         },
         "ollama",
@@ -193,8 +196,8 @@ SERVERS: dict[str, tuple[dict[tuple[str, str], Any], str, str, str, int | None]]
     "lm studio without its SDK": (
         {
             MODELS: listing("tiny", owned_by="organization_owner"),
-            ("GET", "/lmstudio-greeting"): Told(body={"lmstudio": True}),
-            ("GET", "/api/v0/models"): Told(
+            ("GET", "/lmstudio-greeting"): Canned(body={"lmstudio": True}),
+            ("GET", "/api/v0/models"): Canned(
                 body={
                     "data": [
                         {"id": "other", "state": "not-loaded", "max_context_length": 1},

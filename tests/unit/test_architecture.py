@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,22 +19,34 @@ PACKAGE = Path(__file__).resolve().parents[2] / "sidecar"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Each room may import itself and the rooms after its colon.
+_ABOVE_MODELS = {"endpoints", "counting", "messages", "models"}
 BELOW = {
-    "cli": {"server", "workspace", "context", "budget", "cost", "endpoints", "counting"},
-    "server": {"workspace", "context", "budget", "cost", "endpoints", "counting"},
-    "workspace": {"context", "budget", "cost", "endpoints", "counting"},
-    "context": {"endpoints", "counting"},
-    "budget": {"endpoints", "counting"},
-    "cost": {"endpoints", "counting"},
-    "endpoints": set(),
-    "counting": set(),
+    "cli": {"server", "workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
+    "server": {"workspace", "context", "budget", "cost", "agents", *_ABOVE_MODELS},
+    "workspace": {"context", "budget", "cost", "agents", *_ABOVE_MODELS},
+    "context": _ABOVE_MODELS,
+    "budget": _ABOVE_MODELS,
+    "cost": _ABOVE_MODELS,
+    "agents": _ABOVE_MODELS,
+    "endpoints": {"messages", "models"},
+    "counting": {"messages", "models"},
+    "messages": set(),
+    "models": set(),
     "text": set(),
     "config": set(),
 }
-BASE = {"text", "config", ""}
+BASE = {"text", "config", "defects", "errors", "typed", ""}
 
 # Rooms, or files of rooms, that do no I/O at all.
-PURE = ("text/", "budget/", "context/", "counting/incremental.py", "counting/fit.py")
+PURE = (
+    "text/",
+    "messages/",
+    "budget/",
+    "context/",
+    *(f"counting/{name}.py" for name in ("count", "fit", "incremental", "messages", "tokenizer")),
+    *(f"models/{name}.py" for name in ("catalogue", "families", "names")),
+    *(f"models/{name}.py" for name in ("outputs", "tariffs")),
+)
 IO_MODULES = {
     "asyncio",
     "builtins.open",
@@ -83,7 +97,7 @@ def test_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_the_server_knows_lsp(path: Path) -> None:
-    if room_of(path) == "server" and path.name not in ("messages.py", "schema.py", "framing.py"):
+    if room_of(path) == "server" and path.name not in ("methods.py", "schema.py", "framing.py"):
         return
     roots = {name.split(".")[0] for name in imports_of(path)}
     assert not roots & {"pygls", "lsprotocol"}
@@ -103,6 +117,90 @@ def test_pure_rooms_do_no_io(path: Path) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert not calls & {"open", "print", "input"}
+
+
+# Caught where they are raised; no person and no client ever sees their text.
+INSIDE = {
+    "Fault",
+    "TooSlow",
+    "InvalidError",
+    "InvalidGlobError",
+    "NewerLedgerError",
+    "RefusedBodyError",
+    "RefusedError",
+    "Stopped",
+    "TooMuchError",
+}
+
+
+def test_errors_for_people_have_one_base() -> None:
+    """So that `server/errors.py` maps them all, and no feature translates one by itself."""
+    bases: dict[str, set[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    errors = {"Exception", "ValueError", "RuntimeError", "OSError", "LookupError"}
+    own = {name for name, above in bases.items() if above & errors and not name.startswith("_")}
+    assert {name for name in own - INSIDE if "SidecarError" not in bases[name]} == {"SidecarError"}
+
+
+@cache
+def modules_by_name() -> dict[str, Path]:
+    names = {
+        path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in MODULES
+    }
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def reached(path: Path, *, types: bool) -> set[str]:
+    """The modules of ours that one imports, inside functions too; `types`: for type checkers too."""
+    tree = ast.parse(path.read_text("utf-8"))
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types:
+            skipped |= {inner for one in node.body for inner in ast.walk(one)}
+    known, found = modules_by_name(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in skipped:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in known else str(node.module) for name in inner}
+    return found & set(known)
+
+
+def in_cycles(*, types: bool) -> set[str]:
+    """The modules that import themselves over others."""
+    direct = {name: reached(path, types=types) for name, path in modules_by_name().items()}
+    above = {name: set(names) - {name} for name, names in direct.items()}
+    while True:  # until nothing more is reached
+        more = {name: names.union(*(above[one] for one in names)) for name, names in above.items()}
+        if more == above:
+            return {name for name, names in above.items() if name in names}
+        above = more
+
+
+def test_no_module_imports_itself_over_others() -> None:
+    assert in_cycles(types=False) == set()
+
+
+def test_types_go_in_circles_only_where_a_feature_names_its_server() -> None:
+    found = {name for name in in_cycles(types=True) if not name.startswith("sidecar.server.")}
+    assert found == set()
+
+
+def test_one_matcher_of_model_names() -> None:
+    users = [path for path in MODULES if "names_any" in path.read_text("utf-8")]
+    assert {path.relative_to(PACKAGE).as_posix() for path in users} == {
+        "models/names.py",
+        "text/globs.py",
+    }
+
+
+def test_one_door_to_what_is_read_by_a_type() -> None:
+    """`sidecar.typed` says why."""
+    by_type = re.compile(r"msgspec\.convert\(|json\.Decoder\(|json\.decode\(.*\btype=")
+    users = [path for path in MODULES if by_type.search(path.read_text("utf-8"))]
+    assert {path.relative_to(PACKAGE).as_posix() for path in users} == {"typed.py"}
 
 
 @pytest.mark.parametrize("verb", ["count", "schema", "doctor", "fit", "check", "cost", "usage"])
@@ -137,3 +235,27 @@ def test_there_is_no_server_at_module_level() -> None:
     code = "import sidecar.server.server as m; print([n for n in vars(m) if n == 'server'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def named_types(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """The public classes and aliases of a module, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, node.lineno
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        for target in targets:
+            if isinstance(target, ast.Name) and not target.id.isupper() and target.id[0].isupper():
+                yield target.id, node.lineno
+
+
+def test_a_type_has_a_name_of_its_own() -> None:
+    """One name means one thing in the whole project, so that a reader need not ask which."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for name, line in named_types(ast.parse(path.read_text("utf-8"))):
+            if not name.startswith("_"):
+                where = f"{path.relative_to(PACKAGE).as_posix()}:{line}"
+                places.setdefault(name, []).append(where)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

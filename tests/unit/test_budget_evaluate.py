@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.budget.counter import TextCounter, seam
-from sidecar.budget.evaluate import Together, evaluate
-from sidecar.budget.finding import severity_of
+from sidecar.budget.evaluate import evaluate
+from sidecar.budget.finding import Together, severity_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.engines import Purpose, engine
 from sidecar.counting.engines.vocabularies import VOCABULARIES, load_ranks
+from sidecar.counting.tokenizer import Tokenizer
 from sidecar.text.pieces import pieces_of
 
 if TYPE_CHECKING:
@@ -23,14 +24,13 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
 
 
-class Words:
+class Words(Tokenizer):
     """A tokenizer whose tokens anybody can count: runs of letters, and blanks are free."""
 
     name = "words"
-    error_percent: float | None = 0.0
 
     def __init__(self, method: Method = "exact", error_percent: float | None = 0.0) -> None:
-        self.method: Method = method
+        self.method = method
         self.error_percent = error_percent
 
     def count(self, text: str) -> int:
@@ -149,7 +149,13 @@ def test_regions_need_no_rule() -> None:
     text = "a\n<!-- token-budget: 3 -->\nb c d\n<!-- token-budget: end -->\ne\n"
     (finding,) = check(text)
     assert (finding.section, finding.budget, finding.rule) == ("lines 2 to 4", 3, "region")
-    assert finding.message.startswith("lines 2 to 4 in AGENTS.md is 11 tokens")
+    assert finding.message.startswith("lines 2 to 4 in AGENTS.md are 11 tokens")
+
+
+def test_a_region_of_one_line_is_named_so() -> None:
+    (finding,) = check("a\n<!-- token-budget: 3 -->")
+    assert finding.section == "line 2"
+    assert finding.message.startswith("line 2 in AGENTS.md is 4 tokens, 1 over its budget of 3")
 
 
 def test_what_is_ignored() -> None:

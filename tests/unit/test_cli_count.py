@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import count as module
+from sidecar.cli import output
 from sidecar.cli.count import count
 from sidecar.counting.engines import engine
 from tests.fuzz import edits
@@ -143,7 +144,7 @@ def test_names_that_are_not_utf8(folder: Path) -> None:
 
     with open(os.fsencode(folder) + b"/\xff.txt", "wb") as file:
         file.write(b"hello world")
-    assert "2 \ufffd.txt" in run(".").stdout
+    assert r"2 \udcff.txt" in run(".").stdout
     assert json.loads(run(".", "--json").stdout)["files"][-1]["path"] == "\ufffd.txt"
 
 
@@ -154,7 +155,7 @@ def test_bulk_counts_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_progress_without_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONG_WORK", 0)
+    monkeypatch.setattr(output, "LONG_WORK", 0)
     assert run("a.md").stderr == ""
 
 
@@ -196,9 +197,18 @@ sys.argv = ["token-sidecar", "count", "a.md"]
 from sidecar.cli import main
 try: main()
 except SystemExit as end: assert end.code == 0, end.code
-heavy = ("rich", "tiktoken", "toktok", "httpx", "genai_prices", "pygls", "lsprotocol", "pathspec",
+heavy = ("rich", "tiktoken", "toktok", "httpx", "genai_prices", "pygls", "lsprotocol",
          "asyncio", "sqlite3", "tokenizers", "pydantic", "watchfiles")
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2 a.md\n[]\n"
+
+
+def test_a_byte_order_mark_says_how_to_decode(folder: Path) -> None:
+    for encoding in ("utf-16", "utf-32", "utf-8-sig"):
+        (folder / "plain.txt").write_text("größe, and more\n", encoding="utf-8")
+        (folder / "marked.txt").write_text("größe, and more\n", encoding=encoding)
+        files = json.loads(run("--json", "plain.txt", "marked.txt").stdout)["files"]
+        plain, marked = ({**file, "path": ""} for file in files)
+        assert plain == marked

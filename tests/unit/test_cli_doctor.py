@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
+from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_says_where_a_value_came_from(tmp_path: Path) -> None:
@@ -28,7 +31,15 @@ def test_a_mistake_is_shown_and_is_exit_2(tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
     assert done.exit_code == 2
-    assert ".token-sidecar.toml:1: model" in done.output
+    assert ".token-sidecar.toml:1:9: model" in done.output
+
+
+def test_an_extra_that_is_not_installed_is_named_as_pip_wants_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sidecar.cli.doctor._EXTRAS", {"otel": "no-such-package"})
+    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
+    assert "not installed: token-sidecar[otel]" in done.output
 
 
 def test_an_endpoint_that_is_down_is_said_to_be(tmp_path: Path) -> None:
@@ -39,3 +50,70 @@ def test_an_endpoint_that_is_down_is_said_to_be(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
     (row,) = json.loads(done.output)["endpoints"]["capabilities"]
     assert (row["model"], row["text"], row["limit"]) == ("qwen-tiny", "unreachable", None)
+
+
+def test_agents_are_named_with_what_is_not_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    session = ClaudeHome(tmp_path / ".claude").session(tmp_path)
+    session.reply()
+    with session.path.open("a") as file:
+        file.write('{"usage" broken\n')
+    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    (row,) = json.loads(done.output)["agents"]
+    assert (row["agent"], row["stores"], row["calls"], row["skipped"]) == ("claude-code", 1, 1, 1)
+    shown = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
+    assert "1 call, 1 line not understood" in shown.output
+
+
+def test_agents_that_are_disabled_or_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
+    (tmp_path / "config.toml").write_text('[agents]\nenabled = false\nsources = ["codx"]\n')
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
+    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    report = json.loads(done.output)
+    assert report["agents"] == []
+    assert report["configuration"]["problems"] == ["agents: no reader is called codx"]
+
+
+def test_a_file_that_is_not_there_is_said_to_be_and_how_to_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "new" / "config.toml"))
+    arguments = ["doctor", "--workspace", str(tmp_path)]
+    assert "config.toml (not there: `token-sidecar config init --user` writes it)" in (
+        CliRunner().invoke(main, arguments).output
+    )
+    assert CliRunner().invoke(main, ["config", "init", "--user"]).exit_code == 0
+    assert "not there" not in CliRunner().invoke(main, arguments).output
+
+
+def configured(tmp_path: Path, text: str) -> list[str]:
+    """The lines of doctor's part on endpoints, under this user configuration."""
+    (tmp_path / "user-config.toml").write_text(text)
+    shown = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)]).output
+    return shown.split("\nEndpoints ")[1].split("\n\nAgents")[0].splitlines()
+
+
+def test_a_model_that_no_endpoint_is_for_is_said(tmp_path: Path) -> None:
+    endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen*"]\n'
+    lines = configured(tmp_path, f'model = "llama3"\n[tokenize]\nuse-endpoint = true\n{endpoint}')
+    assert lines[2] == (
+        "    none is for llama3: add the model to an [[endpoint]] of your own configuration"
+    )
+
+
+def test_an_endpoint_that_is_written_wrong_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    lines = configured(tmp_path, '[[endpoint]]\nurl = "127.0.0.1:9"\n')
+    assert lines[1] == "  None that can be used: see the problems below."
+
+
+def test_an_endpoint_for_the_window_alone(tmp_path: Path) -> None:
+    endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9/api"\nmodels = ["qwen*"]\n'
+    lines = configured(tmp_path, f'model = "qwen3"\n[tokenize]\nendpoint-window = true\n{endpoint}')
+    assert lines[0] == "(asked for windows alone)"
+    assert "set use-endpoint = true" in lines[-1]

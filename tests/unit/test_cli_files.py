@@ -135,7 +135,17 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_text_and_binary() -> None:
     assert decode("größe\r\n".encode()) == Text("größe\r\n", damaged=False)
-    assert decode(b"\xef\xbb\xbfa") == Text("\ufeffa", damaged=False)
+    assert decode(b"\xef\xbb\xbfa") == Text("a", damaged=False)
     assert decode(b"gr\xf6\xdfe") == Text("gr��e", damaged=True)
     assert decode(b"\x89PNG\0\0") is None
     assert decode(b"x" * 8_000 + b"\0") == Text("x" * 8_000 + "\0", damaged=False)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_a_byte_order_mark_says_how_to_decode(encoding: str) -> None:
+    data = "\ufeffgröße\r\n😀".encode(encoding)
+    assert decode(data) == Text("größe\r\n😀", damaged=False)
+    damaged = decode(data[:-1])
+    assert damaged is not None
+    assert damaged.damaged
+    assert damaged.text.startswith("größe\r\n")

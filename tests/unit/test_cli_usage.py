@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
@@ -10,8 +11,8 @@ from click.testing import CliRunner
 from sidecar.cli import main
 from sidecar.context.persist import save
 from sidecar.context.session import Session
-from sidecar.context.turns import Turn
 from sidecar.counting.tokenizers import Tokenizers
+from sidecar.messages.turns import Turn
 from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.state import State
 
@@ -31,9 +32,18 @@ def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
     assert (usage["session"]["id"], usage["limit"]) == ("chat", 128_000)
     kept = b"".join(path.read_bytes() for path in state.folder.rglob("*.jsonl"))
     assert b"SECRET" not in kept
+    shown = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)]).output
+    at = datetime.fromisoformat(usage["session"]["updatedAt"]).astimezone()
+    assert shown.endswith(f", as of {at:%Y-%m-%d %H:%M:%S}\n")
 
 
 def test_says_so_when_nothing_was_kept(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
     assert done.exit_code == 0
     assert "No session was kept here" in done.output
+
+
+def test_a_session_that_is_not_known_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
+    assert done.exit_code == 0
+    assert done.output == "No session c386 is known here; --all lists those that are.\n"

@@ -21,14 +21,25 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
     # name: (what stands from line 2 on, the key named, the line named, words of the message)
     "unknown key": ("presett = true", "presett", 2, "did you mean presets?"),
     "snake case": ("inlay_hints = true", "inlay_hints", 2, "did you mean inlay-hints?"),
+    "key that is like a table's name": (
+        "use-endpoint = true",
+        "use-endpoint",
+        2,
+        "it belongs in tokenize",
+    ),
     "key in the wrong table": ("reserve = 5", "reserve", 2, "it belongs in context"),
     "plural table": ('[[budgets]]\nfiles = "a"', "budgets", 2, "did you mean budget?"),
     "nothing like it": ("zzz = 1", "zzz", 2, "known here:"),
     "string for a flag": ('presets = "yes"', "presets", 2, "must be true or false"),
-    "number for a flag": ("code-lens = 1", "code-lens", 2, "must be true or false; it is 1"),
+    "number for a flag": ("code-lens = 1", "code-lens", 2, "must be true or false; it is a number"),
     "value for a table": ("context = 5", "context", 2, "must be a table, [context]"),
     "string for a number": ('[context]\nreserve = "5"', "context.reserve", 3, "it is a string"),
-    "negative": ("[context]\nreserve = -5", "context.reserve", 3, "0 or more; it is -5"),
+    "negative": (
+        "[context]\nreserve = -5",
+        "context.reserve",
+        3,
+        "0 or more; it is a negative number",
+    ),
     "fraction of a token": ("[context]\nlimit = 1.5", "context.limit", 3, "a whole number"),
     "no window": ("[context]\nlimit = 0", "context.limit", 3, "1 or more; it is 0"),
     "percent for a fraction": (
@@ -43,7 +54,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[status]\nshow = "all"\n[diagnostics]',
         "status.show",
         3,
-        'one of "tokens", "percent", "both"',
+        'one of "tokens", "percent", "both"; it is another string',
     ),
     "budget without files": ("[[budget]]\nmax-tokens = 5", "budget[0]", 2, "needs files"),
     "budget without a number": ('[[budget]]\nfiles = "a"', "budget[0]", 2, "needs max-tokens"),
@@ -57,7 +68,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\nwarn-at = 90',
         "budget[0].warn-at",
         5,
-        "at most 1; it is 90",
+        "at most 1; it is a number",
     ),
     "bad truncation": (
         '[[budget]]\nfiles = "a"\nmax-tokens = 5\ntruncation = "tail"',
@@ -100,7 +111,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[endpoint]]\nurl = "localhost:8080"',
         "endpoint[0].url",
         3,
-        "an http:// or https:// address; it is a string",
+        "an address that begins with http:// or https://; it is a string",
     ),
     "a key where its name belongs": (
         '[[endpoint]]\nurl = "http://a"\napi-key-env = "sk-secret-planted"',
@@ -118,16 +129,23 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[price]]\nmodels = "a"\ninput = -1\noutput = 2.5',
         "price[0].input",
         4,
-        "0 or more; it is -1",
+        "0 or more; it is a negative number",
     ),
-    "cap without end": ("[cost]\nhard-cap-usd = inf", "cost.hard-cap-usd", 3, "it is inf"),
+    "cap without end": ("[cost]\nhard-cap-usd = inf", "cost.hard-cap-usd", 3, "it is a number"),
     "soft cap over the hard one": (
         "[cost]\nsession-hard-cap-usd = 1\nsession-soft-cap-usd = 2",
         "cost.session-soft-cap-usd",
         4,
         "above the hard cap",
     ),
-    "key in a table without keys": ("[agents]\nx = 1", "agents.x", 3, "has no keys"),
+    "unknown key of the agents": ("[agents]\nx = 1", "agents.x", 3, "enabled, paths, sources"),
+    "path of an agent": ("[agents]\npaths = { codex = 1 }", "agents.paths.codex", 3, "a string"),
+    "paths of agents": (
+        '[agents]\npaths = "x"',
+        "agents.paths",
+        3,
+        "must be a table, such as { co",
+    ),
     "no value": ("presets =", "presets", 2, "is not valid TOML"),
     "open string": ('[[budget]]\nfiles = "a', "files", 3, "is not valid TOML"),
     "open header": ("[context\nreserve = 7", "context", 2, "is not valid TOML"),
@@ -154,7 +172,8 @@ def test_key_and_line_are_named_and_the_rest_goes_on(
     assert [(problem.key, problem.line) for problem in loaded.problems] == [(key, line)]
     problem = loaded.problems[0]
     assert words in problem.message
-    assert str(problem).startswith(f"{path}:{line}: {key}: ")
+    place = f"{line}:{problem.column}" if problem.column else line
+    assert str(problem).startswith(f"{path}:{place}: {key}: ")
     assert "planted" not in str(problem)
     assert loaded.settings.model == "above"
     assert loaded.settings.status.hide is bool(below)

@@ -142,3 +142,7 @@ def test_nothing_raises_on_any_text(text: str) -> None:
     for problem in parsed.problems:
         assert 1 <= problem.line <= text.count("\n") + 1
         assert problem.message
+
+
+def test_an_escape_beyond_unicode_ends_it_quietly() -> None:
+    assert list(toml_spans('a = 1\n"\\UFFFFFFFF" = 2\n')) == [("a",)]

@@ -14,7 +14,7 @@ from sidecar.context.persist import from_json, restore, save, to_json
 from sidecar.context.sections import Section, TextSource
 from sidecar.context.session import Session
 from sidecar.context.store import Conversation
-from sidecar.endpoints.usage import Usage
+from sidecar.messages.usage import Usage
 from tests.fuzz.conversations import SHAPES, build, moves
 from tests.unit.context_fakes import FakeCalibration, FakeCounter, window
 

@@ -240,7 +240,7 @@ def test_the_preset_mind() -> None:
     last = "configs_profiles"  # pays for the headings
     assert sizes == {**caps, last: sizes[last]}
     assert caps[last] - 150 < sizes[last] < caps[last]
-    own = render([section("intent_summary", "x" * 900, cap=500)], FakeCounter(), "mind")
+    own = render([section("intent_summary", "x" * 900, cap=500)], FakeCounter(), "mind").text
     assert own.count("x") == 500
 
 
@@ -251,7 +251,7 @@ def test_what_is_over_a_pack_goes_by_priority() -> None:
         section("impl_snippets", "i" * 3_000, priority=2),
         section("also", "o" * 2_000),
     ]
-    made = render(sections, FakeCounter(), "mind")
+    made = render(sections, FakeCounter(), "mind").text
     assert len(made) == 8_000
     assert [made.count(one) for one in ("a" * 2_200, "i" * 3_000, "o" * 2_000)] == [1, 1, 0]
     assert made.count("e" * 2_000) == 1

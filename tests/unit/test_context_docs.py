@@ -16,7 +16,7 @@ from sidecar.context.setting import apply_set
 from sidecar.context.store import Conversations
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers
-from sidecar.endpoints.replies import read_reply
+from sidecar.messages.replies import read_reply
 from sidecar.workspace.model_counter import ModelCounter
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from sidecar.context.occupancy import occupancy
 from sidecar.context.plans import Plans
 from sidecar.context.session import Session
-from sidecar.context.turns import Turn
-from sidecar.endpoints.usage import Usage
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
 from tests.fuzz.conversations import Case, cases, check
 from tests.unit.context_fakes import PRIMING, FakeCounter
 

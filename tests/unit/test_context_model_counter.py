@@ -12,12 +12,12 @@ from sidecar.context.packs import PRESETS, render
 from sidecar.context.plans import Plans
 from sidecar.context.sections import Section, TextSource
 from sidecar.context.session import Session
-from sidecar.context.turns import Turn
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count import Measure
 from sidecar.counting.messages import count_messages
 from sidecar.counting.tokenizers import Tokenizers
-from sidecar.endpoints.usage import Usage
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
 from sidecar.workspace.model_counter import ModelCounter
 from tests.unit.context_fakes import calls, output, reply, user, window
 
@@ -58,9 +58,9 @@ def test_an_empty_text_is_nothing() -> None:
 def test_the_pack_holds_by_a_real_tokenizer() -> None:
     made = counter("gpt-5")
     sections = [Section(name=name, source=TextSource(CODE * 30)) for name in PRESETS["mind"].caps]
-    context = render(sections, made, "mind")
+    context = render(sections, made, "mind").text
     assert 7_600 < made.text(context).tokens <= 8_000
-    one = render(sections[:1], made, "mind")
+    one = render(sections[:1], made, "mind").text
     body = one.removeprefix("## intent_summary\n\n")
     assert made.text(body).tokens <= 300
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from sidecar.context.errors import ContextError
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.params import FitParams
 from sidecar.context.plans import Plans
 from sidecar.context.store import Conversation
 from sidecar.context.summary import HEAD, summarise
-from sidecar.context.turns import NO_OUTPUT, Turn
-from sidecar.endpoints.usage import Usage
+from sidecar.errors import SidecarError
+from sidecar.messages.turns import NO_OUTPUT, Turn
+from sidecar.messages.usage import Usage
 from tests.unit.context_fakes import (
     ENVELOPE,
     PRIMING,
@@ -92,7 +93,7 @@ def test_the_last_turns_stay_even_if_it_does_not_fit() -> None:
     assert not plan.fits
     assert plan.reason is not None
     assert "the last 4 user turns" in plan.reason
-    assert indexes(plans, most=10, keep_turns=0) == list(range(24))
+    assert indexes(plans, most=10, keep_turns=0) == list(range(20))
     assert indexes(plans, most=10, keep_turns=9) == []
 
 
@@ -260,7 +261,7 @@ class TestApply:
         plan = plans.make(500)
         plans._session.append([user("more")])
         for plan_id in (plan.plan_id, "s1/99"):
-            with pytest.raises(ContextError) as raised:
+            with pytest.raises(SidecarError) as raised:
                 plans.apply(plan_id)
             assert raised.value.kind == "badParams"
 
@@ -269,7 +270,7 @@ class TestApply:
         plan = conversation.plans.make(500)
         conversation.plans.apply(plan.plan_id)
         conversation.reset()
-        with pytest.raises(ContextError):
+        with pytest.raises(SidecarError):
             conversation.plans.apply(plan.plan_id)
         assert not conversation.plans.undo()
 
@@ -321,8 +322,9 @@ class TestSummary:
         assert plan.summary is not None
         assert plan.fits
         assert plan.tokens_after <= 4_000
-        assert "- run_tests: ok: 0 passed" in plan.summary
+        assert "- run_tests c0: ok, 61 lines: 0 passed" in plan.summary
         assert "- We decided on option 0." in plan.summary
+        assert plan.summary.index("3 passed") < plan.summary.index("0 passed")
         assert len(plan.summary) <= 500
         told = [turn for turn in plan.messages if turn.content == plan.summary]
         assert [turn.role for turn in told] == ["user"]
@@ -371,7 +373,7 @@ class TestSummary:
     )
     def test_how_a_tool_ended(self, text: str, told: str) -> None:
         turns = [calls("a", name="t"), output("a", text)]
-        assert summarise(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t: {told}"
+        assert summarise(turns, FakeCounter(), 1_000) == f"{HEAD}\n- t a: {told}"
 
     def test_what_tools_gave(self) -> None:
         turns = [
@@ -385,16 +387,45 @@ class TestSummary:
         ]
         told = summarise(turns, FakeCounter(), 10_000)
         assert told is not None
-        head, build, failed, asked = told.splitlines()
+        head, asked, failed, build = told.splitlines()
         assert head == HEAD
-        assert build == "- build: failed: error: no such file"
+        assert build == "- build a: failed: error: no such file"
         assert failed == "- tool: failed"
         assert asked.startswith("- asked: [please] go on go on")
         assert len(asked) < 180
+        assert set(asked.removeprefix("- asked: ").split()) == {"[please]", "go", "on", "…"}
         without_question = summarise(turns, FakeCounter(), len(told) - 1)
-        assert without_question == "\n".join([head, build, failed])
-        assert summarise(turns, FakeCounter(), 60) == f"{HEAD}\n{(build + chr(10) + failed)[-33:]}"
+        assert without_question == "\n".join([head, failed, build])
+        assert summarise(turns, FakeCounter(), 60) == f"{HEAD}\n{failed}"
         assert summarise([user("q")], FakeCounter(), 5) is None
+
+    def test_a_tool_is_told_with_its_main_argument(self) -> None:
+        call = {"id": "a", "name": "read_file", "arguments": '{"limit": 5, "path": "src/a.py"}'}
+        turns = [
+            Turn(role="assistant", tool_calls=[call]),
+            output("a", "x = 1\n" * 120),
+            reply("We decided to keep it."),
+        ]
+        text = f"{HEAD}\n- We decided to keep it.\n- read_file src/a.py: ok, 120 lines"
+        assert summarise(turns, FakeCounter(), 1_000) == text
+        short = summarise(turns, FakeCounter(), len(text) - 1)
+        assert short == f"{HEAD}\n- read_file src/a.py: ok, 120 lines"
+
+    @pytest.mark.parametrize("most", range(0, 4_000, 200))
+    def test_it_never_is_larger_than_what_it_replaces(self, most: int) -> None:
+        plans = self.long()
+        plan = plans.make(most, keep_turns=0, summarize=True)
+        pruned = sum(one.tokens for one in plan.removed)
+        if plan.summary is not None:
+            assert len(plan.summary) + ENVELOPE < pruned
+            assert all(line.startswith("- ") for line in plan.summary.splitlines()[1:])
+
+    @pytest.mark.parametrize("summarize", [True, False])
+    def test_keeping_no_turns_leaves_a_conversation(self, summarize: bool) -> None:
+        plans = self.long()
+        plan = plans.make(0, keep_turns=0, summarize=summarize)
+        assert plan.messages == plans._session.turns[-4:]
+        assert not plan.fits
 
 
 def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
@@ -430,3 +461,66 @@ def test_the_work_of_a_plan_grows_with_the_turns_and_no_faster() -> None:
 def test_the_priming_is_part_of_the_number() -> None:
     made = session(turns=[user("x")])
     assert Plans(made).make(10).tokens_before == 1 + ENVELOPE + PRIMING
+
+
+NOTHING: list[dict[str, Any]] = [{}, {"content": ""}, {"content": []}]
+BLANK: list[dict[str, Any]] = [*NOTHING, {"content": [{"type": "text", "text": ""}]}]
+FLAGS: list[dict[str, Any]] = [{}, {"is_error": True}]
+RESPONSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "output"),
+    ({"response": {}}, "output"),
+    ({"response": {"error": ""}}, "error"),
+]
+OUTPUTS: list[dict[str, Any]] = [{}, {"output": ""}, {"output": []}]
+EMPTY_RESULTS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    *(
+        (
+            {"type": "tool_use", "id": "1", "name": "t", "input": {}},
+            {"type": "tool_result", "tool_use_id": "1", **given, **flag},
+            {"type": "tool_result", "tool_use_id": "1", "content": NO_OUTPUT, **flag},
+        )
+        for given in BLANK
+        for flag in FLAGS
+    ),
+    *(
+        (
+            {"toolUse": {"toolUseId": "1", "name": "t", "input": {}}},
+            {"toolResult": {"toolUseId": "1", **given, "status": "error"}},
+            {"toolResult": {"toolUseId": "1", "content": [{"text": NO_OUTPUT}], "status": "error"}},
+        )
+        for given in NOTHING
+    ),
+    *(
+        (
+            {"functionCall": {"name": "t", "args": {}}},
+            {"functionResponse": {"name": "t", **given}},
+            {"functionResponse": {"name": "t", "response": {key: NO_OUTPUT}}},
+        )
+        for given, key in RESPONSES
+    ),
+    *(
+        (
+            {"type": "function_call", "call_id": "1", "name": "t", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", **given},
+            {"type": "function_call_output", "call_id": "1", "output": NO_OUTPUT},
+        )
+        for given in OUTPUTS
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "sent"), EMPTY_RESULTS)
+def test_an_empty_tool_result_leaves_with_a_text_and_its_flag(
+    call: dict[str, Any], given: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    turns = [user("q"), Turn(role="assistant", content=[call]), Turn(role="user", content=[given])]
+    plan = Plans(session(turns=[*turns, reply("a")])).make(10**6)
+    assert plan.messages == [*turns[:2], Turn(role="user", content=[sent]), reply("a")]
+    assert plan.removed == []
+
+
+@pytest.mark.parametrize("content", ["", [], None])
+def test_an_empty_turn_of_a_tool_leaves_with_a_text(content: Any) -> None:
+    turns = [user("q"), calls("c"), msgspec.structs.replace(output("c"), content=content)]
+    plan = Plans(session(turns=[*turns, reply("a")])).make(10**6)
+    assert plan.messages[2] == output("c", NO_OUTPUT)

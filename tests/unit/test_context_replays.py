@@ -14,13 +14,13 @@ import pytest
 
 from sidecar.context.occupancy import occupancy
 from sidecar.context.session import Session
-from sidecar.endpoints.usage import normalise_usage
+from sidecar.messages.usage import normalise_usage
 from tests.unit.context_fakes import FakeCounter, calls, message_size, output, reply, user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.context.turns import Turn
+    from sidecar.messages.turns import Turn
 
 MARKS = 4
 """Tokens of the server's chat template that no report holds: they close a reply."""

@@ -11,13 +11,13 @@ from sidecar.context.plans import Plans
 from sidecar.context.response import (
     Handled,
     handle,
-    required_parameters,
     usable_calls,
     what_ran_out,
 )
 from sidecar.context.window import Limit, LimitSource, Window
-from sidecar.endpoints.replies import read_reply
-from tests.unit import endpoints_vendor_forms as forms
+from sidecar.messages.replies import read_reply
+from sidecar.messages.tool_schemas import read_tools
+from tests.unit import messages_vendor_forms as forms
 from tests.unit.context_fakes import (
     PRIMING,
     FakeCalibration,
@@ -152,14 +152,17 @@ def test_what_was_dropped_says_nothing_of_its_arguments() -> None:
 
 def test_the_schemas_of_all_vendors_are_read() -> None:
     for schema in schemas(PARAMETERS):
-        assert list(required_parameters([schema])) == [("write", ("path", "text"))]
+        assert [(tool.name, tool.required) for tool in read_tools([schema])] == [
+            ("write", ["path", "text"])
+        ]
     odd: list[dict[str, Any]] = [
         {},
         {"function": 3},
         {"name": "n", "parameters": 3},
         {"functionDeclarations": [3]},
     ]
-    assert list(required_parameters(odd)) == [("n", ())]
+    assert [tool.name for tool in read_tools(odd)] == ["tool", "tool", "n", "tool"]
+    assert not any(tool.required for tool in read_tools(odd))
 
 
 def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
@@ -255,3 +258,48 @@ def test_nothing_is_appended() -> None:
     handle(made, Plans(made), read_reply(forms.openai(forms.WHOLE, "stop")), window())
     assert made.turns == [user("x")]
     assert occupancy(made).tokens == 18
+
+
+def test_a_dropped_call_leaves_the_occupancy() -> None:
+    made = session(turns=[user("x" * 993)])
+    broken = '{"path": "a", "text": "' + "y" * 4_077
+    cut = forms.openai(broken, "length")
+    cut["choices"][0]["message"]["content"] = "z" * 150
+    cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 150 + len("write ") + len(broken)}
+    done = handle(made, Plans(made), read_reply(cut), window())
+    assert [call.name for call in done.result.dropped] == ["write"]
+    assert occupancy(made).tokens == 1_150
+    made.append([reply("z" * 150)])
+    assert occupancy(made).tokens == 1_150
+    again = forms.openai(forms.WHOLE, "tool_calls")
+    again["usage"] = {"prompt_tokens": 1_160, "completion_tokens": 10}
+    after = handle(made, Plans(made), read_reply(again), window())
+    assert after.warnings == []
+
+
+@pytest.mark.parametrize("appended", [True, False])
+def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
+    made = session(turns=[user("x" * 993)])
+    for _ in range(3):
+        cut = forms.openai("", "length")
+        cut["choices"][0]["message"] = {"role": "assistant", "content": "y" * 4_000}
+        cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 4_000}
+        done = handle(made, Plans(made), read_reply(cut), window())
+        assert [kind for kind, _ in done.warnings] == ["exhausted"]
+        if appended:
+            made.append([reply("y" * 4_000)])
+    shorter = forms.openai("", "stop")
+    shorter["choices"][0]["message"] = {"role": "assistant", "content": "ok"}
+    shorter["usage"] = {"prompt_tokens": 300, "completion_tokens": 1}
+    done = handle(made, Plans(made), read_reply(shorter), window())
+    assert [kind for kind, _ in done.warnings] == ["compacted"]
+
+
+def test_a_cut_call_of_an_unknown_schema_is_kept_and_said_to_be_unchecked() -> None:
+    cut, whole = forms.openai(forms.WHOLE, "length"), forms.openai(forms.WHOLE, "tool_calls")
+    done = handled(cut, None, [])
+    assert [call.name for call in done.result.tool_calls] == done.result.unchecked == ["write"]
+    assert any("write" in message for kind, message in done.warnings if kind == "exhausted")
+    assert handled(cut, None, [schemas(PARAMETERS)[0]]).result.unchecked == []
+    assert handled(whole, None, []).result.unchecked == []
+    assert (done.result.model, done.result.request_id) == (cut.get("model"), cut.get("id"))

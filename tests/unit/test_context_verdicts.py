@@ -10,10 +10,14 @@ import pytest
 from sidecar.context.occupancy import context_usage, heaviest_tools, occupancy
 from sidecar.context.params import PreflightParams
 from sidecar.context.preflight import fitting, merged, preflight
-from sidecar.context.results import Alternative, PreflightResult, Reason
+from sidecar.context.results import Alternative, ContextUsage, PreflightResult, Reason
 from sidecar.context.session import Session
 from sidecar.context.store import SESSIONS_KEPT, Conversations
 from sidecar.context.thresholds import budget_message, crossed, level, severity
+from sidecar.counting.listing import search
+from sidecar.endpoints.outcome import Capability
+from sidecar.models import catalogue
+from sidecar.workspace.models import Alternatives
 from tests.unit.context_fakes import (
     ENVELOPE,
     PRIMING,
@@ -83,7 +87,7 @@ class TestThresholds:
         made = session(FakeCounter(method="estimate"), [user("x" * 1_000)])
         offers = {"alternatives": MODELS[2:3], "heaviest": [("search", 900)]}
         near = budget_message(context_usage(made, window(1_300, 0)), **offers)  # type: ignore[arg-type]
-        assert near == "The context holds ~1,007 of 1,300 usable tokens (77%) of fake-1."
+        assert near == "Context 77% full: ~1,007 of 1,300 tokens, fake-1."
         over = budget_message(context_usage(made, window(1_000, 0)), **offers)  # type: ignore[arg-type]
         assert "It would fit: large (200,000)." in over
         assert "The heaviest tool schemas: search (900)." in over
@@ -162,7 +166,7 @@ class TestPreflight:
         assert ask(made, pendingToolCall={"name": "read"}).defer_tool
         assert not ask(made, pendingToolCall={"name": "write"}).defer_tool
 
-    def test_the_graver_verdict_counts(self) -> None:
+    def test_the_more_severe_verdict_counts(self) -> None:
         told = ask(session(), text="x" * 849)
         cap = [Reason(kind="cap", message="over the hard cap")]
         both = merged(told, "refuse", cap)
@@ -209,3 +213,37 @@ class TestWhichSession:
         assert len(list(known)) == SESSIONS_KEPT
         assert known.get("s4") is None
         assert known.get("s5") is not None
+
+
+class TestAlternatives:
+    """What a full context is offered."""
+
+    def of(self, model: str, limit: int, rows: tuple[Capability, ...] = ()) -> list[str]:
+        usage = ContextUsage(tokens=limit, limit=limit, reserve=0)
+        offers = Alternatives(model, FakeCounter(model), None, rows).offers(usage)
+        assert all(one.context_window > limit for one in offers)
+        return [one.model for one in offers]
+
+    def test_models_of_the_same_maker_with_a_larger_window(self) -> None:
+        catalogue.warm()
+        found = self.of("gpt-4o", 128_000)
+        assert found
+        openai = {info.id for info in search() if info.provider == "openai"}
+        assert openai.issuperset(found)
+        assert self.of("no-such-model", 4_096) == []
+
+    def test_models_of_the_endpoint_that_serves_it(self) -> None:
+        def row(endpoint: str, model: str, limit: int) -> Capability:
+            return Capability(
+                endpoint=endpoint,
+                model=model,
+                server="llamacpp",
+                text="supported",
+                chat="supported",
+                limit=limit,
+                checked_at=None,
+            )
+
+        rows = (row("a", "tiny", 4_096), row("a", "big", 8_192), row("b", "other", 9_999))
+        assert self.of("tiny", 4_096, rows) == ["big"]
+        assert self.of("no-such-model", 4_096, rows) == []

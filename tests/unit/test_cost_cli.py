@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import stat
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,6 +21,7 @@ from sidecar.cli.cost import cost, spark
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook, CostRecordParams
 from sidecar.cost.ledger import FILE_NAME
+from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +33,12 @@ PRICES = [
         "name": "House",
         "api_pattern": "https://house\\.example",
         "models": [
-            {"id": "house-1", "match": {"equals": "house-1"}, "prices": {"input_mtok": 7}},
+            {
+                "id": "house-1",
+                "match": {"equals": "house-1"},
+                "prices": {"input_mtok": 7},
+                "context_window": 54_321,
+            },
             {"id": "house-2", "match": {"equals": "house-2"}, "prices": {"input_mtok": 8}},
         ],
     }
@@ -69,10 +77,17 @@ def book(tmp_path: Path) -> Iterator[CostBook]:
 
 def test_an_empty_ledger() -> None:
     result = run()
-    assert (result.exit_code, result.output) == (0, "No calls are recorded.\n")
+    assert (result.exit_code, result.output) == (0, f"{NO_COST}\n")
     totals = json.loads(run("--json").output)["totals"]
     assert totals["calls"] == 0
     assert not (state_dir() / FILE_NAME).exists(), "looking makes no file"
+
+
+@pytest.mark.usefixtures("book")
+def test_options_that_no_call_matches() -> None:
+    result = run("--agent", "nobody")
+    assert result.exit_code == 0
+    assert result.output.startswith("No calls match")
 
 
 @pytest.mark.usefixtures("book")
@@ -82,7 +97,7 @@ def test_lines_where_there_is_no_terminal() -> None:
     assert result.output.splitlines() == [
         "anthropic/claude-haiku-4.5 main 2 calls, 358 ~est=150 / 16 tokens, $0.000438",
         "nobody-knows-me main 1 calls, 179 / 8 tokens, unpriced",
-        "total 3 calls, 537 / 24 tokens, $0.000438 + 1 calls unpriced",
+        "total 3 calls, 537 / 24 tokens, $0.000438 + 1 call unpriced",
     ]
     assert "\x1b" not in result.output
 
@@ -241,6 +256,15 @@ def test_prices_are_updated_on_request(list_server: str, book: CostBook) -> None
     assert json.loads(run("--json").output)["totals"]["costUsd"] == 7.0
 
 
+def test_newer_prices_bring_newer_windows(list_server: str) -> None:
+    assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
+    # The catalogue is loaded once a process: another one shows what is in force now.
+    command = [sys.executable, "-P", "-m", "sidecar", "count", "-", "--model", "house-1", "--json"]
+    done = subprocess.run(command, input="hello", capture_output=True, text=True, check=True)
+    [file] = json.loads(done.stdout)["files"]
+    assert file["limit"] == 54_321
+
+
 def test_a_bad_list_replaces_nothing(list_server: str) -> None:
     assert run("update-prices", "--url", f"{list_server}/prices.json").exit_code == 0
     before = (state_dir() / "prices.json").read_bytes()
@@ -251,14 +275,16 @@ def test_a_bad_list_replaces_nothing(list_server: str) -> None:
     assert (state_dir() / "prices.json").read_bytes() == before
 
 
-def test_a_stored_list_that_cannot_be_read_says_what_to_do(book: CostBook) -> None:
+def test_a_stored_list_that_cannot_be_read_says_what_to_do(
+    book: CostBook, caplog: pytest.LogCaptureFixture
+) -> None:
     assert book.ledger.path.exists()
     (state_dir() / "prices.json").write_text("{}")
     result = run()
     assert result.exit_code == 0
     assert "$0.000438" in result.output, "the package's prices are used instead"
-    assert "warning: the price list" in result.stderr
-    assert "update-prices" in result.stderr
+    assert "prices.json could not be used" in caplog.text
+    assert "update-prices" in caplog.text
 
 
 def test_reported_costs_are_marked(book: CostBook) -> None:

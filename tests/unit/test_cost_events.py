@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
-from sidecar.cost.events import Buckets, buckets_of, milliseconds, service_tier
+from sidecar.cost.events import Buckets, buckets_of, milliseconds
 from sidecar.cost.workspaces import folder_name, workspace_key
-from sidecar.endpoints.usage import normalise_usage
+from sidecar.messages.billing import service_tier
+from sidecar.messages.usage import normalise_usage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sidecar.cost import migrations
 from sidecar.cost.bands import REPORTED, THRESHOLDS, band
-from sidecar.cost.events import Buckets, Event
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
 from sidecar.cost.migrations import MIGRATIONS, SUMS
 
@@ -27,9 +27,9 @@ START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 def call(
     number: int = 0, *, request: str | None = None, output: int = 5, cost: str | None = None
-) -> Event:
+) -> LedgerEvent:
     """A call `number` minutes after the start."""
-    return Event(
+    return LedgerEvent(
         at=START + timedelta(minutes=number),
         model="gpt-5",
         provider="openai",
@@ -121,7 +121,7 @@ def test_many_records_are_kept_together_or_not_at_all(ledger: Ledger) -> None:
 
 _number = st.integers(0, 10**6)
 _events = st.builds(
-    Event,
+    LedgerEvent,
     at=st.integers(0, 10**6).map(lambda seconds: START + timedelta(seconds=seconds)),
     model=st.sampled_from(["gpt-5", "claude-haiku-4-5"]),
     provider=st.sampled_from(["openai", "openrouter"]),
@@ -145,7 +145,7 @@ _events = st.builds(
 def test_rollups_are_the_sums_of_the_events(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-    calls: list[tuple[Event, bool]],
+    calls: list[tuple[LedgerEvent, bool]],
     fold_every: int,
 ) -> None:
     monkeypatch.setattr(migrations, "FOLD_EVERY", fold_every)
@@ -183,6 +183,9 @@ def test_rollups_are_the_sums_of_the_events(
         ({"session": "s" * 513}, "session"),
         ({"request_id": "r" * 513}, "requestId"),
         ({"at": datetime(1969, 12, 31, tzinfo=UTC)}, "1969"),
+        ({"at": datetime(9999, 12, 31, tzinfo=UTC)}, "9999"),
+        ({"reported_cost": Decimal("1e308")}, "USD"),
+        ({"reported_cost": Decimal(-1)}, "USD"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(
@@ -306,3 +309,33 @@ def test_bands(prompt: int, found: int) -> None:
 @given(st.integers(0, 2_000_000), st.sampled_from(THRESHOLDS))
 def test_a_band_is_on_one_side_of_every_threshold(prompt: int, threshold: int) -> None:
     assert (band(prompt) + 1 > threshold) == (prompt > threshold)
+
+
+def test_a_ledger_of_before_media_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    for step in migrations.MIGRATIONS[:4]:
+        step(connection)
+        connection.execute("INSERT INTO migration VALUES (?, 0)", (step.__name__,))
+    connection.execute("INSERT INTO provider VALUES (1, 'openai')")
+    connection.execute("INSERT INTO session VALUES (1, '', 's', 'protocol')")
+    connection.execute("INSERT INTO kind VALUES (1, 1, 'gpt-realtime', 'main', '')")
+    at = int(START.timestamp()) * 1000
+    connection.execute(
+        "INSERT INTO event VALUES (1, NULL, NULL, ?, 1, 1, 0, 9, 0, 0, 0, 0, 5, 0, 0, NULL, NULL)",
+        (at,),
+    )
+    connection.close()
+    heard = LedgerEvent(
+        at=START,
+        model="gpt-realtime",
+        provider="openai",
+        session="s",
+        buckets=Buckets(input=100, audio_input=70, output=8, audio_output=6),
+    )
+    ledger = Ledger(path)
+    ledger.record(heard)
+    sums = rows(ledger, "SELECT calls, input, audio_input, output, audio_output FROM quarter")
+    assert sums == [(2, 109, 70, 13, 6)]
+    assert rows(ledger, "SELECT prompt, audio_input FROM event_sums") == [(9, 0), (100, 70)]
+    ledger.close()

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from sidecar.cost.book import CostBook, CostRecordParams
-from sidecar.cost.events import Buckets, Event
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.otel import OtelExporter
 from sidecar.cost.prices import Prices
 
@@ -94,7 +94,7 @@ def attributes(of: Any) -> dict[str, Any]:
     return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in of.attributes}
 
 
-EVENT = Event(
+EVENT = LedgerEvent(
     at=AT,
     model="claude-haiku-4-5",
     provider="anthropic",
@@ -154,7 +154,7 @@ def test_cost_is_exported_where_it_is_known(collector: Collector) -> None:
     exporter = OtelExporter(collector.url, Prices())
     unknown = {"model": "nobody-knows-me", "provider": ""}
     for changes in ({"reported_cost": Decimal("0.5")}, unknown):
-        exporter.export(Event(**{**_fields(EVENT), **changes}))
+        exporter.export(LedgerEvent(**{**_fields(EVENT), **changes}))
     exporter.close()
     (point,) = collector.metrics()["token_sidecar.cost"].sum.data_points
     assert point.as_double == 0.5
@@ -162,8 +162,8 @@ def test_cost_is_exported_where_it_is_known(collector: Collector) -> None:
     assert sorted(costs, key=str) == [0.5, None]
 
 
-def _fields(event: Event) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in Event.__struct_fields__}
+def _fields(event: LedgerEvent) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in LedgerEvent.__struct_fields__}
 
 
 def test_no_text_and_no_path_leaves(collector: Collector, tmp_path: Path) -> None:
@@ -185,7 +185,9 @@ def test_no_text_and_no_path_leaves(collector: Collector, tmp_path: Path) -> Non
     assert b"secret-project" not in sent
 
 
-def test_a_dead_collector_disturbs_nobody() -> None:
-    exporter = OtelExporter("http://127.0.0.1:9", Prices())
-    exporter.export(EVENT)
-    exporter.close()
+def test_a_dead_collector_disturbs_nobody(tmp_path: Path) -> None:
+    book = CostBook(tmp_path / "state", otel_endpoint="http://127.0.0.1:9")
+    book.record_many([EVENT])
+    book.close()
+    with book.ledger.reader() as connection:
+        assert connection.execute("SELECT count(*) FROM event").fetchone() == (1,)

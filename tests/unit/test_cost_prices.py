@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
 from sidecar.cost.bands import THRESHOLDS
-from sidecar.cost.events import Buckets, Event
-from sidecar.cost.price_list import ListedTariff, bundled_list, parse_list
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
-from sidecar.counting.names import LOCAL_PROVIDERS
+from sidecar.models.names import LOCAL_PROVIDERS
+from sidecar.models.price_list import ListedTariff, parse_list, price_list
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -503,15 +503,15 @@ def test_there_are_enough_cases() -> None:
 
 
 def test_a_reported_cost_wins() -> None:
-    event = Event(
+    event = LedgerEvent(
         at=datetime.fromisoformat(NOW),
         model="gpt-5",
         provider="openai",
         buckets=Buckets(input=1_000_000),
         reported_cost=Decimal("0.0000123"),
     )
-    assert Prices().cost(event) == Decimal("0.0000123")
-    assert Prices().cost(msgspec.structs.replace(event, reported_cost=None)) == Decimal("1.25")
+    assert Prices().cost(event).usd == Decimal("0.0000123")
+    assert Prices().cost(msgspec.structs.replace(event, reported_cost=None)).usd == Decimal("1.25")
 
 
 @pytest.mark.parametrize("provider", sorted(LOCAL_PROVIDERS))
@@ -520,6 +520,8 @@ def test_local_models_are_free_only_when_the_user_says_so(provider: str) -> None
     free = Price(models=("qwen-*",), input=Decimal(0), output=Decimal(0))
     assert Prices().price(call, "qwen-3", provider) is None
     assert Prices([free]).price(call, "qwen-3", provider) == 0
+    assert Prices([free]).price(call, f"{provider}/qwen-3", provider) == 0
+    assert Prices([free]).price(call, "/models/Qwen-3-Q4_K_M.gguf", provider) == 0
     assert Prices([free]).price(call, "llama-3", provider) is None
 
 
@@ -546,7 +548,7 @@ def test_an_unlisted_cache_price_of_the_users_is_the_inputs() -> None:
 
 def test_every_threshold_of_the_list_is_a_band() -> None:
     """Rollups can only be priced where no threshold cuts a band in two."""
-    for provider in bundled_list().providers:
+    for provider in price_list().providers:
         for model in provider.models:
             if model.prices:
                 assert ListedTariff(provider, model).thresholds <= set(THRESHOLDS), model.id
@@ -555,6 +557,7 @@ def test_every_threshold_of_the_list_is_a_band() -> None:
 _tokens = st.integers(0, 400_000)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     model=st.sampled_from(
         [
@@ -619,8 +622,10 @@ def test_an_updated_list_is_used_instead(tmp_path: Path) -> None:
     assert Prices((), tmp_path / "none.json").price(Buckets(input=4), "gpt-5", "openai")
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"[1]", b"<html>"])
-def test_what_is_no_price_list(data: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"[1]", b"[{}]", b"<html>", b"[" * 10**6])
+def test_what_is_no_price_list_is_set_aside(
+    data: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_list(data)
     stored = tmp_path / "prices.json"
@@ -628,8 +633,11 @@ def test_what_is_no_price_list(data: bytes, tmp_path: Path) -> None:
     prices = Prices((), stored)
     listed = prices.price(Buckets(input=1_000_000), "gpt-5", "openai")
     assert listed == Decimal("1.25"), "the package's list is used instead"
-    assert prices.problem is not None
-    assert "update-prices" in prices.problem
+    assert "update-prices" in caplog.text
+    assert Prices((), stored).price(Buckets(input=1_000_000), "gpt-5", "openai") == listed
+    assert len(caplog.records) == 1, "it is said once"
+    (aside,) = tmp_path.glob("prices.json*")
+    assert (aside.name[:19], aside.read_bytes()) == ("prices.json.broken-", data)
 
 
 def test_a_price_holds_from_its_day_on() -> None:

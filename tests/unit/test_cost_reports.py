@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sidecar.config.settings import Price
 from sidecar.cost import migrations
 from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
-from sidecar.cost.events import Buckets, Event
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, ReadCancelledError
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sidecar.cost.rows import CostReport, CostRow, Key
+    from sidecar.cost.rows import CostKey, CostReport, CostRow
 
 EXAMPLE = "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
 NEW_YORK = ZoneInfo("America/New_York")
@@ -105,7 +105,7 @@ def test_what_has_no_price_is_said_and_totalled_apart(book: CostBook) -> None:
     assert (unpriced.unpriced, unpriced.cost_usd) == (True, None)
     assert unpriced.text == "nobody-knows-me main 1 calls, 100 / 10 tokens, unpriced"
     assert (found.totals.cost_usd, found.totals.unpriced_tokens) == (0.000219, 110)
-    assert found.totals.cost_text == "$0.000219 + 1 calls unpriced"
+    assert found.totals.cost_text == "$0.000219 + 1 call unpriced"
 
 
 def test_nothing_unpriced_is_ever_zero_dollars(book: CostBook) -> None:
@@ -118,7 +118,7 @@ def test_a_row_that_is_priced_in_part_says_so(book: CostBook) -> None:
     record(book, 100, 10, model="nobody-knows-me", at="2026-11-20T12:00:00Z")
     record(book, at="2026-11-20T12:00:00Z")
     row = one_row(book.detail(CostDetailParams(by=("day",))))
-    assert row.text == "2026-11-20 2 calls, 279 / 18 tokens, $0.000219 + 1 calls unpriced"
+    assert row.text == "2026-11-20 2 calls, 279 / 18 tokens, $0.000219 + 1 call unpriced"
     assert row.unpriced
 
 
@@ -167,7 +167,7 @@ def test_totals(book: CostBook) -> None:
 def test_rows_by_every_key(book: CostBook) -> None:
     record(book, workspace="file:///a", session="one", at="2026-11-20T12:00:00Z")
     record(book, workspace="file:///b", session="two", category="summary")
-    everything: tuple[Key, ...] = ("workspace", "agent", "session", "category", "day", "model")
+    everything: tuple[CostKey, ...] = ("workspace", "agent", "session", "category", "day", "model")
     rows = book.detail(CostDetailParams(by=everything)).rows
     assert {(r.workspace, r.session, r.category, r.agent) for r in rows} == {
         ("file:///a", "one", "main", "protocol"),
@@ -206,7 +206,8 @@ def test_reports_of_a_workspace_or_a_session(book: CostBook) -> None:
     assert prompts(workspace="file:///a") == 11
     assert prompts(workspace="file:///a", session="two") == 10
     assert prompts(session="one") == 101
-    assert prompts(workspace="file:///") == 0
+    assert prompts(workspace="file:///a/b") == prompts(workspace="file:///aa") == 0
+    assert prompts(workspace="file:///") == 111, "calls in folders below are its own"
 
 
 def test_a_day_begins_at_local_midnight(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_progress_is_told_and_reading_can_be_cancelled(book: CostBook) -> None:
     assert shares
     assert all(0 <= before <= after <= 1 for before, after in pairwise(shares))
     book.ledger.record_many(
-        Event(
+        LedgerEvent(
             at=datetime(2026, 11, 20, tzinfo=UTC),
             model=f"m{number}",
             provider="",
@@ -287,10 +288,10 @@ _moments = st.one_of(
 
 
 @st.composite
-def _calls(draw: st.DrawFn) -> Event:
+def _calls(draw: st.DrawFn) -> LedgerEvent:
     provider, model, tier = draw(st.sampled_from(_MODELS))
     buckets = {name: draw(_number) for name in Buckets.__struct_fields__}
-    return Event(
+    return LedgerEvent(
         at=draw(_moments),
         model=model,
         provider=provider,
@@ -333,7 +334,7 @@ HOUSE = [
 def test_sums_cost_what_their_calls_cost(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-    calls: list[Event],
+    calls: list[LedgerEvent],
     ends: tuple[datetime | None, datetime | None],
     zone: ZoneInfo,
     session: str | None,
@@ -363,17 +364,19 @@ def test_sums_cost_what_their_calls_cost(
 
 def _prices_with_house(folder: Path) -> Prices:
     """The package's list, and one model with a threshold of its own."""
-    from sidecar.cost.price_list import bundled_list, parse_list
+    from sidecar.models.price_list import _loaded, _version, parse_list, price_list
 
-    prices = Prices()
-    bundled = bundled_list()
+    file = folder / "with-house.json"
+    file.touch()
+    bundled = price_list()
     house = parse_list(json.dumps(HOUSE).encode())
-    prices._snapshot = type(bundled)([*bundled.providers, *house.providers], False)
-    return prices
+    both = type(bundled)([*bundled.providers, *house.providers], False)
+    _loaded[file, _version(file)] = both
+    return Prices(stored_list=file)
 
 
-def _compare(found: CostReport, calls: list[Event], prices: Prices, zone: ZoneInfo) -> None:
-    expected: dict[tuple[str | None, str], list[Event]] = {}
+def _compare(found: CostReport, calls: list[LedgerEvent], prices: Prices, zone: ZoneInfo) -> None:
+    expected: dict[tuple[str | None, str], list[LedgerEvent]] = {}
     by_day = any(isinstance(row.day, str) for row in found.rows)
     for call in calls:
         day = call.at.astimezone(zone).date().isoformat() if by_day else None
@@ -383,10 +386,10 @@ def _compare(found: CostReport, calls: list[Event], prices: Prices, zone: ZoneIn
     for key, of_key in expected.items():
         row = rows[key]
         costs = [prices.cost(call) for call in of_key]
-        known = [cost for cost in costs if cost is not None]
+        known = [cost.usd for cost in costs if cost.usd is not None]
         assert row.calls == len(of_key)
         assert row.cost_usd == (float(sum(known, Decimal(0))) if known else None)
-        assert row.unpriced == (len(known) < len(costs))
+        assert row.unpriced == any(not cost.whole for cost in costs)
         assert row.prompt_tokens == sum(call.buckets.prompt for call in of_key)
-    known = [cost for call in calls if (cost := prices.cost(call)) is not None]
+    known = [cost for call in calls if (cost := prices.cost(call).usd) is not None]
     assert found.totals.cost_usd == float(sum(known, Decimal(0)))

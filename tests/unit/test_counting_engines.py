@@ -84,7 +84,7 @@ def test_what_an_engine_gets_wrong_goes_to_the_reference() -> None:
     text = "'ſ'ſ and \U00010940x\u088f"
     assert disputed(text)
     for name in BASES:
-        wrong = fast.Fast(name, "none", lambda _: -1)
+        wrong = fast.Fast(name, lambda _: -1)
         assert wrong.count(text) == Reference(name).count_whole(text)
         assert wrong.count("plain") == -1
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.endpoints.chats import openai_messages, openai_tools, read_tools
+from sidecar.endpoints.chats import openai_messages, openai_tools
 from sidecar.endpoints.outcome import Fault
+from sidecar.messages.tool_schemas import read_tools
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 ARGUMENTS = {"city": "Bonn"}

@@ -10,7 +10,7 @@ from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints.address import root_of
 from sidecar.endpoints.clouds.table import CLOUDS, find_cloud
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from tests.unit.endpoints_fake_server import Asked, FakeServer, Route, Told, words
+from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, Route, words
 
 if TYPE_CHECKING:
     from sidecar.endpoints.clouds.base import Cloud
@@ -43,8 +43,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def text_of(field: str, answer: str, wrap: Any = int) -> Route:
-    def route(asked: Asked) -> Told:
-        return Told(body={answer: wrap(words(asked.body[field]))})
+    def route(asked: Asked) -> Canned:
+        return Canned(body={answer: wrap(words(asked.body[field]))})
 
     return route
 
@@ -53,15 +53,15 @@ def token_ids(count: int) -> list[int]:
     return list(range(count))
 
 
-def anthropic_count(asked: Asked) -> Told:
+def anthropic_count(asked: Asked) -> Canned:
     size = sum(len(str(message["content"])) for message in asked.body["messages"])
-    return Told(body={"input_tokens": size})
+    return Canned(body={"input_tokens": size})
 
 
 VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bool]] = {
     "anthropic": (
         {
-            ("GET", "/v1/models/m-1"): Told(body={"id": "m-1", "max_input_tokens": 200000}),
+            ("GET", "/v1/models/m-1"): Canned(body={"id": "m-1", "max_input_tokens": 200000}),
             ("POST", "/v1/messages/count_tokens"): anthropic_count,
         },
         "x-api-key",
@@ -71,8 +71,8 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
     ),
     "openai": (
         {
-            ("GET", "/v1/models/m-1"): Told(body={"id": "m-1"}),
-            ("POST", "/v1/responses/input_tokens"): lambda asked: Told(
+            ("GET", "/v1/models/m-1"): Canned(body={"id": "m-1"}),
+            ("POST", "/v1/responses/input_tokens"): lambda asked: Canned(
                 body={"input_tokens": len(str(asked.body["input"]))}
             ),
         },
@@ -83,8 +83,8 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
     ),
     "google": (
         {
-            ("GET", "/v1beta/models/m-1"): Told(body={"inputTokenLimit": 1048576}),
-            ("POST", "/v1beta/models/m-1:countTokens"): Told(body={"totalTokens": 9}),
+            ("GET", "/v1beta/models/m-1"): Canned(body={"inputTokenLimit": 1048576}),
+            ("POST", "/v1beta/models/m-1:countTokens"): Canned(body={"totalTokens": 9}),
         },
         "x-goog-api-key",
         1048576,
@@ -93,7 +93,7 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
     ),
     "cohere": (
         {
-            ("GET", "/v1/models/m-1"): Told(body={"name": "m-1", "context_length": 128000.0}),
+            ("GET", "/v1/models/m-1"): Canned(body={"name": "m-1", "context_length": 128000.0}),
             ("POST", "/v1/tokenize"): text_of("text", "tokens", token_ids),
         },
         "authorization",
@@ -103,7 +103,7 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
     ),
     "xai": (
         {
-            ("GET", "/v1/models/m-1"): Told(body={"id": "m-1"}),
+            ("GET", "/v1/models/m-1"): Canned(body={"id": "m-1"}),
             ("POST", "/v1/tokenize-text"): text_of(
                 "text", "token_ids", lambda n: [{"token_id": i} for i in range(n)]
             ),
@@ -114,7 +114,7 @@ VENDORS: dict[str, tuple[dict[tuple[str, str], Route], str, int | None, bool, bo
         False,
     ),
     "mistral": (
-        {("GET", "/v1/models/m-1"): Told(body={"id": "m-1", "max_context_length": 131072})},
+        {("GET", "/v1/models/m-1"): Canned(body={"id": "m-1", "max_context_length": 131072})},
         "authorization",
         131072,
         False,
@@ -154,7 +154,7 @@ async def test_without_a_key_or_with_a_wrong_one(name: str, pretend: Any) -> Non
         [row] = await endpoints.probe()
         assert (row.text, row.chat, server.asked) == ("auth", "auth", [])
         await endpoints.aclose()
-        server.otherwise = Told(401, {"error": {"message": "invalid x-api-key"}})
+        server.otherwise = Canned(401, {"error": {"message": "invalid x-api-key"}})
         endpoints = server.endpoints("m-1", key="K", K="wrong")
         [row] = await endpoints.probe()
         assert (row.text, row.chat, server.posts()) == ("auth", "auth", [])
@@ -164,7 +164,7 @@ async def test_without_a_key_or_with_a_wrong_one(name: str, pretend: Any) -> Non
 async def test_a_text_at_anthropic_is_a_message_less_what_a_message_costs(pretend: Any) -> None:
     pretend("anthropic")
     routes = dict(VENDORS["anthropic"][0])
-    routes["POST", "/v1/messages/count_tokens"] = lambda asked: Told(
+    routes["POST", "/v1/messages/count_tokens"] = lambda asked: Canned(
         body={"input_tokens": 7 + len(asked.body["messages"][0]["content"][0]["text"])}
     )
     async with FakeServer(routes) as server:
@@ -295,3 +295,48 @@ def test_hosts_are_known_by_their_whole_name(host: str, name: str | None) -> Non
 )
 def test_the_root_of_an_address(url: str, suffixes: tuple[str, ...], root: str) -> None:
     assert root_of(url, suffixes) == root
+
+
+MODELS_THAT_ARE_PATHS = (
+    "..",
+    ".",
+    "../../admin",
+    "x/../../admin",
+    "/admin",
+    "//admin.example/x",
+    "x?key=1",
+    "x#admin",
+    "%2e%2e/admin",
+    "..\\admin",
+    "x/./admin",
+    "models/../admin",
+    "x:generateContent",
+    "x\r\nhost: admin",
+    "x y",
+    "",
+)
+
+
+@pytest.mark.parametrize("name", VENDORS)
+@pytest.mark.parametrize("model", MODELS_THAT_ARE_PATHS)
+async def test_no_models_name_leads_a_request_elsewhere(
+    name: str, model: str, pretend: Any
+) -> None:
+    """Each goes to a count of the vendor's, or below its models with nothing to resolve."""
+    pretend(name)
+    routes = VENDORS[name][0]
+    counts = {path.rpartition("m-1")[2] for method, path in routes if method == "POST"}
+    below = (cloud(name).show or "").removesuffix("{model}")
+    async with FakeServer(routes) as server:
+        server.otherwise = Canned(body={})
+        endpoints = server.endpoints("*", key="K", K="s3cret")
+        await endpoints.count_text(model, "hello")
+        await endpoints.count_chat(model, [USER], [])
+        await endpoints.aclose()
+    for asked in server.asked:
+        parts = asked.path.removeprefix(below).split("/")
+        known = asked.path in counts or asked.path.endswith(":countTokens")
+        assert known if asked.method == "POST" else asked.path.startswith(below), asked
+        assert asked.path in counts or not {"", ".", ".."} & set(parts), asked
+        assert (asked.query, asked.headers["host"]) == ("", server.url[7:])
+        assert "#" not in asked.path

@@ -13,74 +13,82 @@ from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints import http as http_module
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
-from tests.unit.endpoints_fake_server import Asked, FakeServer, Reset, Told, llamacpp, words
+from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, Reset, llamacpp, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HTML = Told(body=b"<!doctype html><html><body>Welcome</body></html>")
+HTML = Canned(body=b"<!doctype html><html><body>Welcome</body></html>")
 
 
-async def hang(_: Asked) -> Told:
+async def hang(_: Asked) -> Canned:
     await asyncio.sleep(60)
-    return Told()
+    return Canned()
 
 
-def reset(_: Asked) -> Told:
+def reset(_: Asked) -> Canned:
     raise Reset
 
 
-def with_tokenize(told: Told | Callable[[Asked], Any]) -> FakeServer:
+def with_tokenize(told: Canned | Callable[[Asked], Any]) -> FakeServer:
     server = llamacpp()
     server.routes["POST", "/tokenize"] = told
     return server
 
 
-def always(told: Told | Callable[[Asked], Any]) -> FakeServer:
+def always(told: Canned | Callable[[Asked], Any]) -> FakeServer:
     server = FakeServer()
     server.otherwise = told
     return server
 
 
-LOADING = Told(
+LOADING = Canned(
     503, {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
 )
-UNAUTHORISED = Told(401, {"error": {"type": "authentication_error", "message": "Invalid API Key"}})
-LM_STUDIO_200 = Told(body={"error": "Unexpected endpoint or method. (POST /tokenize)"})
-BIG = Told(body=b'{"tokens":[' + b"1," * 4_000_000 + b"1]}")
+UNAUTHORISED = Canned(
+    401, {"error": {"type": "authentication_error", "message": "Invalid API Key"}}
+)
+LM_STUDIO_200 = Canned(body={"error": "Unexpected endpoint or method. (POST /tokenize)"})
+BIG = Canned(body=b'{"tokens":[' + b"1," * 4_000_000 + b"1]}")
 
 FAULTS: dict[str, tuple[Callable[[], FakeServer], str]] = {
-    "404 to all": (lambda: always(Told(404, {"detail": "Not Found"})), "unsupported"),
-    "404 to the count": (lambda: with_tokenize(Told(404, {"error": {"code": 404}})), "unsupported"),
-    "405": (lambda: with_tokenize(Told(405)), "unsupported"),
-    "500 to all": (lambda: always(Told(500, b"oops")), "unreachable"),
-    "500 to the count": (lambda: with_tokenize(Told(500)), "unreachable"),
-    "429": (lambda: with_tokenize(Told(429)), "unreachable"),
-    "502 in HTML": (lambda: always(Told(502, b"<html>Bad Gateway</html>")), "unreachable"),
+    "404 to all": (lambda: always(Canned(404, {"detail": "Not Found"})), "unsupported"),
+    "404 to the count": (
+        lambda: with_tokenize(Canned(404, {"error": {"code": 404}})),
+        "unsupported",
+    ),
+    "405": (lambda: with_tokenize(Canned(405)), "unsupported"),
+    "500 to all": (lambda: always(Canned(500, b"oops")), "unreachable"),
+    "500 to the count": (lambda: with_tokenize(Canned(500)), "unreachable"),
+    "429": (lambda: with_tokenize(Canned(429)), "unreachable"),
+    "502 in HTML": (lambda: always(Canned(502, b"<html>Bad Gateway</html>")), "unreachable"),
     "HTML to all": (lambda: always(HTML), "unsupported"),
     "HTML to the count": (lambda: with_tokenize(HTML), "unsupported"),
-    "not even JSON": (lambda: with_tokenize(Told(body=b'{"tokens":[1,')), "unsupported"),
-    "no tokens": (lambda: with_tokenize(Told(body={"tokens": []})), "unsupported"),
-    "no tokens to all": (lambda: always(Told(body={"tokens": []})), "unsupported"),
-    "tokens a string": (lambda: with_tokenize(Told(body={"tokens": "x"})), "unsupported"),
-    "tokens a string to all": (lambda: always(Told(body={"tokens": "x"})), "unsupported"),
-    "tokens of strings": (lambda: with_tokenize(Told(body={"tokens": ["a", "b"]})), "unsupported"),
-    "tokens a true": (lambda: with_tokenize(Told(body={"tokens": [True]})), "unsupported"),
+    "not even JSON": (lambda: with_tokenize(Canned(body=b'{"tokens":[1,')), "unsupported"),
+    "no tokens": (lambda: with_tokenize(Canned(body={"tokens": []})), "unsupported"),
+    "no tokens to all": (lambda: always(Canned(body={"tokens": []})), "unsupported"),
+    "tokens a string": (lambda: with_tokenize(Canned(body={"tokens": "x"})), "unsupported"),
+    "tokens a string to all": (lambda: always(Canned(body={"tokens": "x"})), "unsupported"),
+    "tokens of strings": (
+        lambda: with_tokenize(Canned(body={"tokens": ["a", "b"]})),
+        "unsupported",
+    ),
+    "tokens a true": (lambda: with_tokenize(Canned(body={"tokens": [True]})), "unsupported"),
     "an error in a 200": (lambda: with_tokenize(LM_STUDIO_200), "unsupported"),
     "an error in every 200": (lambda: always(LM_STUDIO_200), "unsupported"),
-    "a list": (lambda: with_tokenize(Told(body=[1, 2])), "unsupported"),
-    "a number": (lambda: always(Told(body=3)), "unsupported"),
+    "a list": (lambda: with_tokenize(Canned(body=[1, 2])), "unsupported"),
+    "a number": (lambda: always(Canned(body=3)), "unsupported"),
     "a huge body": (lambda: with_tokenize(BIG), "unsupported"),
-    "always 3": (lambda: with_tokenize(Told(body={"tokens": [1, 2, 3]})), "lying"),
-    "always 3 to all": (lambda: always(Told(body={"tokens": [1, 2, 3]})), "lying"),
+    "always 3": (lambda: with_tokenize(Canned(body={"tokens": [1, 2, 3]})), "lying"),
+    "always 3 to all": (lambda: always(Canned(body={"tokens": [1, 2, 3]})), "lying"),
     "more tokens than bytes": (
         lambda: with_tokenize(
-            lambda asked: Told(body={"tokens": [7] * (20 * len(asked.body["content"]))})
+            lambda asked: Canned(body={"tokens": [7] * (20 * len(asked.body["content"]))})
         ),
         "lying",
     ),
     "401": (lambda: always(UNAUTHORISED), "auth"),
-    "403 to the count": (lambda: with_tokenize(Told(403, {"error": "forbidden"})), "auth"),
+    "403 to the count": (lambda: with_tokenize(Canned(403, {"error": "forbidden"})), "auth"),
     "loading": (lambda: always(LOADING), "loading"),
     "hangs": (lambda: always(hang), "unreachable"),
     "hangs at the count": (lambda: with_tokenize(hang), "unreachable"),
@@ -177,7 +185,7 @@ async def test_a_big_text_that_is_slow_does_not_spoil_the_endpoint(
 async def test_a_redirect_is_never_followed() -> None:
     async with llamacpp() as other, llamacpp() as server:
         for route in list(server.routes):
-            server.routes[route] = Told(307, headers={"location": f"{other.url}{route[1]}"})
+            server.routes[route] = Canned(307, headers={"location": f"{other.url}{route[1]}"})
         endpoints = server.endpoints()
         miss = await endpoints.count_text("tiny", "hello world")
         assert isinstance(miss, Miss)

@@ -16,7 +16,7 @@ import pytest
 
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.servers import lmstudio
-from tests.unit.endpoints_fake_server import FakeServer, Told, words
+from tests.unit.endpoints_fake_server import Canned, FakeServer, words
 from tests.unit.endpoints_server_forms import SERVERS
 
 HELLO = "hello world, how many tokens are you?"
@@ -83,7 +83,7 @@ def sdk(monkeypatch: pytest.MonkeyPatch) -> FakeSdk:
 
 def lm_studio() -> FakeServer:
     server = FakeServer(dict(SERVERS["lm studio without its SDK"][0]))
-    server.otherwise = Told(body={"error": "Unexpected endpoint or method."})
+    server.otherwise = Canned(body={"error": "Unexpected endpoint or method."})
     return server
 
 

@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from sidecar.config.settings import Endpoint
-from sidecar.endpoints.names import matches, same_model
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
-from tests.unit.endpoints_fake_server import FakeServer, Told, listing, llamacpp, words
+from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp, words
 from tests.unit.endpoints_server_forms import MODELS, SERVERS
 
 HELLO = "hello world, how many tokens are you?"
@@ -21,7 +20,7 @@ async def test_every_kind_of_server_is_recognised_and_asked_in_its_own_way(case:
     routes, name, text, chat, limit = SERVERS[case]
     async with FakeServer(routes) as server:
         if name == "lmstudio":
-            server.otherwise = Told(body={"error": "Unexpected endpoint or method."})
+            server.otherwise = Canned(body={"error": "Unexpected endpoint or method."})
         endpoints = server.endpoints("tiny")
         [row] = await endpoints.probe()
         assert (row.server, row.text, row.chat, row.limit) == (name, text, chat, limit)
@@ -65,7 +64,7 @@ async def test_the_first_count_of_llamacpp_takes_eight_requests_at_most_then_one
 async def test_a_server_that_says_nothing_of_itself_takes_few_requests_too(listed: bool) -> None:
     async with llamacpp() as server:
         server.headers.clear()
-        server.routes[MODELS] = listing("tiny") if listed else Told(404)
+        server.routes[MODELS] = listing("tiny") if listed else Canned(404)
         endpoints = server.endpoints()
         assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
         assert len(server.asked) <= (10 if listed else 7)
@@ -148,7 +147,7 @@ async def test_a_router_is_never_made_to_load_a_model() -> None:
     async with llamacpp() as server:
         states = {"tiny": "loaded", "big": "unloaded", "slow": "loading"}
         data = [{"id": name, "status": {"value": value}} for name, value in states.items()]
-        server.routes[MODELS] = Told(body={"data": data})
+        server.routes[MODELS] = Canned(body={"data": data})
         endpoints = server.endpoints()
         for model in ("big", "slow"):
             miss = await endpoints.count_text(model, HELLO)
@@ -188,7 +187,7 @@ async def test_a_server_started_again_with_another_model_is_noticed() -> None:
         assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
         assert await endpoints.limit("tiny") == 2048
     server.routes = llamacpp("other").routes
-    server.routes["GET", "/props"] = Told(body={"default_generation_settings": {"n_ctx": 512}})
+    server.routes["GET", "/props"] = Canned(body={"default_generation_settings": {"n_ctx": 512}})
     async with server:
         miss = await endpoints.count_text("tiny", HELLO)
         assert isinstance(miss, Miss), "never a count of one model by another's tokenizer"
@@ -275,7 +274,7 @@ async def test_nothing_private_is_logged_or_shown(caplog: pytest.LogCaptureFixtu
         url = server.url.replace("://", "://user:passw0rd@")
         endpoints = Endpoints([Endpoint(url=url, api_key_env="K")], True, {"K": "s3cret"})
         assert isinstance(await endpoints.count_text("tiny", "my private prose"), EndpointCount)
-        server.otherwise, server.routes = Told(500), {}
+        server.otherwise, server.routes = Canned(500), {}
         miss = await endpoints.count_text("tiny", "more private prose")
         await endpoints.aclose()
     shown = f"{caplog.text} {miss} {endpoints.capabilities()}"
@@ -316,7 +315,7 @@ async def test_one_bad_request_does_not_spoil_the_endpoint() -> None:
         endpoints = server.endpoints()
         assert isinstance(await endpoints.count_text("tiny", HELLO), EndpointCount)
         chat = server.routes["POST", "/v1/chat/completions/input_tokens"]
-        server.routes["POST", "/v1/chat/completions/input_tokens"] = Told(400, {"error": {}})
+        server.routes["POST", "/v1/chat/completions/input_tokens"] = Canned(400, {"error": {}})
         messages = [{"role": "user", "content": "hi"}]
         assert isinstance(await endpoints.count_chat("tiny", messages), Miss)
         server.routes["POST", "/v1/chat/completions/input_tokens"] = chat
@@ -326,7 +325,7 @@ async def test_one_bad_request_does_not_spoil_the_endpoint() -> None:
 
 async def test_chats_may_be_counted_where_texts_are_not() -> None:
     async with llamacpp() as server:
-        server.routes["POST", "/tokenize"] = Told(404)
+        server.routes["POST", "/tokenize"] = Canned(404)
         endpoints = server.endpoints()
         assert isinstance(await endpoints.count_text("tiny", HELLO), Miss)
         messages = [{"role": "user", "content": HELLO}]
@@ -334,29 +333,3 @@ async def test_chats_may_be_counted_where_texts_are_not() -> None:
         [row] = endpoints.capabilities()
         assert (row.text, row.chat) == ("unsupported", "supported")
         await endpoints.aclose()
-
-
-@pytest.mark.parametrize(
-    ("asked", "loaded", "same"),
-    [
-        ("qwen3-4b", "Qwen3-4B-Q4_K_M.gguf", True),
-        ("qwen3-4b", "/models/qwen/Qwen3-4B-UD-Q8_0-00001-of-00002.gguf", True),
-        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-instruct", True),
-        ("llama3.2", "llama3.2:latest", True),
-        ("llama3.2:1b", "llama3.2:3b", False),
-        ("tiny", "koboldcpp/tiny", True),
-        ("qwen3-4b", "qwen3-8b", False),
-        ("qwen3", "qwen3-4b", False),
-        ("gpt-oss-20b", "gpt-oss-20b-mxfp4.gguf", True),
-        ("", "", False),
-    ],
-)
-def test_when_two_names_are_one_model(asked: str, loaded: str, same: bool) -> None:
-    assert same_model(asked, loaded) is same
-    assert same_model(loaded, asked) is same
-
-
-def test_globs_name_models_with_their_provider_or_without() -> None:
-    assert matches("Qwen-7B", ("qwen-*",))
-    assert matches("ollama/qwen-7b", ("qwen-*",))
-    assert not matches("gpt-5", ("qwen-*", "llama-*"))

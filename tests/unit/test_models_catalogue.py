@@ -8,7 +8,8 @@ import sys
 import msgspec
 import pytest
 
-from sidecar.counting.catalogue import find, known_window, search, warm, window_of
+from sidecar.counting.listing import find, search
+from sidecar.models.catalogue import known_window, warm, window_of
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_output_limits(model: str, tokens: int | None) -> None:
 def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
     code = (
         "import sys\n"
-        "from sidecar.counting.catalogue import find, known_window\n"
+        "from sidecar.counting.listing import find, known_window\n"
         "from sidecar.counting.tokenizers import Tokenizers\n"
         "assert Tokenizers().for_model('gpt-5').count('hello world') == 2\n"
         "assert find('gpt-5').tokenizer == 'o200k_base'\n"

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.catalogue import find, provider_of
-from sidecar.counting.families import UNKNOWN, tokenizer_for
-from sidecar.counting.names import parse
+from sidecar.counting.listing import find
+from sidecar.models.catalogue import provider_of
+from sidecar.models.families import UNKNOWN, generation_of
+from sidecar.models.names import matches, parse, same_model
+from sidecar.text.globs import MAX_LENGTH
 
 CASES = [
     # (as written, provider, bare, generation)
@@ -87,8 +89,8 @@ def test_a_name_is_taken_apart(
     model: str, provider: str | None, bare: str, generation: str
 ) -> None:
     assert parse(model).bare == bare
-    assert provider_of(model) == provider
-    assert tokenizer_for(model) == generation
+    assert provider_of(model) == (provider or "")
+    assert generation_of(model) == generation
 
 
 @given(st.text(max_size=60) | st.from_regex(r"[a-z0-9:/@.\-_]{0,40}", fullmatch=True))
@@ -103,5 +105,67 @@ def test_any_name_is_something(model: str) -> None:
 def test_an_unknown_model_is_estimated_and_says_so() -> None:
     info = find("some-model-of-mine")
 
-    assert (info.tokenizer, info.method) == ("heuristic", "estimate")
+    assert (info.tokenizer, info.method) == ("unknown~o200k_base", "estimate")
     assert (info.provider, info.context_window, info.max_output) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "loaded", "same"),
+    [
+        ("qwen3-4b", "Qwen3-4B-Q4_K_M.gguf", True),
+        ("qwen3-4b", "/models/qwen/Qwen3-4B-UD-Q8_0-00001-of-00002.gguf", True),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-instruct", True),
+        ("llama3.2", "llama3.2:latest", True),
+        ("llama3.2:1b", "llama3.2:3b", False),
+        ("tiny", "koboldcpp/tiny", True),
+        ("qwen3-4b", "qwen3-8b", False),
+        ("qwen3", "qwen3-4b", False),
+        ("gpt-oss-20b", "gpt-oss-20b-mxfp4.gguf", True),
+        ("", "", False),
+    ],
+)
+def test_when_two_names_are_one_model(asked: str, loaded: str, same: bool) -> None:
+    assert same_model(asked, loaded) is same
+    assert same_model(loaded, asked) is same
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["Qwen-7B", "ollama/qwen-7b", "/models/Qwen-7B-Instruct-Q4_K_M.gguf", "qwen/qwen-7b:free"],
+)
+def test_a_glob_means_a_model_however_it_is_written(model: str) -> None:
+    assert matches(model, ("qwen-*",))
+    assert not matches(model, ("llama-*", "qwen", "*-7"))
+
+
+def test_a_glob_may_name_the_provider_or_the_file() -> None:
+    assert matches("ollama/qwen-7b", ("ollama/*",))
+    assert matches("Qwen-7B-Q4_K_M.gguf", ("*.gguf",))
+    assert not matches("qwen-7b", ("ollama/*",))
+
+
+HOSTILE = (
+    "m:" + "-q1" * 330_000 + "\nx",
+    "-q1" * 330_000 + ".gguf",
+    "m" + "_q1" * 330_000 + "!.gguf",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_name_of_a_million_characters_is_looked_at_in_part(name: str) -> None:
+    """It fails by taking hours: some of the patterns try every place anew."""
+    assert generation_of(name) == UNKNOWN
+    assert len(parse(name).bare) <= MAX_LENGTH
+    assert same_model(name, name)
+
+
+@pytest.mark.parametrize("name", ["qwen-invented-9", "qwen-nova", "qwenish", "qwen9.1-pro"])
+def test_an_invented_name_is_of_no_family_whose_vocabulary_is_known(name: str) -> None:
+    assert generation_of(name) == "qwen-newer"
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-coder-7b", "qwen3-8b", "qwen:7b", "qwq-32b", "qwen-vl-chat"]
+)
+def test_the_families_of_the_package_keep_theirs(name: str) -> None:
+    assert generation_of(name) == "qwen2"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.counting.engines import engine
+from sidecar.counting.incremental import document_tokens, pending_characters
 from sidecar.text.cuts import is_cut
 from sidecar.text.document import TextDocument
+from sidecar.text.pieces import PIECE_CHARACTERS, Piece
 from sidecar.text.positions import Position, Range
+from sidecar.workspace.documents import Documents
+from sidecar.workspace.workers import Workers
 from tests.fuzz import edits, oracle
 
 if TYPE_CHECKING:
@@ -23,7 +29,6 @@ POSITIONS = st.builds(Position, st.integers(0, 12), st.integers(0, 40))
 EDITS = st.lists(
     st.tuples(POSITIONS, POSITIONS, st.sampled_from((*edits.SNIPPETS, *edits.STOCK))), max_size=8
 )
-WRONG = r"range ends|negative position"
 SIZES = st.sampled_from([(8, 2), (32, 8), (200, 16), (8_192, 768)])
 
 
@@ -84,7 +89,6 @@ def test_slices_and_their_pieces(
     doc, text = document(text, encoding, sizes), oracle.joined(text)
     part = span(one, other)
     start, end = (oracle.offset(text, edge, encoding) for edge in (part.start, part.end))
-    assert doc.slice(part) == text[start:end]
     pieces = doc.pieces_in(part)
     assert "".join(piece.text for piece in pieces) == text[start:end]
     assert all(is_cut(a.text, b.text) for a, b in pairwise(pieces))
@@ -160,24 +164,23 @@ def test_halves_of_a_pair_that_come_one_by_one_are_one_character() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("given", "start", "end"),
     [
-        Range(Position(0, 2), Position(0, 1)),
-        Range(Position(1, 0), Position(0, 9)),
-        Range(Position(-1, 0), Position(0, 0)),
-        Range(Position(0, -1), Position(0, 0)),
-        Range(Position(0, 0), Position(0, -2)),
+        (Range(Position(0, 2), Position(0, 1)), 1, 2),
+        (Range(Position(1, 0), Position(0, 9)), 3, 4),
+        (Range(Position(0, 99), Position(0, 50)), 3, 3),
+        (Range(Position(99, 0), Position(0, 1)), 1, 7),
+        (Range(Position(-1, 5), Position(0, 1)), 0, 1),
+        (Range(Position(0, -1), Position(0, 0)), 0, 0),
+        (Range(Position(1, 1), Position(1, -2)), 4, 5),
     ],
 )
-def test_a_wrong_range_is_an_error_and_changes_nothing(wrong: Range) -> None:
+def test_a_range_is_clamped_and_then_swapped(given: Range, start: int, end: int) -> None:
     doc = document("abc\ndef")
-    pieces = doc.pieces
-    with pytest.raises(ValueError, match=WRONG):
-        doc.apply(wrong, "x")
-    with pytest.raises(ValueError, match=WRONG):
-        doc.slice(wrong)
-    assert doc.text == "abc\ndef"
-    assert doc.pieces is pieces
+    assert doc.offsets(given) == (start, end)
+    assert "".join(piece.text for piece in doc.pieces_in(given)) == "abc\ndef"[start:end]
+    doc.apply(given, "x")
+    assert doc.text == "abc\ndef"[:start] + "x" + "abc\ndef"[end:]
 
 
 def test_no_such_line() -> None:
@@ -215,5 +218,62 @@ def test_pieces_are_joined_again() -> None:
         doc.apply(at(step * 29 % 90_000, 4), "y")
         for piece in doc.pieces:
             piece.counts.setdefault("x", 1)
-    assert len(doc.pieces) <= 3 * doc.characters // (2 * 8_192) + 64 + 3
+    assert len(doc.pieces) <= 3 * doc.characters // (2 * PIECE_CHARACTERS) + 64 + 3
     assert doc.text.count("y") == 3_000
+
+
+class Watched(Piece):
+    """A piece that records which pieces anybody looks into."""
+
+    visited: ClassVar[set[int]] = set()
+
+    def __getattribute__(self, name: str) -> object:
+        Watched.visited.add(id(self))
+        return super().__getattribute__(name)
+
+
+def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
+    """How many pieces each of some edits with a count after it looks into, at random places: of
+    the document, and as the server counts it."""
+    for module in ("pieces", "document"):
+        monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)
+    rng, line = random.Random(characters), "some words; and others\n"
+    doc = TextDocument("untitled:big", line * (characters // len(line)))
+    tokenizer, found = engine("o200k_base"), []
+    documents, workers = Documents(), Workers()
+    documents[doc.uri] = doc
+    workers.load(tokenizer)
+    document_tokens(doc, tokenizer)
+    for step in range(300):
+        line_number = (0, doc.line_count - 1, rng.randrange(doc.line_count))[step % 3]
+        Watched.visited.clear()
+        doc.apply(at(line_number, rng.randrange(20)), rng.choice("abc ;\n"))
+        if step % 2:
+            assert pending_characters(doc, tokenizer) <= 10_240
+            document_tokens(doc, tokenizer)
+        else:
+            assert workers.known(documents.snapshot(doc.uri), tokenizer)
+        found.append(len(Watched.visited))
+    workers.close()
+    return found
+
+
+def test_an_edit_and_count_look_into_as_many_pieces_at_10_mb_as_at_10_kb(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small, big = visits(monkeypatch, 10_000), visits(monkeypatch, 10_000_000)
+    assert max(big) <= max(small) + 10
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_a_place_in_a_long_line_is_found_by_blocks(
+    monkeypatch: pytest.MonkeyPatch, encoding: Encoding
+) -> None:
+    for module in ("pieces", "document"):
+        monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)
+    doc = TextDocument("untitled:line", "wörd, 字 😀; " * 300_000, encoding=encoding)
+    end = doc.position_at(doc.characters - 5)
+    assert doc.offset_at(end) == doc.characters - 5
+    Watched.visited.clear()
+    assert doc.position_at(doc.offset_at(end)) == end
+    assert len(Watched.visited) <= 20

@@ -64,6 +64,6 @@ local function integrate(event, pattern, module)
     end
   end)
 end
-integrate('User', { 'CodeCompanionChat*', 'CodeCompanionRequestFinished' }, 'codecompanion')
-integrate('User', { 'AvanteInputSubmitted', 'AvanteViewBufferUpdated' }, 'avante')
+integrate('User', { 'CodeCompanionChat*', 'CodeCompanionInline*', 'CodeCompanionRequest*' }, 'codecompanion')
+integrate('FileType', 'Avante*', 'avante')
 integrate('FileType', 'copilot-chat', 'copilotchat')

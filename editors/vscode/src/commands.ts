@@ -11,11 +11,13 @@ import {
   workspace,
 } from "vscode";
 import { showCostReport } from "./costReport";
-import { how, number, reason, tokens, usd } from "./format";
+import { counted, how, number, plain, reason, tokens, tokensText, usd } from "./format";
 import { installServer } from "./managed";
 import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo } from "./generated";
 import type { Server } from "./server";
 import { countSelections } from "./status";
+import type { Row } from "./contextView";
+import { chooseSession, fitContext, pinSession, undoFitContext } from "./conversation";
 import { workspaceParam } from "./workspaceParam";
 
 const COMPARED = "comparedModels";
@@ -33,6 +35,11 @@ export function actions(context: ExtensionContext, server: Server): Record<strin
     fitToBudget: () => fitToBudget(server),
     selectModel: (model) => selectModel(server, typeof model === "string" ? model : undefined),
     resetContext: () => resetContext(server),
+    sessions: () => chooseSession(server),
+    pinSession: (row) => pinSession(server, row as Row),
+    unpinSession: () => pinSession(server),
+    fitContext: () => fitContext(server),
+    undoFitContext: () => undoFitContext(server),
     probeEndpoints: () => probeEndpoints(server),
     restart: () => server.restart(),
     showLog: (): Promise<void> => {
@@ -49,7 +56,7 @@ export function registerCommands(context: ExtensionContext, server: Server): voi
   for (const [name, action] of Object.entries(actions(context, server))) {
     const run = (...args: unknown[]): Promise<unknown> =>
       action(...args).catch((error: unknown) => {
-        void window.showErrorMessage(`Token Sidecar: ${reason(error)}`);
+        void window.showErrorMessage(`Token Sidecar: ${plain(reason(error))}`);
       });
     context.subscriptions.push(commands.registerCommand(`tokenSidecar.${name}`, run));
   }
@@ -66,7 +73,8 @@ async function count(server: Server): Promise<{ document: CountResult; selection
   const document = await server.request<CountResult>("tokens/count", { textDocument });
   const selection = (await countSelections(server, editor)) ?? null;
   const selected = selection ? `, selection ${tokens(selection)}` : "";
-  void window.showInformationMessage(`${tokens(document)} tokens${selected} (${document.model}: ${how(document)})`);
+  const made = plain(`${document.model}: ${how(document)}`);
+  void window.showInformationMessage(`${tokensText(document)}${selected} (${made})`);
   return { document, selection };
 }
 
@@ -74,9 +82,9 @@ async function models(server: Server): Promise<(QuickPickItem & { id: string })[
   const known = await server.request<ModelInfo[]>("models/list", { choices: true });
   return known.map((model) => ({
     id: model.id,
-    label: model.id,
+    label: plain(model.id),
     description: [model.provider, model.contextWindow && `${number(model.contextWindow)} tokens`].filter(Boolean).join(", "),
-    detail: `${model.tokenizer}, ${model.method}`,
+    detail: plain(`${model.tokenizer}, ${model.method}`),
   }));
 }
 
@@ -101,7 +109,7 @@ async function compareModels(server: Server, context: ExtensionContext): Promise
 function comparison(each: Count): QuickPickItem {
   const share = each.percent === null ? "" : `, ${each.percent}% of the window`;
   const cost = each.inputCostUsd === null ? "" : `, ${usd(each.inputCostUsd)} as input`;
-  return { label: `${tokens(each)} tokens`, description: each.model, detail: how(each) + share + cost };
+  return { label: tokensText(each), description: plain(each.model), detail: plain(how(each)) + share + cost };
 }
 
 async function contextUsage(server: Server): Promise<ContextUsage> {
@@ -142,7 +150,7 @@ async function fitToSize(server: Server): Promise<boolean> {
   const params = { textDocument: { uri: server.uri(document.uri) }, maxTokens: Number(answer) };
   const fitted = await server.request<FitTextResult>("tokens/fit", params);
   if (!fitted.changed) {
-    void window.showInformationMessage(`It fits: ${tokens(fitted)} tokens.`);
+    void window.showInformationMessage(`It fits: ${counted(fitted.tokens, "token")}.`);
     return false;
   }
   if (document.version !== version) throw new Error("the document changed meanwhile: try again");
@@ -166,16 +174,20 @@ async function resetContext(server: Server): Promise<ContextUsage> {
 async function probeEndpoints(server: Server): Promise<Capability[]> {
   const found = await server.request<Capability[]>("capabilities/probe", {});
   if (found.length === 0) {
-    void window.showInformationMessage("No endpoint was probed: tokenSidecar.endpoint names none, or tokenSidecar.tokenize.useEndpoint is off.");
+    void window.showInformationMessage("No endpoint is declared: tokenSidecar.endpoint in your user settings names one.");
     return found;
   }
   const items = found.map((each) => ({
-    label: each.endpoint,
-    description: [each.server, each.model].filter(Boolean).join(", "),
-    detail: `text ${each.text}, chat ${each.chat}${each.limit === null ? "" : `, window ${number(each.limit)}`}`,
+    label: plain(each.endpoint),
+    description: plain([each.server, each.model, able(each)].filter(Boolean).join(", ")),
+    detail: plain(each.reason ?? "texts and chats are counted by the server"),
   }));
   void window.showQuickPick(items, { title: "Endpoints" });
   return found;
+}
+
+function able(each: Capability): string {
+  return `text ${each.text}, chat ${each.chat}, window ${each.limit === null ? "not known" : number(each.limit)}`;
 }
 
 const MENU: readonly (readonly [icon: string, label: string, command: string] | undefined)[] = [
@@ -187,6 +199,9 @@ const MENU: readonly (readonly [icon: string, label: string, command: string] | 
   undefined,
   ["symbol-parameter", "Select model", "selectModel"],
   ["clear-all", "Reset context", "resetContext"],
+  ["list-selection", "Sessions", "sessions"],
+  ["filter", "Fit the context", "fitContext"],
+  ["discard", "Undo the fit of the context", "undoFitContext"],
   ["plug", "Probe endpoints", "probeEndpoints"],
   undefined,
   ["debug-restart", "Restart server", "restart"],

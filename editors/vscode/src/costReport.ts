@@ -1,56 +1,83 @@
 import { randomBytes } from "node:crypto";
+import { setTimeout } from "node:timers/promises";
 import { ViewColumn, type WebviewPanel, window } from "vscode";
+import STYLE from "./costReport.css";
 import { number } from "./format";
-import type { CostReport } from "./generated";
+import type { CostBar, CostChart, CostReport, CostTable } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
-const COLUMN = { viewColumn: ViewColumn.Beside, preserveFocus: true };
+const PATIENCE_MS = 100;
+const FEWEST_COLUMNS = 14;
 
 let panel: WebviewPanel | undefined;
 
 /** Show what the workspace has cost, in one panel that a second call fills again. */
 export async function showCostReport(server: Server): Promise<CostReport> {
-  const detail = await server.request<CostReport>("cost/detail", workspaceParam(server));
+  const asked = server.request<CostReport>("cost/detail", { ...workspaceParam(server), charts: true });
   if (!panel) {
-    panel = window.createWebviewPanel("tokenSidecar.cost", "Token Sidecar: Cost", COLUMN, {});
+    panel = window.createWebviewPanel("tokenSidecar.cost", "Token Sidecar: Cost", { viewColumn: ViewColumn.Beside, preserveFocus: true }, {});
     panel.onDidDispose(() => (panel = undefined));
   }
-  panel.webview.html = page(detail);
+  const early = await Promise.race([asked, setTimeout(PATIENCE_MS, undefined)]);
+  if (!early) panel.webview.html = page("<p>What calls have cost is being read …</p>");
+  const detail = early ?? (await asked);
+  panel.webview.html = page(body(detail));
   panel.reveal(undefined, true);
   return detail;
 }
 
-function page({ rows, totals }: CostReport): string {
+function page(inner: string): string {
   const nonce = randomBytes(16).toString("base64");
-  const figures = [
-    ["Cost", totals.costText],
-    ["Calls", number(totals.calls)],
-    ["Input", number(totals.inputTokens)],
-    ["Output", number(totals.outputTokens)],
-    ...(totals.unpricedTokens ? [["Unpriced tokens", number(totals.unpricedTokens)]] : []),
-  ];
-  const lines = rows.map((row) => `<li>${escape(row.text)}</li>`).join("");
   return `<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'nonce-${nonce}'">
 <title>Cost</title><style nonce="${nonce}">${STYLE}</style></head><body>
-<h1>Cost of this workspace</h1>
-<dl>${figures.map(([name, value]) => `<div><dt>${escape(name ?? "")}</dt><dd>${escape(value ?? "")}</dd></div>`).join("")}</dl>
-${rows.length ? `<h2>By model and category</h2><ul>${lines}</ul>` : "<p>No calls are recorded yet.</p>"}
-</body></html>`;
+<h1>Cost of this workspace</h1>${inner}</body></html>`;
 }
 
-// The editor's own colours and fonts, so that it follows the theme.
-const STYLE = `
-body { color: var(--vscode-foreground); font-family: var(--vscode-font-family); padding: 1rem 1.5rem; }
-h1 { font-size: 1.3em; font-weight: 600; } h2 { font-size: 1em; font-weight: 600; margin-top: 1.5rem; }
-dl { display: flex; flex-wrap: wrap; gap: 0.75rem; margin: 1rem 0; }
-dl div { background: var(--vscode-editorWidget-background); border: 1px solid var(--vscode-widget-border, transparent);
-  border-radius: 4px; padding: 0.5rem 1rem; min-width: 6rem; }
-dt { color: var(--vscode-descriptionForeground); font-size: 0.85em; } dd { font-size: 1.25em; margin: 0.2rem 0 0; }
-ul { list-style: none; margin: 0; padding: 0; }
-li { border-bottom: 1px solid var(--vscode-widget-border, var(--vscode-editorWidget-border)); padding: 0.4rem 0;
-  font-family: var(--vscode-editor-font-family); font-size: var(--vscode-editor-font-size); }`;
+function body({ rows, totals, table, charts, basis, note, text }: CostReport): string {
+  const figures: [string, string][] = [
+    ["Cost", totals.costText],
+    ["Calls", number(totals.calls)],
+    ["Input", number(totals.inputTokens)],
+    ["Cache read", number(totals.cacheReadTokens)],
+    ["Output", number(totals.outputTokens)],
+    ...(totals.unpricedTokens ? [["Unpriced tokens", number(totals.unpricedTokens)] satisfies [string, string]] : []),
+  ];
+  const cards = figures.map(([name, value]) => `<div><dt>${escape(name)}</dt><dd>${escape(value)}</dd></div>`);
+  const notes = [note, basis].filter(Boolean).map((text) => `<p>${escape(text)}</p>`);
+  if (!rows.length || !table) return `<p>${escape(text)}</p>${notes.join("")}`;
+  const lines = rows.map((row) => `<li>${escape(row.text)}</li>`).join("");
+  return `<dl>${cards.join("")}</dl>${notes.join("")}${charts.map(chart).join("")}
+<h2>All calls</h2>${grid(table)}<h2>Line by line</h2><ul>${lines}</ul>`;
+}
+
+function grid({ heads, names, rows, total }: CostTable): string {
+  const line = (cells: string[], tag: "td" | "th"): string =>
+    `<tr>${cells.map((cell, at) => `<${tag}${at < names ? ' class="name"' : ""}>${escape(cell)}</${tag}>`).join("")}</tr>`;
+  const foot = total.length ? `<tfoot>${line(total, "td")}</tfoot>` : "";
+  return `<table><thead>${line(heads, "th")}</thead><tbody>${rows.map((row) => line(row, "td")).join("")}</tbody>${foot}</table>`;
+}
+
+function chart({ by, title, bars }: CostChart): string {
+  return `<section><h2>${escape(title)}</h2>${by === "day" ? columns(bars) : bars.map(bar).join("")}</section>`;
+}
+
+// No attribute `style`, which the policy refuses: sizes are those of SVG.
+function bar({ label, share, text }: CostBar): string {
+  return `<div class="bar"><span>${escape(label)}</span><svg aria-hidden="true"><rect width="${100 * share}%" height="100%"/></svg><b>${escape(text)}</b></div>`;
+}
+
+function columns(bars: CostBar[]): string {
+  const drawn = bars.map(({ label, share, text }, at) =>
+    `<rect x="${10 * at + 1}" y="${100 - 100 * share}" width="8" height="${100 * share}"><title>${escape(`${label}: ${text}`)}</title></rect>`);
+  const most = bars.reduce((one, other) => (other.share > one.share ? other : one));
+  const [first, last] = [bars[0]?.label ?? "", bars.at(-1)?.label ?? ""];
+  const ends = bars.length < FEWEST_COLUMNS ? [first === last ? first : `${first} – ${last}`] : [first, last];
+  const label = `At most ${most.text} a day, on ${most.label}`;
+  return `<p>${escape(label)}</p><svg class="days" viewBox="0 0 ${10 * Math.max(bars.length, FEWEST_COLUMNS)} 100" preserveAspectRatio="none" role="img" aria-label="${escape(label)}">
+${drawn.join("")}</svg><div class="ends">${ends.map((each) => `<span>${escape(each)}</span>`).join("")}</div>`;
+}
 
 function escape(text: string): string {
   return text.replace(/[&<>"']/g, (each) => `&#${each.charCodeAt(0)};`);

@@ -1,4 +1,5 @@
 import { type ExtensionContext, window, workspace } from "vscode";
+import type { Api } from "./api";
 import { registerCommands } from "./commands";
 import { ContextView } from "./contextView";
 import { Server } from "./server";
@@ -6,12 +7,6 @@ import { SECTION } from "./settings";
 import { StatusBar, languageStatus } from "./status";
 
 let server: Server | undefined;
-
-/** What this extension gives to others: an AI extension reports its conversation by it. */
-export interface Api {
-  /** Send a request of the protocol (docs/reference/protocol.md), such as `context/append`. */
-  request(method: string, params: object): Promise<unknown>;
-}
 
 /** Starts the server and shows what it says. Every number is worked out there. */
 export function activate(context: ExtensionContext): Api {
@@ -27,7 +22,10 @@ export function activate(context: ExtensionContext): Api {
   );
   // Not awaited: opening the window never waits for a process.
   void running.restart();
-  return { request: (method, params) => running.request(method, params) };
+  return {
+    request: (method, params) => running.request(method, params),
+    onDidChangeStatus: (listener) => running.onStatus(listener),
+  };
 }
 
 export async function deactivate(): Promise<void> {

@@ -13,6 +13,16 @@ export function tokens(count: Pick<Count, "tokens" | "method">): string {
   return (exact ? "" : "~") + number(count.tokens);
 }
 
+/** `1 turn`, `2,431 turns`. */
+export function counted(value: number, noun: string): string {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/** A count with its unit: `1 token`, `~12,345 tokens`. */
+export function tokensText(count: Pick<Count, "tokens" | "method">): string {
+  return `${tokens(count)} token${count.tokens === 1 ? "" : "s"}`;
+}
+
 /** How a count was made: `o200k_base, exact`, `claude, estimate ±12%`. */
 export function how(count: Count): string {
   const error = count.errorPercent ? ` ±${number(Math.ceil(count.errorPercent))}%` : "";
@@ -27,4 +37,15 @@ export function usd(value: number): string {
 /** The message of anything that was thrown. */
 export function reason(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+// C0 but the line feed, DEL, C1, what reorders text or hides in it, and line ends in all but name.
+const OBEYED = /[\0-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+
+/** A name of somebody else's, as it reads: no control characters, no link of a message, no icon of a label. */
+export function plain(text: string): string {
+  return text
+    .replace(OBEYED, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`)
+    .replaceAll("](", "] (")
+    .replaceAll("$(", "$ (");
 }

@@ -52,6 +52,10 @@ export interface AssembleResult {
   skipped: boolean;
   trimLevel: number;
   fits: boolean;
+  schemaVersion: number;
+  intent: string | null;
+  budgetApplied: number;
+  pack: PackPart[];
 }
 
 /**
@@ -75,6 +79,9 @@ export interface Breakdown {
   sections: number;
   turns: number;
   overhead: number;
+  logs: number;
+  config: number;
+  time: number;
 }
 
 /**
@@ -103,6 +110,7 @@ export interface Capability {
   chat: "auth" | "loading" | "lying" | "supported" | "unknown" | "unreachable" | "unsupported";
   limit: number | null;
   checkedAt: string | null;
+  reason: string | null;
 }
 
 /**
@@ -115,6 +123,14 @@ export interface CleanCall {
 }
 
 /**
+ * A part of the context by its label.
+ */
+export interface ContextPart {
+  label: string;
+  tokens: number;
+}
+
+/**
  * The conversation's part; `percent` is of the usable window.
  */
 export interface ContextStatus {
@@ -123,6 +139,7 @@ export interface ContextStatus {
   text: string;
   tooltip: string;
   severity: "error" | "ok" | "warning";
+  sessions: number;
 }
 
 /**
@@ -142,13 +159,15 @@ export interface ContextUsage {
   model: string | null;
   session: SessionInfo | null;
   breakdown: Breakdown | null;
-  largest: Part[];
+  largest: ContextPart[];
   turns: number | null;
   shouldPrune: boolean | null;
   compacted: boolean | null;
   calibration: CalibrationInfo | null;
   costUsd: number | null;
+  note: string | null;
   text: string;
+  rows: ViewRow[];
 }
 
 /**
@@ -163,7 +182,25 @@ export interface ContextWarning {
 }
 
 /**
- * `cost/detail`: which calls, and what the rows are told apart by.
+ * One bar of a chart.
+ */
+export interface CostBar {
+  label: string;
+  share: number;
+  text: string;
+}
+
+/**
+ * One bar for each value of a key; days are all there, from the first to the last.
+ */
+export interface CostChart {
+  by: "agent" | "category" | "day" | "model" | "session" | "workspace";
+  title: string;
+  bars: CostBar[];
+}
+
+/**
+ * `cost/detail`: which calls, and what the rows are grouped by.
  */
 export interface CostDetailParams {
   workspace?: string | null;
@@ -171,6 +208,16 @@ export interface CostDetailParams {
   since?: string | null;
   until?: string | null;
   by?: ("agent" | "category" | "day" | "model" | "session" | "workspace")[];
+  charts?: boolean;
+}
+
+/**
+ * `cost/files`: the prompt files of a workspace.
+ */
+export interface CostFilesParams {
+  workspace?: string | null;
+  since?: string | null;
+  uris?: string[] | null;
 }
 
 /**
@@ -195,6 +242,7 @@ export interface CostRecorded {
   id: string;
   usage: Usage;
   costUsd: number | null;
+  unpriced: boolean;
   duplicate: boolean;
 }
 
@@ -205,6 +253,11 @@ export interface CostReport {
   rows: CostRow[];
   totals: CostTotals;
   text: string;
+  basis: string;
+  note: string;
+  table: CostTable | null;
+  charts: CostChart[];
+  overview: string;
 }
 
 /**
@@ -226,19 +279,33 @@ export interface CostRow {
   cacheWriteTokens: number;
   costUsd: number | null;
   reportedCostUsd: number;
+  listedCostUsd: number | null;
   unpriced: boolean;
   note: string;
   text: string;
+  costText: string;
 }
 
 /**
- * What was spent today, everywhere, in USD; the tooltip has the workspace's total too.
+ * USD: what the agent's session that is shown has cost, else what was spent today, everywhere.
+ *
+ *     The tooltip has the workspace's total too.
  */
 export interface CostStatus {
   costUsd: number | null;
   text: string;
   tooltip: string;
   severity: "error" | "ok" | "warning";
+}
+
+/**
+ * A report as a table, ready to be shown; `total` is its last row, empty for a single one.
+ */
+export interface CostTable {
+  heads: string[];
+  names: number;
+  rows: string[][];
+  total: string[];
 }
 
 /**
@@ -329,6 +396,18 @@ export interface Dropped {
 }
 
 /**
+ * A prompt file that rides along with every request of an agent, and what that has cost.
+ */
+export interface FileCost {
+  uri: string;
+  tokens: number | null;
+  requests: number;
+  costUsd: number | null;
+  cachedPercent: number | null;
+  text: string;
+}
+
+/**
  * Ask for a plan that makes the conversation fit, or apply one.
  */
 export interface FitParams {
@@ -354,6 +433,7 @@ export interface FitResult {
   fits: boolean;
   planId: string;
   reason: string | null;
+  text: string;
 }
 
 /**
@@ -405,11 +485,12 @@ export interface ModelsParams {
 }
 
 /**
- * A part of the context by its label.
+ * A section as it stands in the assembled context.
  */
-export interface Part {
-  label: string;
+export interface PackPart {
+  name: string;
   tokens: number;
+  trimmed: boolean;
 }
 
 /**
@@ -518,11 +599,16 @@ export interface ResponseResult {
   content: string;
   toolCalls: CleanCall[];
   dropped: Dropped[];
+  unchecked: string[];
+  model: string | null;
+  requestId: string | null;
   stopReason: string | null;
   exhausted: "output" | "window" | null;
   plan: FitResult | null;
   usage: Usage | null;
   calibration: CalibrationInfo | null;
+  usageRecorded: boolean;
+  usageProblem: string | null;
 }
 
 /**
@@ -546,12 +632,52 @@ export interface SectionSpec {
 }
 
 /**
+ * The session to show until it ends; null chooses by itself again.
+ */
+export interface SelectParams {
+  workspace?: string | null;
+  session?: string | null;
+}
+
+/**
  * Which conversation the numbers are of.
  */
 export interface SessionInfo {
   id: string;
   source: string;
   updatedAt: string;
+}
+
+/**
+ * One session of a workspace, whoever feeds it.
+ */
+export interface SessionRow {
+  id: string;
+  source: string;
+  title: string | null;
+  model: string | null;
+  tokens: number | null;
+  limit: number | null;
+  percent: number | null;
+  method: "calibrated" | "endpoint" | "estimate" | "exact" | null;
+  note: string | null;
+  state: "ended" | "idle" | "running";
+  parent: string | null;
+  costUsd: number | null;
+  updatedAt: string;
+  shown: boolean;
+  pinned: boolean;
+  label: string;
+  detail: string;
+  text: string;
+}
+
+/**
+ * Which sessions to list: those of the last 24 hours, or all.
+ */
+export interface SessionsParams {
+  workspace?: string | null;
+  all?: boolean;
 }
 
 /**
@@ -571,6 +697,8 @@ export interface SetParams {
 
 /**
  * Params of `status/update`: `text` is the line to show; null parts are not known.
+ *
+ *     The text of a document whose text is not known, for a change of it was not understood, is `?`.
  */
 export interface StatusUpdate {
   workspace: string | null;
@@ -630,4 +758,13 @@ export interface Usage {
 export interface UsageParams {
   workspace?: string | null;
   session?: string | null;
+}
+
+/**
+ * A line of a view: what it is, its value, and lines below it.
+ */
+export interface ViewRow {
+  label: string;
+  value: string;
+  children: ViewRow[];
 }

@@ -1,14 +1,18 @@
-import { execFile } from "node:child_process";
+import { type ExecFileOptions, execFile } from "node:child_process";
 import { constants, promises as fs } from "node:fs";
 import { homedir } from "node:os";
-import { delimiter, isAbsolute, join } from "node:path";
+import { delimiter, isAbsolute, join, relative, sep } from "node:path";
 import { promisify } from "node:util";
 import { type ExtensionContext, workspace } from "vscode";
 import { SECTION } from "./settings";
 
-const run = promisify(execFile);
 const WINDOWS = process.platform === "win32";
 const OLDEST_PYTHON = [3, 11] as const;
+
+/** Runs a program by its absolute path, and never in the open folder: what lies there is not ours to run. */
+export function run(program: string, args: string[], options: ExecFileOptions = {}): Promise<{ stdout: string }> {
+  return promisify(execFile)(program, args, { ...options, cwd: homedir(), encoding: "utf8" });
+}
 
 /** A program with its arguments, and where it was found. */
 export interface ServerCommand {
@@ -58,7 +62,7 @@ export async function findPython(): Promise<string | undefined> {
 
 async function recentEnough(python: string): Promise<boolean> {
   const test = `import sys; sys.exit(sys.version_info < (${OLDEST_PYTHON.join(", ")}))`;
-  return run(python, ["-c", test], { timeout: 10_000 }).then(
+  return run(python, ["-I", "-c", test], { timeout: 10_000 }).then(
     () => true,
     () => false,
   );
@@ -75,15 +79,33 @@ export function managedProgram(context: ExtensionContext, name: string): string 
   return join(managedFolder(context), WINDOWS ? "Scripts" : "bin", WINDOWS ? `${name}.exe` : name);
 }
 
+/** A program of an absolute folder on PATH, never one that lies in an open folder. */
 async function onPathVariable(name: string): Promise<string | undefined> {
-  const names = WINDOWS ? [`${name}.exe`, `${name}.cmd`] : [name];
+  const open = await openFolders();
+  const theirs = (path: string): boolean => open.some((folder) => inside(path, folder));
   for (const folder of (process.env["PATH"] ?? "").split(delimiter)) {
-    // An empty or relative entry would be looked up in the workspace.
-    for (const path of isAbsolute(folder) ? names.map((each) => join(folder, each)) : []) {
-      if (await executable(path)) return path;
-    }
+    if (!isAbsolute(folder)) continue;
+    const path = join(await realpath(folder), WINDOWS ? `${name}.exe` : name);
+    // The link itself too: an environment's Python is one, and takes its modules from around it.
+    if ((await executable(path)) && !theirs(path) && !theirs(await realpath(path))) return path;
   }
   return undefined;
+}
+
+/** The open folders, but for one that the user's home lies in: that is no repository of somebody's. */
+async function openFolders(): Promise<string[]> {
+  const home = await realpath(homedir());
+  const folders = await Promise.all((workspace.workspaceFolders ?? []).map(({ uri }) => realpath(uri.fsPath)));
+  return folders.filter((folder) => !inside(home, folder));
+}
+
+function inside(path: string, folder: string): boolean {
+  const way = relative(folder, path);
+  return way !== ".." && !way.startsWith(`..${sep}`) && !isAbsolute(way);
+}
+
+async function realpath(path: string): Promise<string> {
+  return fs.realpath(path).catch(() => path);
 }
 
 async function executable(path: string): Promise<boolean> {

@@ -1,27 +1,29 @@
-import { execFile } from "node:child_process";
 import { promises as fs } from "node:fs";
 import { join } from "node:path";
-import { promisify } from "node:util";
 import { type ExtensionContext, type LogOutputChannel, ProgressLocation, window } from "vscode";
-import { findPython, managedFolder, managedProgram } from "./locate";
+import { findPython, managedFolder, managedProgram, run } from "./locate";
 
-const run = promisify(execFile);
+const PIP = ["-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
 
-/** Install the server that this extension carries into an environment of the extension's own. */
+/** Install the wheel that this extension carries, and what it needs, by hash, into an environment of the extension's own. */
 export async function installServer(context: ExtensionContext, log: LogOutputChannel): Promise<void> {
   const python = await findPython();
   if (!python) {
     throw new Error("no Python 3.11 or later was found on PATH: install one from python.org or your system, then try again");
   }
   const folder = managedFolder(context);
+  const carried = join(context.extensionPath, "server");
+  const wheels = (await fs.readdir(carried)).filter((name) => name.endsWith(".whl")).map((name) => join(carried, name));
+  const needed = ["--require-hashes", "--only-binary", ":all:", "--requirement", join(carried, "requirements.txt")];
   const title = "Token Sidecar: installing its server";
   await window.withProgress({ location: ProgressLocation.Notification, title }, async (progress) => {
     try {
       await fs.rm(folder, { recursive: true, force: true });
-      await step(log, python, ["-m", "venv", folder]);
+      await step(log, python, ["-I", "-m", "venv", folder]);
       progress.report({ message: "with pip" });
-      const pip = ["-m", "pip", "install", "--disable-pip-version-check", join(context.extensionPath, "server")];
-      await step(log, managedProgram(context, "python"), pip);
+      const own = managedProgram(context, "python");
+      await step(log, own, [...PIP, ...needed]);
+      await step(log, own, [...PIP, "--no-deps", "--no-index", ...wheels]);
     } catch (error) {
       await fs.rm(folder, { recursive: true, force: true });
       throw error;

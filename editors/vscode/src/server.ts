@@ -8,10 +8,11 @@ import {
   Uri,
   commands,
   window,
+  workspace,
 } from "vscode";
 import { CloseAction, ErrorAction, LanguageClient, RevealOutputChannelOn } from "vscode-languageclient/node";
 import type { CloseHandlerResult, LanguageClientOptions } from "vscode-languageclient/node";
-import { reason } from "./format";
+import { plain, reason } from "./format";
 import { type ServerCommand, findServer } from "./locate";
 import type { ContextWarning, StatusUpdate } from "./generated";
 import { SECTION, serverKeys, writtenSettings } from "./settings";
@@ -129,7 +130,9 @@ export class Server implements Disposable {
 
   private async run(found: ServerCommand): Promise<void> {
     this.log.info(`server (${found.origin}): ${[found.command, ...found.args].join(" ")}`);
-    const executable = { command: found.command, args: found.args, options: { cwd: homedir() } };
+    const level = workspace.getConfiguration(SECTION).get<string>("server.logLevel");
+    const args = level ? [...found.args, "--log-level", level] : found.args;
+    const executable = { command: found.command, args, options: { cwd: homedir() } };
     const client = new QuietClient(SECTION, "Token Sidecar", executable, this.options());
     client.onNotification("status/update", (update: StatusUpdate) => {
       this.statusArrived.fire(update);
@@ -198,7 +201,7 @@ export class Server implements Disposable {
   private failed(problem: string, ...choices: (keyof typeof CHOICES)[]): void {
     this.log.error(problem);
     this.healthChanged.fire({ state: "stopped", detail: problem });
-    void window.showErrorMessage(`Token Sidecar: ${problem}`, ...choices).then((choice) => {
+    void window.showErrorMessage(`Token Sidecar: ${plain(problem)}`, ...choices).then((choice) => {
       if (choice) void commands.executeCommand(CHOICES[choice].command, ...CHOICES[choice].arguments);
     });
   }

@@ -11,7 +11,7 @@ import {
   window,
   workspace,
 } from "vscode";
-import { tokens } from "./format";
+import { plain, tokens } from "./format";
 import type { CountResult, StatusUpdate } from "./generated";
 import { DOCUMENTS, type Server } from "./server";
 
@@ -143,7 +143,9 @@ export async function countSelections(
 
 function tooltip(update: StatusUpdate): MarkdownString {
   const parts = [update.document, update.context, update.cost].map((part) => part?.tooltip).filter(Boolean);
-  return new MarkdownString(parts.join("\n\n---\n\n"), true);
+  const markdown = new MarkdownString(parts.join("\n\n---\n\n")); // the server has escaped every name in it
+  markdown.isTrusted = markdown.supportHtml = false;
+  return markdown;
 }
 
 /** The server's health and its last warning, in the language status of every document that is counted. */
@@ -160,7 +162,7 @@ export function languageStatus(server: Server): Disposable {
   });
   const warnings = server.onWarning(({ message }) => {
     item.severity = LanguageStatusSeverity.Warning;
-    item.detail = message;
+    item.detail = plain(message);
     item.command = { title: "Context", command: "tokenSidecar.contextUsage" };
   });
   return Disposable.from(item, subscription, warnings);

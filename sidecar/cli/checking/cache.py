@@ -10,24 +10,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import time
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar import __version__
-from sidecar.cli.checking.report import Place
-from sidecar.config.paths import cache_dir
-from sidecar.counting.count import Measure, Method
+from sidecar.cli.checking.report import ReportedFinding
+from sidecar.config.paths import cache_dir, state_dir
+from sidecar.config.private import make_folder, write
+from sidecar.counting.count import Method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from sidecar.cli.checking.report import FileReport
     from sidecar.config.settings import Settings
+    from sidecar.workspace.files import Skipped
+    from sidecar.workspace.targets import Target
 
-FORMAT = f"3/{__version__}"
+FORMAT = f"6/{__version__}"
 RACY_NS = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT) ticks every two seconds."""
 
@@ -35,62 +38,37 @@ _KEPT = 4
 _KEPT_AT_LEAST = 10_000
 """Four times as many files and contents as the last run checked, and some more, are kept."""
 
-Stamp = tuple[int, int, int, int]
+FullStamp = tuple[int, int, int, int]
 """Size, modification and change time in nanoseconds, inode: what changes when a file does."""
-
-
-class Way(msgspec.Struct, frozen=True, array_like=True):
-    """How a model's counts are made, so that a run that counts nothing need load nothing.
-
-    `identity` is what the counts are kept by: the tokenizer, and its file as it was.
-    """
-
-    identity: str
-    tokenizer: str
-    method: Method
-    error_percent: float | None
-
-    def measure(self, tokens: int) -> Measure:
-        """Tokens with how they were counted; 0 is exact by any tokenizer."""
-        if tokens == 0:
-            return Measure(0, "exact", self.tokenizer)
-        return Measure(tokens, self.method, self.tokenizer, self.error_percent)
-
-
-class Noted(msgspec.Struct, frozen=True, array_like=True):
-    """A whole file's finding in numbers: the rule's index, the tokens, where to point."""
-
-    rule: int
-    tokens: int
-    place: Place
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One file as it was when it was last read; `digest` is empty for what is no text."""
 
-    stamp: Stamp
+    stamp: FullStamp
     settled: bool
     """Whether it was old enough when it was read for its stamp to be trusted."""
     digest: bytes = b""
     tokens: int = 0
-    """By the default model of the run."""
+    """By the default model of the run, as are the next two."""
+    method: Method = "exact"
+    error_percent: float | None = 0.0
     ignored: bool = True
     sums: tuple[int, ...] = ()
     """The indices of the rules that count it together with other files."""
-    noted: tuple[Noted, ...] = ()
+    found: tuple[ReportedFinding, ...] = ()
+    """What was found in the whole file."""
     parts: bool = False
     """Whether a section or region is near or over: then the words for it are in the file only."""
 
 
-class Listing(msgspec.Struct, frozen=True, array_like=True):
-    """One folder as it was when it was last listed: what .gitignore leaves of it, by name."""
+class Checked(NamedTuple):
+    """What became of one target: no report for what is no text, but why it is passed over."""
 
-    stamp: Stamp
-    settled: bool
-    rules: bytes
-    """A digest of the stamps of the .gitignore files that hold for it."""
-    files: tuple[str, ...]
-    folders: tuple[str, ...]
+    target: Target
+    entry: Entry
+    report: FileReport | None
+    skipped: Skipped | None = None
 
 
 class Memory(msgspec.Struct, kw_only=True):
@@ -99,32 +77,31 @@ class Memory(msgspec.Struct, kw_only=True):
     format: str = FORMAT
     fingerprint: str = ""
     """Of the rules and tokenizers that `entries` were checked by."""
-    ways: dict[str, Way] = {}
-    """By model."""
+    learned: FullStamp | None = None
+    """Of the factors that estimates in `entries` were corrected by; None where nothing rests on
+    any."""
     entries: dict[str, Entry] = {}
     """By path relative to the root."""
-    listings: dict[str, Listing] = {}
-    """By absolute path."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
     """`Contents`, unpacked only when something is to be counted."""
 
 
 Contents = dict[bytes, dict[str, int]]
-"""Tokens by digest, and by the identity of a tokenizer."""
+"""Tokens by digest, and by the identity of what counts; not corrected by what was learned."""
 
 
-stamp_of: Callable[[os.stat_result], Stamp] = attrgetter(
+stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
     "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
 )
 """The stamp of a file's status."""
 
 
-def settled(stamp: Stamp, read_at_ns: int) -> bool:
+def settled(stamp: FullStamp, read_at_ns: int) -> bool:
     """Whether a later change of what was read then is sure to have another stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
 
 
-def stamps(paths: Sequence[str]) -> list[Stamp | None]:
+def stamps(paths: Sequence[str]) -> list[FullStamp | None]:
     """The stamp of each file, None for one that is not there."""
     try:
         return list(map(stamp_of, map(os.stat, paths)))
@@ -132,7 +109,7 @@ def stamps(paths: Sequence[str]) -> list[Stamp | None]:
         return [stamp(path) for path in paths]
 
 
-def stamp(path: str) -> Stamp | None:
+def stamp(path: str) -> FullStamp | None:
     """The stamp of one file."""
     try:
         return stamp_of(os.stat(path))
@@ -164,7 +141,7 @@ def recall(root: Path) -> Memory:
     """What is remembered of a root; nothing when there is nothing that can be used."""
     try:
         memory = msgspec.msgpack.decode(_file(root).read_bytes(), type=Memory)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return Memory()
     return memory if memory.format == FORMAT else Memory()
 
@@ -172,19 +149,22 @@ def recall(root: Path) -> Memory:
 def remember(root: Path, memory: Memory) -> None:
     """Keep it for the next run; that it cannot be kept is no reason to fail."""
     path = _file(root)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_bytes(msgspec.msgpack.encode(memory))
-        draft.replace(path)
-    except (OSError, UnicodeEncodeError):  # a name that is not UTF-8 cannot be written down
-        with contextlib.suppress(OSError):
-            draft.unlink()
+    # A name that is not UTF-8 cannot be written down.
+    with contextlib.suppress(OSError, UnicodeEncodeError):
+        data = msgspec.msgpack.encode(memory)
+        make_folder(cache_dir())
+        make_folder(path.parent)
+        write(path, data)
 
 
 def digest_of(data: bytes) -> bytes:
     """The hash that contents are known by."""
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def factors_stamp() -> FullStamp | None:
+    """The stamp of what was learned about estimates."""
+    return stamp(str(state_dir() / "calibration.json"))
 
 
 def file_stamps(settings: Settings) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from sidecar.cli.checking.reading import text_of
 from sidecar.cli.checking.report import Growth
+from sidecar.workspace import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,73 +27,69 @@ def growth(
     `reports` are by path relative to `folder`, which is in a git work tree. A renamed file is
     compared with what it was. Raises click.UsageError where git does not know `base`.
     """
-    changed = [(new, old) for new, old in _changed(folder, base) if new in reports]
-    for (new, _), data in zip(changed, _contents(folder, base, changed), strict=True):
+    changed = [one for one in _changed(folder, base) if one.path in reports]
+    for one, data in zip(changed, _contents(folder, changed), strict=True):
         text = text_of(data) if data is not None else ""
         before = checker.tokens(text) if text else 0
-        report = reports[new]
+        report = reports[one.path]
         if before != report.tokens:
             yield Growth(report.path, before, report.tokens, report.method)
 
 
-def _changed(folder: Path, base: str) -> Iterator[tuple[str, str | None]]:
-    """Paths that differ from `base`, with the path they had there (None: they are new)."""
+class _Change(NamedTuple):
+    """A file that differs from `base`, and the object that held it there; None: it is new."""
+
+    path: str
+    blob: bytes | None
+
+
+def _changed(folder: Path, base: str) -> Iterator[_Change]:
+    """By object ids, since a name may hold whatever a line of input cannot."""
     # Resolved first: so that no revision is taken for an option or a path.
     commit = _git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
     )
-    fields = _git(
-        folder, "diff", "--name-status", "-z", "-M", "--relative", commit.decode().strip(), "--"
-    ).split(b"\0")
-    names = iter(_path(field) for field in fields)
-    for status in names:
-        if status[:1] in ("R", "C"):
-            old = next(names)
-            yield next(names), old
-        elif status:
-            path = next(names)
-            yield path, None if status == "A" else path
+    fields = iter(
+        _git(
+            folder, "diff", "--raw", "-z", "--no-abbrev", "-M", "--relative",
+            commit.decode().strip(), "--",
+        ).split(b"\0")
+    )  # fmt: skip
+    for header in fields:
+        if not header:
+            break
+        _, _, blob, _, status = header.split(b" ")
+        path = next(fields)
+        if status[:1] in (b"R", b"C"):
+            path = next(fields)
+        yield _Change(os.fsdecode(path), blob if blob.strip(b"0") else None)
     new = _git(folder, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
-    yield from ((_path(path), None) for path in new if path)
+    yield from (_Change(os.fsdecode(path), None) for path in new if path)
 
 
-def _contents(
-    folder: Path, base: str, changed: Sequence[tuple[str, str | None]]
-) -> Iterator[bytes | None]:
-    """The bytes that each file had in `base`; None for what was not there."""
-    wanted = [f"{base}:./{old}\n" for _, old in changed if old is not None]
-    answer = _git(folder, "cat-file", "--batch", stdin="".join(wanted)) if wanted else b""
+def _contents(folder: Path, changed: Sequence[_Change]) -> Iterator[bytes | None]:
+    """The bytes that each file had; None for what was not there."""
+    wanted = b"".join(one.blob + b"\n" for one in changed if one.blob is not None)
+    answer = _git(folder, "cat-file", "--batch", stdin=wanted) if wanted else b""
     at = 0
-    for _, old in changed:
-        if old is None:
+    for one in changed:
+        if one.blob is None:
             yield None
             continue
         header, _, _ = answer[at : at + 4096].partition(b"\n")
         at += len(header) + 1
-        kind = header.rsplit(b" ", 2)
-        if len(kind) != 3 or kind[1] != b"blob" or not kind[2].isdigit():
+        kind = header.split(b" ")
+        if len(kind) != 3:  # a commit of a submodule, which is not here
             yield None
             continue
         size = int(kind[2])
-        yield answer[at : at + size]
+        yield answer[at : at + size] if kind[1] == b"blob" else None
         at += size + 1
 
 
-def _git(folder: Path, *arguments: str, stdin: str = "") -> bytes:
-    git = shutil.which("git")
-    if git is None:
-        raise click.UsageError("--diff needs git, and there is none on the PATH")
-    ran = subprocess.run(  # noqa: S603 - git itself, a list of arguments, no shell
-        [git, "-C", str(folder), "-c", "core.quotePath=false", *arguments],
-        input=stdin.encode("utf-8", "surrogateescape"),
-        capture_output=True,
-        check=False,
-    )
-    if ran.returncode != 0:
-        said = ran.stderr.decode("utf-8", "replace").strip() or "it is no revision known here"
-        raise click.UsageError(f"--diff: git cannot compare with it: {said}")
-    return ran.stdout
-
-
-def _path(field: bytes) -> str:
-    return field.decode("utf-8", "surrogateescape")
+def _git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
+    try:
+        return git.run(folder, verb, *arguments, stdin=stdin)
+    except git.GitError as error:
+        why = str(error) or "it is no revision known here"
+        raise click.UsageError(f"--diff: git cannot compare with it: {why}") from error

@@ -7,14 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from sidecar.budget.counter import TextCounter
-from sidecar.budget.evaluate import evaluate
-from sidecar.cli.checking.cache import Entry, Noted, digest_of, settled, stamp_of
-from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
-from sidecar.cli.checking.ways import Ways, count_many
-from sidecar.text.outline_marks import WORD, ignores_file
+from sidecar.cli.checking.cache import Checked, Entry, digest_of, file_stamps, settled, stamp_of
+from sidecar.cli.checking.report import FileRange, FileReport, reported
+from sidecar.cli.output import with_progress
+from sidecar.counting.engines import names
+from sidecar.text.outline_marks import ignores_file
+from sidecar.workspace.budgets import Subject, findings
+from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import Skipped, decode
 
 if TYPE_CHECKING:
@@ -22,10 +21,17 @@ if TYPE_CHECKING:
 
     from sidecar.budget.finding import Finding
     from sidecar.budget.rules import Rules
-    from sidecar.cli.checking.cache import Contents, Stamp, Way
+    from sidecar.cli.checking.cache import Contents, FullStamp
+    from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings
+    from sidecar.counting.count import Measure
+    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.workspace.gauges import Gauge
+    from sidecar.workspace.targets import Target
 
 _BATCH = 50
+_AT_ONCE = 8
+"""Requests that an endpoint is sent at the same time."""
 
 
 class Read(NamedTuple):
@@ -33,113 +39,111 @@ class Read(NamedTuple):
 
     target: Target
     text: str
-    stamp: Stamp
-    read_at: int
-    digest: bytes
+    stamp: FullStamp = (0, 0, 0, 0)
+    read_at: int = 0
+    digest: bytes = b""
 
 
-class Reader:
+class FileReader:
     """Reads and counts for one run; counts by content go to and come from `contents`."""
 
     def __init__(
-        self, settings: Settings, rules: Rules, model: str, ways: dict[str, Way], contents: Contents
+        self,
+        settings: Settings,
+        rules: Rules,
+        model: str,
+        contents: Contents,
+        gauge: GaugeOf,
+        asking: bool,
     ) -> None:
-        self._settings = settings
-        self._rules = rules
+        """`asking`: whether `gauge` waits for an endpoint."""
+        self._asking = asking
+        self._rules, self._model, self._gauge = rules, model, gauge
         self._keys = [rule.key for rule in rules.all]
-        self._model = model
-        self._remembered_ways = ways
         self._contents = contents
-        self._ways = Ways(settings, ways, 0)
+        self._stamps = file_stamps(settings)
+        self.corrected = False
+        """Whether a count was corrected by what was learned, or could be."""
 
     def read_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
         """Every target, in order; `size` is their bytes together, or about that."""
-        self._ways = Ways(self._settings, self._remembered_ways, size)
-        self._ways.tokenizer(self._model)  # loaded before several threads want it
         batches = [targets[at : at + _BATCH] for at in range(0, len(targets), _BATCH)]
         if len(batches) == 1:
             return self._read_batch(targets)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return [made for batch in pool.map(self._read_batch, batches) for made in batch]
+        with ThreadPoolExecutor(_AT_ONCE if self._asking else os.cpu_count()) as pool:
+            done = with_progress(pool.map(self._read_batch, batches), len(batches), size)
+            return [made for batch in done for made in batch]
 
-    def count(self, text: str, model: str, digest: bytes = b"") -> int:
+    def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
         """Tokens of a text, remembered by its digest where one is given."""
-        tokenizer = self._ways.tokenizer(model)
-        counts = self._contents.setdefault(digest, {}) if digest else {}
-        identity = self._remembered_ways[model].identity
-        if identity not in counts:
-            counts[identity] = tokenizer.count(text)
-        return counts[identity]
+        gauge = self._gauged(Snapshot(text=text), model, digest)
+        return gauge.measure(text)
 
-    def tokens_of(self, made: Checked, model: str) -> int:
+    def measure_of(self, made: Checked, model: str) -> Measure:
         """The tokens of a file that was checked, by another model than the run's."""
         try:
             with open(made.target.path, "rb") as file:
                 text = text_of(file.read()) or ""
         except OSError:
-            return 0
-        return self.count(text, model, made.entry.digest)
+            text = ""
+        return self.measure(text, model, made.entry.digest)
 
-    def checked(
-        self, target: Target, text: str, stamp: Stamp, read_at: int, digest: bytes
-    ) -> Checked:
+    def checked(self, read: Read) -> Checked:
         """One text by the rules of its path; rules over several files are left for later."""
-        rules = self._rules.of(target.relative)
-        counter = self._counter(text, digest, {rule.budget.model or self._model for rule in rules})
-        findings: list[Finding] = []
-        if rules or WORD in text:
-            own = [rule for rule in rules if not rule.budget.sum]
-            findings = evaluate(target.relative, text, own, counter, self._model)
-        whole = counter.measure(self._model, 0, len(text))
-        placed = [(finding, _place(text, finding)) for finding in findings]
+        target, text = read.target, read.text
+        rules, taken = self._rules.of(target.relative), Snapshot(text=text)
+        own = tuple(rule for rule in rules if not rule.budget.sum)
+        subject = Subject(target.relative, taken, own, self._model)
+        gauges = {model: self._gauged(taken, model, read.digest) for model in subject.models}
+        whole = gauges[self._model].measure(text)
+        made = [(one.kind, reported(one, _place(text, one))) for one in findings(subject, gauges)]
         entry = Entry(
-            stamp=stamp,
-            settled=settled(stamp, read_at),
-            digest=digest,
+            stamp=read.stamp,
+            settled=settled(read.stamp, read.read_at),
+            digest=read.digest,
             tokens=whole.tokens,
+            method=whole.method,
+            error_percent=whole.error_percent,
             ignored=ignores_file(text),
             sums=tuple(self._keys.index(rule.key) for rule in rules if rule.budget.sum),
-            noted=tuple(
-                Noted(self._keys.index(finding.rule), finding.tokens, place)
-                for finding, place in placed
-                if finding.kind == "file"
-            ),
-            parts=any(finding.kind != "file" for finding in findings),
+            found=tuple(one for kind, one in made if kind == "file"),
+            parts=any(kind != "file" for kind, _ in made),
         )
-        found = tuple(_found(finding, place) for finding, place in placed)
-        return Checked(target, entry, FileReport(target.path, whole.tokens, whole.method, found))
+        every = tuple(one for _, one in made)
+        return Checked(target, entry, FileReport(target.path, whole.tokens, whole.method, every))
 
     def _read_batch(self, targets: Sequence[Target]) -> list[Checked]:
         """Counts many texts in one go, so that threads seldom wait for each other."""
         read = [_read(target) for target in targets]
-        self._count_new([one for one in read if isinstance(one, Read)])
-        return [self._checked(one) if isinstance(one, Read) else one for one in read]
-
-    def _checked(self, read: Read) -> Checked:
-        return self.checked(read.target, read.text, read.stamp, read.read_at, read.digest)
+        if not self._asking:
+            self._count_new([one for one in read if isinstance(one, Read)])
+        return [self.checked(one) if isinstance(one, Read) else one for one in read]
 
     def _count_new(self, texts: Sequence[Read]) -> None:
         """Whole texts by the run's model, where their content is not known yet."""
-        tokenizer = self._ways.tokenizer(self._model)
-        identity = self._remembered_ways[self._model].identity
+        basis = self._gauge(Snapshot(text=""), self._model).tokenizer.basis
+        identity = self._identity(basis)
         new = [one for one in texts if identity not in self._contents.get(one.digest, ())]
-        for one, tokens in zip(new, count_many([one.text for one in new], tokenizer), strict=True):
+        for one, tokens in zip(new, basis.count_many([one.text for one in new]), strict=True):
             self._contents.setdefault(one.digest, {})[identity] = tokens
 
-    def _counter(self, text: str, digest: bytes, models: set[str]) -> TextCounter:
-        """A counter that knows the whole text's tokens, from memory or else from its own count."""
-        counts = self._contents.setdefault(digest, {})
-        whole = {}
-        for model in models | {self._model}:
-            self._ways.tokenizer(model)
-            way = self._remembered_ways[model]
-            if way.identity in counts:
-                whole[model] = way.measure(counts[way.identity])
-        counter = TextCounter(text, self._ways.tokenizer, whole=whole)
-        for model in (models | {self._model}) - whole.keys():
-            identity = self._remembered_ways[model].identity
-            counts[identity] = counter.measure(model, 0, len(text)).tokens
-        return counter
+    def _gauged(self, taken: Snapshot, model: str, digest: bytes) -> Gauge:
+        """What counts a text, which knows the count of the whole from memory or by counting."""
+        gauge = self._gauge(taken, model)
+        if gauge.whole is not None:
+            return gauge
+        tokenizer, basis = gauge.tokenizer, gauge.tokenizer.basis
+        self.corrected = self.corrected or tokenizer.method != "exact"
+        counts = self._contents.setdefault(digest, {}) if digest else {}
+        identity = self._identity(basis)
+        if identity not in counts:
+            counts[identity] = basis.count(taken.text)
+        tokens = tokenizer.scale(counts[identity])
+        return gauge._replace(whole=tokenizer.measure(tokens, taken.sample))
+
+    def _identity(self, basis: Tokenizer) -> str:
+        """What the counts of a tokenizer are kept by: with a file of the user's, as it was."""
+        return basis.name if basis.name in names() else f"{basis.name}{self._stamps}"
 
 
 def _read(target: Target) -> Read | Checked:
@@ -159,18 +163,18 @@ def _read(target: Target) -> Read | Checked:
 
 
 def text_of(data: bytes) -> str | None:
-    """The text as an editor has it, without a byte order mark; None for what is no text."""
+    """The text as an editor has it; None for what is no text."""
     found = decode(data)
-    return found.text.removeprefix("\ufeff") if found else None
+    return found.text if found else None
 
 
 def binary(target: Target) -> Skipped:
-    """What is said of a file that is no text."""
+    """How a file that is no text is reported."""
     return Skipped(target.path, "binary file", failed=False)
 
 
-def _place(text: str, finding: Finding) -> Place:
-    return Place(*_at(text, finding.start), *_at(text, finding.end))
+def _place(text: str, finding: Finding) -> FileRange:
+    return FileRange(*_at(text, finding.start), *_at(text, finding.end))
 
 
 def _at(text: str, offset: int) -> tuple[int, int]:
@@ -179,20 +183,3 @@ def _at(text: str, offset: int) -> tuple[int, int]:
     line = text.count("\n", 0, offset) + alone
     start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset) if alone else -1) + 1
     return line + 1, offset - start + 1
-
-
-def _found(finding: Finding, place: Place) -> Found:
-    return Found(
-        severity=finding.severity,
-        budget=finding.budget,
-        tokens=finding.tokens,
-        over=finding.over,
-        section=finding.section,
-        code=finding.code,
-        message=finding.message,
-        rule=finding.rule,
-        model=finding.model,
-        method=finding.method,
-        **msgspec.structs.asdict(place),
-        files=finding.files,
-    )

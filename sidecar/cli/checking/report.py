@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 import msgspec
 
-from sidecar.budget.finding import Code, Severity
-from sidecar.counting.count import Method
-from sidecar.workspace.files import Skipped
-
-if TYPE_CHECKING:
-    from sidecar.cli.checking.cache import Entry
+from sidecar.budget.finding import Code, Finding, FindingSeverity
+from sidecar.counting.count import Method, tokens_text
 
 
-class Target(NamedTuple):
-    """A file to check: as it was asked for, and relative to the root with `/`."""
-
-    path: str
-    relative: str
-
-
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class FileRange(msgspec.Struct, frozen=True, array_like=True):
     """A range of a file: 1-based lines and columns, in characters; the end is the first after."""
 
     line: int
@@ -30,10 +17,14 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     end_column: int
 
 
-class Found(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+START = FileRange(1, 1, 1, 1)
+"""Where a file's part of a sum is shown."""
+
+
+class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """One finding of a file (contract: `severity, budget, tokens, over, section`)."""
 
-    severity: Severity
+    severity: FindingSeverity
     budget: int
     tokens: int
     over: int
@@ -50,22 +41,24 @@ class Found(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     files: int = 1
 
 
+def reported(finding: Finding, place: FileRange) -> ReportedFinding:
+    """A finding as JSON has it."""
+    fields = {name: getattr(finding, name) for name in _OF_FINDING}
+    return ReportedFinding(**fields, **msgspec.structs.asdict(place))
+
+
+_OF_FINDING = tuple(
+    name for name in ReportedFinding.__struct_fields__ if name in Finding.__struct_fields__
+)
+
+
 class FileReport(msgspec.Struct, frozen=True, rename="camel"):
     """One file: its tokens by the default model, and its findings."""
 
     path: str
     tokens: int
     method: Method
-    findings: tuple[Found, ...] = ()
-
-
-class Checked(NamedTuple):
-    """What became of one target: no report for what is no text, but why it is passed over."""
-
-    target: Target
-    entry: Entry
-    report: FileReport | None
-    skipped: Skipped | None = None
+    findings: tuple[ReportedFinding, ...] = ()
 
 
 class Growth(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,10 +77,18 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def message(self) -> str:
         """`this change adds 812 tokens to CLAUDE.md`."""
-        mark = "~" if self.method in ("calibrated", "estimate") else ""
         verb, preposition = ("adds", "to") if self.added >= 0 else ("removes", "from")
-        number = f"{mark}{abs(self.added):,} token{'' if abs(self.added) == 1 else 's'}"
+        number = tokens_text(abs(self.added), self.method)
         return f"this change {verb} {number} {preposition} {self.path}"
+
+
+class Unchecked(msgspec.Struct, frozen=True):
+    """A file that was passed over."""
+
+    path: str
+    reason: str
+    budget: bool
+    """Whether it has a budget, which nobody knows to be kept."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,22 +97,32 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileReport, ...]
     growth: tuple[Growth, ...] | None = None
     """None without `--diff`."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[Unchecked, ...] = ()
     """What is no text, or cannot be read."""
+    budgets: int = 0
+    """How many rules were written; presets count."""
+    budgeted: bool = True
+    """Whether one of them is for a file that was checked."""
+    failed: bool = False
+    """Whether a file that was asked for by its name, and has no budget, cannot be read."""
+    notes: tuple[str, ...] = ()
+    """What else the user has to know."""
 
     @property
     def exceeded(self) -> bool:
-        """Whether any budget is."""
+        """Whether any budget is, or may be."""
+        if any(passed.budget for passed in self.skipped):
+            return True
         return any(finding.over for file in self.files for finding in file.findings)
 
-    def once(self) -> list[tuple[FileReport, Found]]:
+    def once(self) -> list[tuple[FileReport, ReportedFinding]]:
         """The findings by file, one over several files only at the first of them."""
-        said: set[str] = set()
-        found: list[tuple[FileReport, Found]] = []
+        seen: set[str] = set()
+        found: list[tuple[FileReport, ReportedFinding]] = []
         for file in self.files:
             for finding in file.findings:
-                if finding.files > 1 and finding.rule in said:
+                if finding.files > 1 and finding.rule in seen:
                     continue
-                said.add(finding.rule)
+                seen.add(finding.rule)
                 found.append((file, finding))
         return found

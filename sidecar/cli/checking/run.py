@@ -6,27 +6,45 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.finding import sentence, severity_of
+from sidecar.budget.finding import BudgetScope, Together, finding_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.cli.checking.cache import (
+    Checked,
+    Entry,
     Memory,
     digest_of,
+    factors_stamp,
     file_stamps,
     forget_old,
     stamps,
     unpacked,
 )
-from sidecar.cli.checking.report import Checked, FileReport, Found, Place, Target
+from sidecar.cli.checking.report import (
+    START,
+    FileReport,
+    Growth,
+    Report,
+    ReportedFinding,
+    Unchecked,
+    reported,
+)
+from sidecar.counting.count import Measure
 from sidecar.workspace.files import Skipped
+from sidecar.workspace.targets import Target, each_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sidecar.cli.checking.cache import Contents, Entry
-    from sidecar.cli.checking.reading import Reader
+    from sidecar.cli.checking.cache import Contents
+    from sidecar.cli.checking.reading import FileReader
+    from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings
+    from sidecar.counting.engines import Purpose
 
-_START = Place(1, 1, 1, 1)
+BULK_BYTES = 4_000_000
+"""From so much text on, the bulk engine's half second of loading is made up for."""
+_NOTHING = (0, 0, 0, 0)
+_START = BudgetScope("file", 0, 0, 0)
 
 
 class Checker:
@@ -35,55 +53,93 @@ class Checker:
     What is heavy to load (tokenizers, globs) is loaded when a file has to be read.
     """
 
-    def __init__(self, settings: Settings, model: str, memory: Memory) -> None:
+    def __init__(
+        self, settings: Settings, model: str, memory: Memory, gauge: GaugeOf | None = None
+    ) -> None:
+        """`gauge`: what counts where an endpoint is asked; else it is made when it is needed."""
         self._settings = settings
         self._rules = Rules(settings)
         self._all = self._rules.all
         self._model = model
         self._memory = memory
+        self._gauge = gauge
         self._contents: Contents | None = None
-        self._reader: Reader | None = None
+        self._reader: FileReader | None = None
         self.changed = False
         """Whether anything is to be remembered that was not."""
         fingerprint = self._fingerprint()
-        self._fresh = memory.fingerprint == fingerprint and model in memory.ways
-        memory.fingerprint = fingerprint
+        learned = memory.learned is not None and memory.learned != factors_stamp()
+        if memory.fingerprint != fingerprint or learned:
+            memory.fingerprint, memory.entries, memory.learned = fingerprint, {}, None
 
-    @property
-    def reader(self) -> Reader:
-        """What reads and counts, made when it is first wanted."""
+    def reader(self, size: int = 0) -> FileReader:
+        """What reads and counts, made when it is first wanted, for so many bytes."""
         if self._reader is None:
-            from sidecar.cli.checking.reading import Reader as Made
+            from sidecar.cli.checking.reading import FileReader as Made
+            from sidecar.cli.gauging import gauging
 
             self._contents = unpacked(self._memory)
-            ways = self._memory.ways
-            self._reader = Made(self._settings, self._rules, self._model, ways, self._contents)
+            purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
+            gauge, asking = self._gauge, self._gauge is not None
+            gauge = gauge or gauging(self._settings, purpose)[1]
+            self._reader = Made(
+                self._settings, self._rules, self._model, self._contents, gauge, asking
+            )
         return self._reader
 
     def run(self, targets: Sequence[Target], others: Iterable[Target]) -> list[Checked]:
-        """Every target, in order. `others` are the root's other files, asked for only when a rule
-        is for several files together."""
-        checked = self._check(targets)
+        """Every target, in order, but for links without a budget. `others` are the root's other
+        files, asked for only when a rule is for several files together; those of them that cannot
+        be read come last."""
+        checked = self._check([one for one in targets if not one.link or self.budgeted(one)])
         return self._with_sums(checked, others) if self._rules.sums else checked
+
+    def budgeted(self, target: Target) -> bool:
+        """Whether a rule is for the file; of a folder that was not looked into: may be for it."""
+        if not target.relative.endswith("/"):
+            return bool(self._rules.of(target.relative))
+        return self._rules.reach(target.relative[:-1]) if target.link else bool(self._rules)
 
     def text(self, target: Target, text: str) -> Checked:
         """A text that is no file (standard input), by the rules for its path."""
-        digest = digest_of(text.encode("utf-8", "surrogatepass"))
-        return self.reader.checked(target, text, (0, 0, 0, 0), 0, digest)
+        from sidecar.cli.checking.reading import Read
+
+        return self.reader().checked(Read(target, text))
 
     def tokens(self, text: str) -> int:
         """Tokens of a text by the run's model."""
-        return self.reader.count(text, self._model)
+        return self.reader().measure(text, self._model).tokens
+
+    def report(
+        self,
+        checked: Sequence[Checked],
+        growth: tuple[Growth, ...] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Report:
+        """All that was found, and what was passed over: does it have a budget?"""
+        passed = [(made.skipped, self.budgeted(made.target)) for made in checked if made.skipped]
+        return Report(
+            files=tuple(made.report for made in checked if made.report),
+            growth=growth,
+            skipped=tuple(Unchecked(one.path, one.reason, budget) for one, budget in passed),
+            budgets=len(self._all),
+            budgeted=any(self.budgeted(made.target) for made in checked),
+            failed=any(one.failed and not budget for one, budget in passed),
+            notes=notes,
+        )
 
     def finish(self, targets: Sequence[Target]) -> None:
         """Bring the memory up to date, when all is done."""
+        if self._reader is not None and self._reader.corrected:
+            self._memory.learned = factors_stamp() or _NOTHING
         forget_old(self._memory, self._contents, {target.relative for target in targets})
 
-    def _check(self, targets: Sequence[Target]) -> list[Checked]:
-        done: dict[str, Checked] = {}
+    def _check(self, every: Sequence[Target]) -> list[Checked]:
+        done = {one.relative: unread(one) for one in every if one.fault is not None}
+        targets = [target for target in every if target.fault is None]
         pending: list[Target] = []
         size = 0
-        entries = self._memory.entries if self._fresh else {}
+        entries = self._memory.entries
         for target, now in zip(targets, stamps([target.path for target in targets]), strict=True):
             entry = entries.get(target.relative)
             if entry and entry.stamp == now and entry.settled and not entry.parts:
@@ -91,49 +147,19 @@ class Checker:
             else:
                 pending.append(target)
                 size += now[0] if now else 0
-        if not pending:
-            return list(done.values())
-        self.changed = True
-        for made in self.reader.read_all(pending, size):
+        self.changed = self.changed or bool(pending)
+        for made in self.reader(size).read_all(pending, size) if pending else ():
             done[made.target.relative] = made
             self._memory.entries[made.target.relative] = made.entry
-        return [done[target.relative] for target in targets]
+        return [done[target.relative] for target in every]
 
     def _remembered(self, target: Target, entry: Entry) -> Checked:
         """The result of an unchanged file."""
         if not entry.digest:
             skipped = Skipped(target.path, "binary file", failed=False)
             return Checked(target, entry, None, skipped)
-        found = tuple(
-            self._said(target, self._all[note.rule], note.tokens, (0, 1), note.place)
-            for note in entry.noted
-        )
-        method = self._memory.ways[self._model].method if entry.tokens else "exact"
-        return Checked(target, entry, FileReport(target.path, entry.tokens, method, found))
-
-    def _said(
-        self, target: Target, rule: Rule, own: int, others: tuple[int, int], place: Place
-    ) -> Found:
-        """A whole file's finding; `others`: the other files' tokens, and how many files in all."""
-        model = rule.budget.model or self._model
-        budget = rule.budget.max_tokens or 0
-        more, files = others
-        measure = self._memory.ways[model].measure(own + more)
-        severity = severity_of(measure.tokens, budget, rule.budget.warn_at)
-        return Found(
-            severity=severity or "information",
-            budget=budget,
-            tokens=measure.tokens,
-            over=max(0, measure.tokens - budget),
-            section=None,
-            code="budget-exceeded" if measure.tokens > budget else "budget-near",
-            message=sentence(target.relative, None, files, measure, budget, model),
-            rule=rule.key,
-            model=model,
-            method=measure.method,
-            **msgspec.structs.asdict(place),
-            files=files,
-        )
+        report = FileReport(target.path, entry.tokens, entry.method, entry.found)
+        return Checked(target, entry, report)
 
     def _with_sums(self, checked: list[Checked], others: Iterable[Target]) -> list[Checked]:
         """With the findings of rules that are for several files together, at each of them."""
@@ -144,30 +170,36 @@ class Checker:
             if target.relative not in known
             and any(self._rules.means(rule, target.relative) for rule in self._rules.sums)
         ]
-        added: dict[str, list[Found]] = {}
+        added: dict[str, list[ReportedFinding]] = {}
         everything = [*checked, *self._check(wanted)]
         for index, rule in enumerate(self._all):
             if rule.budget.sum and rule.budget.max_tokens:
                 members = [made for made in everything if index in made.entry.sums]
                 self._add_sum(rule, members, added)
-        return [_with(made, added.get(made.target.relative, [])) for made in checked]
+        unread = [made for made in everything[len(checked) :] if made.report is None]
+        return [*(_with(made, added.get(made.target.relative, [])) for made in checked), *unread]
 
-    def _add_sum(self, rule: Rule, members: list[Checked], added: dict[str, list[Found]]) -> None:
-        counted = [made for made in members if not made.entry.ignored]
-        tokens = [self._own(made, rule) for made in counted]
-        total, limit = sum(tokens), rule.budget.max_tokens or 0
-        if not total or severity_of(total, limit, rule.budget.warn_at) is None:
-            return
-        for made, own in zip(counted, tokens, strict=True):
-            found = self._said(made.target, rule, own, (total - own, len(counted)), _START)
-            added.setdefault(made.target.relative, []).append(found)
+    def _add_sum(
+        self, rule: Rule, members: list[Checked], added: dict[str, list[ReportedFinding]]
+    ) -> None:
+        members = [made for made in members if not made.entry.ignored]
+        once = set(each_once(made.target for made in members))
+        counted = [made for made in members if made.target in once]
+        own = [self._own(made, rule) for made in counted]
+        total, model = sum(one.tokens for one in own), rule.budget.model or self._model
+        for made, measure in zip(counted, own, strict=True):
+            others = Together(total - measure.tokens, len(counted))
+            limit, name = rule.budget.max_tokens or 0, made.target.relative
+            finding = finding_of(name, rule, limit, measure, _START, lambda _: 0, model, others)
+            if finding is not None:
+                added.setdefault(name, []).append(reported(finding, START))
 
-    def _own(self, made: Checked, rule: Rule) -> int:
+    def _own(self, made: Checked, rule: Rule) -> Measure:
         """A file's tokens by the model of a rule."""
-        model = rule.budget.model
+        model, entry = rule.budget.model, made.entry
         if model is None or model == self._model:
-            return made.entry.tokens
-        return self.reader.tokens_of(made, model)
+            return Measure(entry.tokens, entry.method, "", entry.error_percent)
+        return self.reader().measure_of(made, model)
 
     def _fingerprint(self) -> str:
         written = msgspec.json.encode(
@@ -176,8 +208,13 @@ class Checker:
         return digest_of(written).hex()
 
 
-def _with(made: Checked, found: list[Found]) -> Checked:
-    if made.report is None or not found:
+def unread(target: Target) -> Checked:
+    """What becomes of a target with a fault."""
+    return Checked(target, Entry((0, 0, 0, 0), settled=False), None, target.fault)
+
+
+def _with(made: Checked, more: list[ReportedFinding]) -> Checked:
+    if made.report is None or not more:
         return made
-    findings = (*made.report.findings, *found)
+    findings = (*made.report.findings, *more)
     return made._replace(report=msgspec.structs.replace(made.report, findings=findings))

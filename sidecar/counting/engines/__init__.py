@@ -1,4 +1,4 @@
-"""Exact engines for the vocabularies that are shipped, behind the `Tokenizer` protocol."""
+"""Exact engines for the vocabularies that are shipped, each a `Tokenizer`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ if TYPE_CHECKING:
     from sidecar.counting.engines.fast import Fast
     from sidecar.counting.engines.reference import Reference
 
-__all__ = ["ENGINES", "DamagedRanksError", "Purpose", "engine", "names"]
+__all__ = ["DamagedRanksError", "Purpose", "engine", "names"]
 
 Purpose = Literal["interactive", "bulk", "reference"]
 """`interactive`: soon ready, small pieces. `bulk`: many large texts, several threads, no server.
 `reference`: tiktoken, which all others are held against."""
-
-ENGINES = ("rs-bpe", "toktok", "tiktoken")
 
 INTERACTIVE_CHARACTERS = 65_536
 """Longer pieces (a stretch without a safe cut) are counted by tiktoken, which releases the GIL."""

@@ -14,15 +14,15 @@ right one is for the reference to say.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sidecar.counting.engines.reference import Reference
+from sidecar.counting.tokenizer import Tokenizer
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from sidecar.counting.count import Method
     from sidecar.text.cuts import Cuts
 
 _DISPUTED = re.compile(
@@ -58,21 +58,24 @@ def disputed(text: str) -> bool:
     return any(start in data for start in beginnings) and _DISPUTED.search(text) is not None
 
 
-class Fast:
+class Fast(Tokenizer):
     """A fast engine over pieces of a text, with tiktoken for what it is known to get wrong.
 
     `longest`: pieces of more characters go to tiktoken too, which lets other threads run.
     """
 
-    method: Method = "exact"
-    error_percent: float | None = 0.0
     cuts: Cuts = "lines"
 
     def __init__(
-        self, name: str, engine: str, count: Callable[[str], int], longest: int | None = None
+        self,
+        name: str,
+        count: Callable[[str], int],
+        longest: int | None = None,
+        batch: Callable[[Sequence[str]], list[int]] | None = None,
     ) -> None:
+        """`batch`: counts many texts at once, where the engine can."""
         self.name = name
-        self.engine = engine
+        self._batch = batch
         self.reference = Reference(name)
         self._count = count
         self._longest = longest
@@ -84,6 +87,29 @@ class Fast:
     def slow(self, text: str) -> bool:
         """Whether a piece goes to tiktoken, which may have to be loaded first (0.3 s)."""
         return disputed(text) or (self._longest is not None and len(text) > self._longest)
+
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        """The tokens of each text; toktok takes them all at once, and releases the GIL."""
+        if self._batch is None:
+            return super().count_many(texts)
+        try:
+            counts = self._batch(texts)
+        except UnicodeEncodeError:  # a lone surrogate in one of them
+            return super().count_many(texts)
+        return [
+            self.count(text) if disputed(text) else tokens
+            for text, tokens in zip(texts, counts, strict=True)
+        ]
+
+    def first_bytes(self, text: str, tokens: int) -> bytes | None:
+        """By rs-bpe, which is soon loaded, where it is known to agree with tiktoken."""
+        if disputed(text):
+            return self.reference.first_bytes(text, tokens)
+        try:
+            encoding = _rs_bpe(self.name)
+        except ImportError:
+            return self.reference.first_bytes(text, tokens)
+        return bytes(encoding.bpe().decode_tokens(encoding.encode(text)[:tokens]))
 
     def _count_piece(self, text: str) -> int:
         if self.slow(text):
@@ -101,10 +127,13 @@ def without_lone_surrogates(text: str) -> str:
 
 def rs_bpe(name: str, longest: int | None = None) -> Fast:
     """The engine for interactive use. Raises ImportError where rs-bpe has no wheel."""
+    return Fast(name, _rs_bpe(name).count, longest)
+
+
+def _rs_bpe(name: str) -> Any:
     from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
 
-    encoding = openai.cl100k_base() if name == "cl100k_base" else openai.o200k_base()
-    return Fast(name, "rs-bpe", encoding.count, longest)
+    return openai.cl100k_base() if name == "cl100k_base" else openai.o200k_base()
 
 
 def toktok(name: str) -> Fast:
@@ -113,8 +142,7 @@ def toktok(name: str) -> Fast:
 
     ranks = "cl100k_base" if name == "cl100k_base" else "o200k_base"
 
-    def count(text: str) -> int:
-        tokens: int = batch_count([text], ranks, threads=1)[0]
-        return tokens
+    def batch(texts: Sequence[str]) -> list[int]:
+        return list(batch_count(list(texts), ranks, threads=1))
 
-    return Fast(name, "toktok", count)
+    return Fast(name, lambda text: batch([text])[0], batch=batch)

@@ -7,12 +7,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from sidecar.counting.engines.vocabularies import VOCABULARIES, Vocabulary, load_ranks
+from sidecar.counting.tokenizer import Tokenizer
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
     import tiktoken
 
-    from sidecar.counting.count import Method
     from sidecar.text.cuts import Cuts
 
 _lock = threading.Lock()
@@ -25,14 +25,12 @@ MANY_BLANKS = 100_000
 LONG_BLANKS = re.compile(rf"(?<![{BLANK}])[{BLANK}]{{{MANY_BLANKS},}}+")
 
 
-class Reference:
+class Reference(Tokenizer):
     """Exact counts by tiktoken from the shipped ranks; never touches the network.
 
     The first count loads the ranks (0.3 s). Raises DamagedRanksError when they are damaged.
     """
 
-    method: Method = "exact"
-    error_percent: float | None = 0.0
     cuts: Cuts = "lines"
 
     def __init__(self, name: str) -> None:
@@ -53,6 +51,10 @@ class Reference:
         """The tokens themselves, of a text without very long runs of blanks."""
         # encode_ordinary replaces lone surrogates by U+FFFD itself.
         return self._encoding().encode_ordinary(text)
+
+    def first_bytes(self, text: str, tokens: int) -> bytes:
+        """The bytes of the first tokens."""
+        return self._encoding().decode_bytes(self.tokens(text)[:tokens])
 
     def _ordinary(self, text: str) -> int:
         return len(self.tokens(text)) if text else 0

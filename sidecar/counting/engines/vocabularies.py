@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from sidecar.errors import SidecarError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Name = Literal["o200k_base", "o200k_harmony", "cl100k_base"]
+VocabularyName = Literal["o200k_base", "o200k_harmony", "cl100k_base"]
 
 
-class DamagedRanksError(RuntimeError):
+class DamagedRanksError(SidecarError):
     """A shipped rank file is missing, or is not the file that it should be."""
+
+    kind = "storage"
 
 
 class Vocabulary(msgspec.Struct, frozen=True):

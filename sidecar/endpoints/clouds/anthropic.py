@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.endpoints.chats import Message, Tools, Turn, read_tools, read_turn
+from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, plain_message
 from sidecar.endpoints.clouds.base import Cloud
 from sidecar.endpoints.outcome import Fault
 from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
+from sidecar.messages.tool_schemas import read_tools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,9 +22,9 @@ class _Model(msgspec.Struct):
     max_input_tokens: int | None = None
 
 
-def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /v1/messages/count_tokens."""
-    turns = [read_turn(message) for message in messages]
+    turns = [plain_message(message) for message in messages]
     body: dict[str, Any] = {
         "model": model,
         "messages": [_message(turn) for turn in turns if turn.role != "system"],
@@ -41,7 +42,7 @@ def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Reque
     return Request(_PATH, body)
 
 
-def _message(turn: Turn) -> dict[str, Any]:
+def _message(turn: PlainMessage) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = [
         {"type": "tool_result", "tool_use_id": result.id, "content": result.text}
         for result in turn.results
@@ -50,7 +51,7 @@ def _message(turn: Turn) -> dict[str, Any]:
         blocks.append({"type": "text", "text": turn.text})
     for call in turn.calls:
         use = {"type": "tool_use", "id": call.id, "name": call.name}
-        blocks.append({**use, "input": call.decoded()})
+        blocks.append({**use, "input": decoded(call)})
     return {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
 
 

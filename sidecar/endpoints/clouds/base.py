@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
 
+from sidecar.endpoints.outcome import Fault
+
 if TYPE_CHECKING:
     from sidecar.endpoints.servers.base import Server
 
@@ -19,7 +21,7 @@ def bearer(key: str) -> Mapping[str, str]:
 
 
 def no_limit(body: object) -> int | None:
-    """For vendors that do not tell a model's window."""
+    """For vendors that do not report a model's window."""
     del body
     return None
 
@@ -39,5 +41,10 @@ class Cloud:
     """What may stand at the end of the declared address and is no part of the root."""
 
     def show_path(self, model: str) -> str | None:
-        """The path of the GET that shows `model`."""
+        """The path of the GET that shows `model`.
+
+        Raises Fault for a name with a part that HTTP clients or servers resolve: `..`, `.`, "".
+        """
+        if not {"", ".", ".."}.isdisjoint(model.split("/")):
+            raise Fault("unsupported", "the model's name is none of a vendor's")
         return self.show and self.show.format(model=quote(model, safe="/:"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
-from sidecar.endpoints.chats import Message, Tools, Turn, read_tools, read_turn
+from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, plain_message
 from sidecar.endpoints.clouds.base import Cloud
 from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
+from sidecar.messages.tool_schemas import read_tools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ class _Model(msgspec.Struct, rename="camel"):
 
 
 def _path(model: str) -> str:
-    return f"/v1beta/models/{model.removeprefix('models/')}:countTokens"
+    return f"/v1beta/models/{quote(model.removeprefix('models/'), safe='')}:countTokens"
 
 
 def text_request(model: str, text: str) -> Request:
@@ -27,9 +29,9 @@ def text_request(model: str, text: str) -> Request:
     return Request(_path(model), {"contents": [{"parts": [{"text": text}]}]})
 
 
-def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST models/M:countTokens of the whole request."""
-    turns = [read_turn(message) for message in messages]
+    turns = [plain_message(message) for message in messages]
     request: dict[str, Any] = {
         "model": f"models/{model.removeprefix('models/')}",
         "contents": [_content(turn) for turn in turns if turn.role != "system"],
@@ -46,14 +48,14 @@ def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Reque
     return Request(_path(model), {"generateContentRequest": request})
 
 
-def _content(turn: Turn) -> dict[str, Any]:
+def _content(turn: PlainMessage) -> dict[str, Any]:
     parts: list[dict[str, Any]] = [
-        {"functionResponse": {"name": result.id, "response": {"output": result.text}}}
+        {"functionResponse": {"name": result.name, "response": {"output": result.text}}}
         for result in turn.results
     ]
     if turn.text:
         parts.append({"text": turn.text})
-    parts += [{"functionCall": {"name": c.name, "args": c.decoded()}} for c in turn.calls]
+    parts += [{"functionCall": {"name": c.name, "args": decoded(c)}} for c in turn.calls]
     return {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
 
 

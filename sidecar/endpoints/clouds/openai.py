@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.endpoints.chats import Message, Tools, Turn, read_tools, read_turn
+from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, plain_message
 from sidecar.endpoints.clouds.base import Cloud
 from sidecar.endpoints.servers.base import Request, Server, field
+from sidecar.messages.tool_schemas import read_tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /v1/responses/input_tokens."""
-    items = [item for message in messages for item in _items(read_turn(message))]
+    items = [item for message in messages for item in _items(plain_message(message))]
     body: dict[str, Any] = {"model": model, "input": items}
     if tools:
         body["tools"] = [
@@ -30,7 +31,7 @@ def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Reque
     return Request("/v1/responses/input_tokens", body)
 
 
-def _items(turn: Turn) -> list[dict[str, Any]]:
+def _items(turn: PlainMessage) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = [
         {"type": "function_call_output", "call_id": result.id, "output": result.text}
         for result in turn.results
@@ -39,7 +40,7 @@ def _items(turn: Turn) -> list[dict[str, Any]]:
         items.append({"role": turn.role, "content": turn.text})
     for call in turn.calls:
         item = {"type": "function_call", "call_id": call.id, "name": call.name}
-        items.append({**item, "arguments": call.arguments})
+        items.append({**item, "arguments": call.arguments or "{}"})
     return items
 
 

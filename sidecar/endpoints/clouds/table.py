@@ -1,4 +1,4 @@
-"""The fixed table of known vendors: who counts, who tells a window, who does neither.
+"""The fixed table of known vendors: who counts, who reports a window, who does neither.
 
 A host in it is never sent a POST but a count that was asked for.
 """
@@ -23,7 +23,7 @@ def _window(body: object) -> int | None:
 
 
 def _silent(name: str, *hosts: str, show: str | None = None) -> Cloud:
-    """A vendor without a count; `show` may tell the window."""
+    """A vendor without a count; `show` may report the window."""
     return Cloud(Server(name=name), hosts, bearer, show, _window)
 
 

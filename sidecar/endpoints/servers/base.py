@@ -8,15 +8,24 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from sidecar.endpoints.chats import Message, Tools
+from sidecar import typed
+from sidecar.endpoints.chats import ChatMessage, Tools
 from sidecar.endpoints.http import Answer, Connection
 from sidecar.endpoints.outcome import Fault
+from sidecar.text.printable import printable
 
 T = TypeVar("T")
 
+LISTED = 1000
+"""Entries of a server's list that are looked at; routers of hosted models list some hundreds."""
+NAME_CHARACTERS = 256
+"""A model's name may have so many."""
+MOST_TOKENS = 10**9
+"""A count or a window above this is no number of tokens."""
+
 
 class Meta(msgspec.Struct):
-    """llama.cpp's part of a listed model; the sizes tell one model from another of its name."""
+    """llama.cpp's part of a listed model; the sizes distinguish models of one name."""
 
     n_ctx: int | None = None
     n_vocab: int | None = None
@@ -44,7 +53,12 @@ class Listed(msgspec.Struct):
     @property
     def names(self) -> list[str]:
         """Every name that it goes by."""
-        return [self.id, *self.aliases]
+        return [self.id, *(alias for alias in self.aliases[:LISTED] if is_name(alias))]
+
+
+def is_name(name: str) -> bool:
+    """Whether this can be a model's name: one line that shows as it is."""
+    return 0 < len(name) <= NAME_CHARACTERS and printable(name) == name
 
 
 @dataclass(frozen=True)
@@ -57,14 +71,14 @@ class Request:
 
 TextRequest: TypeAlias = Callable[[str, str], Request]
 """(the server's name of the model, text) to the request that counts it."""
-ChatRequest: TypeAlias = Callable[[str, Sequence[Message], Tools], Request]
+ChatRequest: TypeAlias = Callable[[str, Sequence[ChatMessage], Tools], Request]
 ReadTokens: TypeAlias = Callable[[object], int]
 """The tokens in a body; raises Fault where it has another shape."""
 FindLimit: TypeAlias = Callable[[Connection, str, Listed | None], Awaitable[int | None]]
 
 
 async def no_limit(connection: Connection, model: str, listed: Listed | None) -> int | None:
-    """For servers that do not tell."""
+    """For servers that do not report it."""
     del connection, model, listed
     return None
 
@@ -93,6 +107,8 @@ class Server:
     """`<|im_end|>` written in a text counts as one special token: such texts are not sent."""
     text_by_chat: bool = False
     """Where only chats are counted, a text is a chat of one message, less what a message costs."""
+    loads_itself: bool = False
+    """Loads a model at its first request, with a window that only then is known."""
     counts_empty: bool = False
     """Counts of texts hold what the server puts around each: the count of "" is taken off."""
 
@@ -129,8 +145,8 @@ def _says(body: object, *words: str) -> bool:
 
 def whole(value: object) -> int:
     """A number of tokens of something that is not empty: above 0, and no bool."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Fault("unsupported", "the count in the answer is no positive whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
+        raise Fault("unsupported", "the count in the answer is no number of tokens")
     return value
 
 
@@ -166,11 +182,20 @@ def _holds_id(token: Mapping[str, object]) -> bool:
 def decode(body: object, form: type[T]) -> T | None:
     """`body` in this form; None where it has another."""
     try:
-        return msgspec.convert(body, form)
+        return typed.convert(body, form)
     except (msgspec.ValidationError, RecursionError):
         return None
 
 
+def entries(answer: Answer, name: str, form: type[T]) -> list[T]:
+    """The first entries of the list in a field that have this form; empty where there is none."""
+    found = answer.body.get(name) if isinstance(answer.body, Mapping) else None
+    if answer.status != 200 or not isinstance(found, list):
+        return []
+    made = [decode(entry, form) for entry in found[:LISTED]]
+    return [entry for entry in made if entry is not None]
+
+
 def positive(value: int | None) -> int | None:
-    """A window in tokens; 0 and less mean that it is not known."""
-    return value if value is not None and value > 0 else None
+    """A window in tokens; 0, less and far too much mean that it is not known."""
+    return value if value is not None and 0 < value <= MOST_TOKENS else None

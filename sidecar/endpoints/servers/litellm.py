@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sidecar.endpoints.chats import Message, Tools, openai_messages, openai_tools
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_tools
 from sidecar.endpoints.outcome import Fault
 from sidecar.endpoints.servers.base import Listed, Request, Server, positive, whole
 
@@ -16,7 +16,7 @@ _PATH = "/utils/token_counter?call_endpoint=true"
 _GUESSES = ("local_estimate", "local_tokenizer", "local")
 
 
-def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /utils/token_counter."""
     body = {"model": model, "messages": openai_messages(messages)}
     if tools:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sidecar.endpoints.chats import Message, Tools, openai_messages, openai_tools
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_tools
 from sidecar.endpoints.servers.base import (
     Listed,
     Request,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sidecar.endpoints.http import Connection
 
-# A router loads the model of a request unless it is told not to; others ignore this.
+# A router loads the model of a request unless asked not to; others ignore this.
 _NO_LOAD = "autoload=false"
 
 
@@ -41,7 +41,7 @@ def text_request(model: str, text: str) -> Request:
     return Request(f"/tokenize?{_NO_LOAD}", body)
 
 
-def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /v1/chat/completions/input_tokens: by the model's own chat template.
 
     llama.cpp takes an assistant's message at the end as one to be continued, and refuses where

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from sidecar.endpoints.http import time_left
-from sidecar.endpoints.names import same_model
 from sidecar.endpoints.outcome import Fault
-from sidecar.endpoints.servers.base import Listed, Server, decode, positive, whole
+from sidecar.endpoints.servers.base import Listed, Server, entries, positive, whole
+from sidecar.models.names import same_model
 
 if TYPE_CHECKING:
     from sidecar.endpoints.http import Connection
@@ -27,16 +27,11 @@ class _Model(msgspec.Struct):
     loaded_context_length: int | None = None
 
 
-class _Models(msgspec.Struct):
-    data: list[_Model] = []
-
-
 async def limit(connection: Connection, model: str, listed: Listed | None) -> int | None:
     """The length that the model was loaded with."""
     del listed
     answer = await connection.get("/api/v0/models")
-    models = decode(answer.body, _Models) if answer.status == 200 else None
-    for entry in models.data if models else ():
+    for entry in entries(answer, "data", _Model):
         if entry.state == "loaded" and same_model(model, entry.id):
             return positive(entry.loaded_context_length)
     return None

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.endpoints.names import same_model
-from sidecar.endpoints.servers.base import Listed, Request, Server, decode, ids
+from sidecar.endpoints.servers.base import Listed, Request, Server, entries, ids
+from sidecar.models.names import same_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,20 +19,15 @@ class _Loaded(msgspec.Struct):
     id: str = ""
 
 
-class _System(msgspec.Struct):
-    loaded_models: list[_Loaded] | None = None
-
-
 def text_request(model: str, text: str) -> Request:
     """POST /v1/tokenize: here, unlike elsewhere, under /v1."""
     return Request("/v1/tokenize", {"model": model, "content": text})
 
 
 async def loaded(connection: Connection, listed: Sequence[Listed]) -> Sequence[Listed]:
-    """LocalAI lists what it could load, and loads what it is asked for: /system tells which are."""
+    """LocalAI lists what it could load, and loads it when asked: /system has what is loaded."""
     answer = await connection.get("/system")
-    system = decode(answer.body, _System) if answer.status == 200 else None
-    names = [model.id for model in (system.loaded_models or [] if system else [])]
+    names = [model.id for model in entries(answer, "loaded_models", _Loaded)]
     return [model for model in listed if any(same_model(model.id, name) for name in names)]
 
 

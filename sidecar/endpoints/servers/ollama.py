@@ -1,29 +1,26 @@
-"""Ollama: it does not count, it tells what it has allocated."""
+"""Ollama: it does not count, it reports what it has allocated."""
 
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.endpoints.names import same_model
-from sidecar.endpoints.servers.base import Listed, Server, decode, positive
+from sidecar.endpoints.servers.base import LISTED, Listed, Server, decode, entries, positive
+from sidecar.models.names import same_model
 
 if TYPE_CHECKING:
     from sidecar.endpoints.http import Connection
 
-_NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)\s*$", re.MULTILINE)
+_NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d{1,10})[ \t\r]*$", re.MULTILINE)
 
 
 class _Running(msgspec.Struct):
     name: str = ""
     model: str = ""
     context_length: int | None = None
-
-
-class _Processes(msgspec.Struct):
-    models: list[_Running] = []
 
 
 class _Show(msgspec.Struct):
@@ -38,23 +35,22 @@ async def limit(connection: Connection, model: str, listed: Listed | None) -> in
     """
     del listed
     answer = await connection.get("/api/ps")
-    processes = decode(answer.body, _Processes) if answer.status == 200 else None
-    for running in processes.models if processes else ():
+    for running in entries(answer, "models", _Running):
         if same_model(model, running.name) or same_model(model, running.model):
             return positive(running.context_length)
     answer = await connection.post("/api/show", {"model": model})
-    shown = decode(answer.body, _Show) if answer.status == 200 else None
-    return _from_show(shown) if shown else None
+    answered = decode(answer.body, _Show) if answer.status == 200 else None
+    return _from_show(answered) if answered else None
 
 
-def _from_show(shown: _Show) -> int | None:
+def _from_show(answered: _Show) -> int | None:
     """The smaller of the architecture's window and `num_ctx`, which stands in a text of lines."""
-    set_in = _NUM_CTX.search(shown.parameters or "")
+    set_in = _NUM_CTX.search(answered.parameters or "")
     windows = [int(set_in[1])] if set_in else []
-    for key, value in (shown.model_info or {}).items():
+    for key, value in islice((answered.model_info or {}).items(), LISTED):
         if key.endswith(".context_length") and isinstance(value, int):
             windows.append(value)
     return positive(min(windows)) if windows else None
 
 
-SERVER = Server(name="ollama", limit=limit)
+SERVER = Server(name="ollama", limit=limit, loads_itself=True)

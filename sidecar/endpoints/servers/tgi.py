@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.endpoints.chats import Message, Tools, openai_messages, openai_tools
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_tools
 from sidecar.endpoints.servers.base import Listed, Request, Server, decode, length, positive
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def text_request(model: str, text: str) -> Request:
     return Request("/tokenize", {"inputs": text, "add_special_tokens": False})
 
 
-def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /chat_tokenize."""
     body = {"model": model, "messages": openai_messages(messages)}
     if tools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sidecar.endpoints.chats import Message, Tools, openai_messages, openai_tools
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_tools
 from sidecar.endpoints.servers.base import Listed, Request, Server, field, positive
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def text_request(model: str, text: str) -> Request:
     return Request("/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
 
 
-def chat_request(model: str, messages: Sequence[Message], tools: Tools) -> Request:
+def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /tokenize with messages: by the model's own chat template."""
     body = {"model": model, "messages": openai_messages(messages), "add_generation_prompt": True}
     if tools:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sidecar.workspace.events import Event
+
 if TYPE_CHECKING:
     from sidecar.endpoints.outcome import Capability
-    from sidecar.server.messages import CapabilitiesParams, ProbeParams
+    from sidecar.server.methods import CapabilitiesParams, ProbeParams
     from sidecar.server.server import SidecarServer
 
 
@@ -16,15 +18,15 @@ def register(server: SidecarServer) -> None:
 
     async def known(_params: CapabilitiesParams) -> list[Capability]:
         await services.configured.wait()
-        return services.endpoints(services.roots.default).capabilities()
+        return services.counts.endpoints(services.roots.default.settings).capabilities()
 
     async def probe(params: ProbeParams) -> list[Capability]:
         await services.configured.wait()
         workspace = services.roots.default
-        found = await services.endpoints(workspace).probe(
+        found = await services.counts.endpoints(workspace.settings).probe(
             params.endpoint, params.model or workspace.model
         )
-        server.status.all_changed()
+        services.publish(Event("endpoint"))
         return found
 
     server.protocol.custom["capabilities/list"] = known

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.server.convert import from_position
+from sidecar.server.convert import from_position, to_lines
 from sidecar.server.features.diagnostics import SOURCE
 from sidecar.text.document import TextDocument
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
     from sidecar.budget.scopes import TextEdit
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.fixing import Proposal, Target
+    from sidecar.workspace.fixing import FixTarget, Proposal
 
 ANNOTATION = "token-sidecar"
 
@@ -30,27 +31,22 @@ def register(server: SidecarServer) -> None:
 
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)
     async def code_actions(params: types.CodeActionParams) -> list[types.CodeAction]:
-        from sidecar.workspace.fixing import proposals
+        from sidecar.workspace.fixing import RootOrigins, proposals
 
         if not _wanted(params.context.only):
             return []
         uri = params.text_document.uri
         services = server.services
-        taken, found, _ = await server.diagnostics.findings(uri)
-        document = services.document(uri)
-        if not found or document.version != taken.version:
+        subject, found = await server.diagnostics.findings(uri)
+        document = services.documents.named(uri)
+        if not found or document.version != subject.version:
             return []
         touched = [finding for finding in found if _touches(document, finding, params.range)]
         workspace = services.roots.of_document(uri)
-        work = partial(
-            proposals,
-            taken,
-            touched,
-            workspace,
-            services.tokenizers(workspace),
-            document.language_id,
-        )
-        made = await services.counting.run(work)
+        gauges = await services.budgets.gauges(subject, workspace)
+        place = RootOrigins(workspace.path, workspace.loaded.origins)
+        work = partial(proposals, subject, touched, place, gauges)
+        made = await services.workers.run(work)
         builder = _Builder(server, document, params.context.diagnostics)
         return [action for proposal in made for action in builder.actions(proposal)]
 
@@ -66,7 +62,8 @@ def _touches(document: TextDocument, finding: Finding, span: types.Range) -> boo
     # The end is behind its last character, which may be a line's end.
     ends = (finding.start, max(finding.start, finding.end - 1))
     first, last = (document.position_at(at).line for at in ends)
-    return first <= span.end.line and span.start.line <= last
+    upper, lower = to_lines(span)
+    return first <= lower and upper <= last
 
 
 class _Builder:
@@ -93,7 +90,7 @@ class _Builder:
             yield self._action(proposal, preview=True)
 
     def _action(self, proposal: Proposal, *, preview: bool) -> types.CodeAction:
-        title = f"{proposal.title} (preview)" if preview else proposal.title
+        title = printable(f"{proposal.title} (preview)" if preview else proposal.title)
         return types.CodeAction(
             title=title,
             kind=types.CodeActionKind.QuickFix,
@@ -113,7 +110,7 @@ class _Builder:
         return types.WorkspaceEdit(document_changes=changes, change_annotations=annotations)
 
     def _text_edit(
-        self, target: Target | None, edits: Sequence[TextEdit], *, preview: bool
+        self, target: FixTarget | None, edits: Sequence[TextEdit], *, preview: bool
     ) -> types.TextDocumentEdit:
         document, version = self._document, self._document.version
         if target is not None:
@@ -142,7 +139,7 @@ def _one(
     return types.TextEdit(span, edit.text)
 
 
-def _new_file(target: Target) -> list[Change]:
+def _new_file(target: FixTarget) -> list[Change]:
     start = types.Position(0, 0)
     identifier = types.OptionalVersionedTextDocumentIdentifier(target.uri, None)
     edit = types.TextEdit(types.Range(start, start), target.text)

@@ -1,4 +1,4 @@
-"""Code lenses: a count above each section, fence or top-level block. Off by default."""
+"""Code lenses: a count above each section or top-level block. Off by default."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from sidecar.counting.count import tokens_text
+from sidecar.server.features.cost import riding_text
 from sidecar.server.features.parts import parts_of
-from sidecar.workspace.status import tokens_text
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
@@ -24,12 +25,13 @@ def register(server: SidecarServer) -> None:
         workspace = services.roots.of_document(uri)
         if not workspace.settings.code_lens:
             return []
-        tokenizer = services.tokenizers(workspace).for_model(workspace.model)
-        return [
+        riding = await riding_text(server, uri)
+        first = [types.CodeLens(range=_line(0), command=types.Command(riding, ""))]
+        return (first if riding else []) + [
             types.CodeLens(
                 range=_line(counted.part.start_line),
                 # A lens shows a command's title; without a command it does nothing when clicked.
-                command=types.Command(tokens_text(counted.tokens, tokenizer.method), ""),
+                command=types.Command(tokens_text(counted.tokens, counted.method), ""),
             )
             for counted in await parts_of(server, uri)
         ]

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsprotocol import types
 
@@ -17,21 +17,28 @@ from sidecar.budget.rules import Rules
 from sidecar.config.loaded import Loaded
 from sidecar.config.paths import LIMIT_VARIABLE, watched_paths
 from sidecar.config.settings import Settings
-from sidecar.counting import catalogue
-from sidecar.server.errors import log_defect
+from sidecar.defects import log_defect
+from sidecar.models import catalogue
+from sidecar.workspace.events import Event
+from sidecar.workspace.files import stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.files import Stamp
     from sidecar.workspace.workspace import Workspace
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 SECTION = "tokenSidecar"
 CLIENT_SECONDS = 3.0
 """How long the editor may take to say its settings; what it says later is taken then."""
+READ_SECONDS = 5.0
+"""How long a disk may take to hand over the settings."""
 POLL_MILLISECONDS = 2_000
 START_SECONDS = 0.5
 """Watching starts a little later: its import would stand in the way of the first count."""
@@ -43,12 +50,11 @@ class Configuration:
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
         self._services = server.services
-        self._watcher: asyncio.Task[None] | None = None
         self._watched: set[Path] = set()
         self._initialized = asyncio.Event()
-        self._lock = asyncio.Lock()
-        self._times: dict[Path, tuple[int, int] | None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._reloads = 0
+        self._times: dict[Path, Stamp | None] = {}
+        self._polls = False
 
     def initialized(self) -> None:
         """The client may be asked from now on."""
@@ -56,38 +62,45 @@ class Configuration:
 
     def reload(self) -> None:
         """Read all settings again, in the background."""
-        self._spawn(self._reload())
-
-    def close(self) -> None:
-        """Stop watching."""
-        for task in (*self._tasks, self._watcher):
-            if task is not None:
-                task.cancel()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (exc := task.exception()) is not None:
-            log_defect(exc)
+        self._reloads += 1
+        self._server.scheduler.now(("settings",), self._reload)
 
     async def _reload(self) -> None:
-        services = self._services
-        async with self._lock:
-            paths = {path for root in services.roots for path in watched_paths(root.path)}
-            # Times before contents: a file that changes in between is read once more.
-            self._times = await services.counting.run(partial(_times, paths))
-            await asyncio.gather(*(self._load(workspace) for workspace in services.roots))
-            await services.counting.run(services.load_tokenizers)
-        services.configured.set()
-        self._server.status.all_changed()
-        self._server.diagnostics.all_changed()
-        self._spawn(self._load_catalogue())
-        self._spawn(self._announce())
+        services, roots = self._services, set(self._services.roots)
+        paths = {path for root in roots for path in watched_paths(root.path)}
+        try:
+            await self._read_all(roots, paths)
+        except Exception as exc:  # a defect must not keep anyone from counting
+            log_defect(exc, "configuration")
+        if roots >= set(services.roots):  # else roots were added meanwhile, and are read next
+            services.configured.set()
+        services.publish(Event("settings"))
+        self._server.scheduler.now(("catalogue",), self._load_catalogue)
+        self._server.scheduler.now(("announcing",), self._announce)
         self._watch(paths)
+
+    async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
+        # Times before contents: a file that changes in between is read once more.
+        times = await self._read(partial(_times, paths))
+        self._times = self._times if times is None else times
+        await asyncio.gather(*(self._load(workspace) for workspace in roots))
+        self._server.live.look()  # before tokenizers: an agent's session has its numbers already
+        await self._read(self._services.loading())
+
+    async def _read(
+        self, work: Callable[[], T], late: Callable[[T], None] = lambda _: None
+    ) -> T | None:
+        """What blocking work returns. None where it fails, or a disk does not answer: counting
+        goes on with the settings that there are, and `late` is called with the answer."""
+        reading = asyncio.ensure_future(self._services.workers.run(work))
+        try:
+            if (await asyncio.wait({reading}, timeout=READ_SECONDS))[0]:
+                return reading.result()
+            logger.error("configuration: not read within %g s", READ_SECONDS)
+            reading.add_done_callback(partial(_pass_on, late))
+        except Exception as exc:  # a defect must not keep anyone from counting
+            log_defect(exc, "configuration")
+        return None
 
     async def _announce(self) -> None:
         """Before `initialized` a client may not be asked for anything."""
@@ -100,19 +113,31 @@ class Configuration:
         if catalogue.loaded():
             return
         await asyncio.sleep(START_SECONDS)
-        await self._services.counting.run(self._services.load_prices)
-        await self._services.counting.run(self._server.load_features)
-        self._server.status.all_changed()
+        await self._services.load_prices()
+        await self._services.workers.run(self._server.loading_features())
+        self._services.publish(Event("settings"))
 
     async def _load(self, workspace: Workspace) -> None:
         workspace.editor = await self._editor_section(workspace)
         work = partial(_read, workspace.path, workspace.editor)
-        workspace.take(*await self._services.counting.run(work))
-        for problem in workspace.loaded.problems:
+        found = await self._read(work, partial(self._take_late, workspace, self._reloads))
+        if found is not None:
+            self._take(workspace, *found)
+
+    def _take(self, workspace: Workspace, loaded: Loaded, rules: Rules) -> None:
+        workspace.take(loaded, rules)
+        for problem in loaded.problems:
             logger.warning("configuration: %s", problem)
 
+    def _take_late(self, workspace: Workspace, reloads: int, found: tuple[Loaded, Rules]) -> None:
+        """Put in force what a slow disk handed over, unless it was read again since."""
+        if reloads == self._reloads:
+            self._take(workspace, *found)
+            self._services.publish(Event("settings"))
+            self._server.scheduler.now(("announcing",), self._announce)
+
     async def _editor_section(self, workspace: Workspace) -> Any:
-        """What the editor has under `tokenSidecar` for a root; what it said before on no answer."""
+        """The editor's section `tokenSidecar` for a root; without an answer the previous one."""
         abilities = self._server.client_capabilities.workspace
         if abilities is None or not abilities.configuration:
             return workspace.editor
@@ -132,50 +157,70 @@ class Configuration:
         if paths == self._watched:
             return
         self._watched = paths
-        if self._watcher is not None:
-            self._watcher.cancel()
-        self._watcher = asyncio.ensure_future(self._watch_files(paths))
+        self._server.scheduler.cancel(("watching",))
+        self._server.scheduler.now(("watching",), partial(self._watch_files, paths))
 
     async def _watch_files(self, paths: set[Path]) -> None:
-        """Watch the folders that hold the files, so that one that appears is seen too."""
-        await asyncio.sleep(START_SECONDS)
-        from watchfiles import awatch
+        """Watch the folders that hold the files, so that one that appears is seen too.
 
-        folders = await self._services.counting.run(
+        The times of the files are compared every two seconds in any case: that finds what changed
+        before watching began, and what file systems do not report.
+        """
+        await asyncio.sleep(START_SECONDS)
+        folders = await self._services.workers.run(
             lambda: [folder for folder in {path.parent for path in paths} if folder.is_dir()]
         )
-        if not folders:
-            return
-        names = {str(path) for path in paths}
-
-        def ours(_change: object, path: str) -> bool:
-            return path in names
-
-        # The time-out finds what changed before watching began, and on file systems that tell
-        # nothing: the files' times are compared each time.
-        watching = awatch(
-            *folders,
-            watch_filter=ours,
-            recursive=False,
-            debounce=100,
-            rust_timeout=POLL_MILLISECONDS,
-            yield_on_timeout=True,
-        )
-        async for _ in watching:
-            if await self._services.counting.run(partial(_times, paths)) != self._times:
-                self.reload()
-
-
-def _times(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
-    """What tells that a file is another: its time and size; None where there is none."""
-    found: dict[Path, tuple[int, int] | None] = {}
-    for path in paths:
         try:
-            stat = path.stat()
-            found[path] = (stat.st_mtime_ns, stat.st_size)
-        except OSError:
-            found[path] = None
-    return found
+            async for _ in _changes(folders, {str(path) for path in paths}):
+                await self._compare(paths)
+        except OSError as error:
+            if not self._polls:
+                logger.warning("settings are looked at every 2 s, not watched: %s", error)
+            self._polls = True
+        while True:
+            await asyncio.sleep(POLL_MILLISECONDS / 1000)
+            await self._compare(paths)
+
+    async def _compare(self, paths: set[Path]) -> None:
+        if await self._services.workers.run(partial(_times, paths)) != self._times:
+            self.reload()
+
+
+async def _changes(folders: Sequence[Path], names: set[str]) -> AsyncIterator[object]:
+    """Something whenever one of the names changed, and every two seconds.
+
+    Ends at once where there is nothing to watch. Raises OSError where the system watches no more.
+    """
+    if not folders:
+        return
+    from watchfiles import awatch
+
+    def ours(_change: object, path: str) -> bool:
+        return path in names
+
+    watching = awatch(
+        *folders,
+        watch_filter=ours,
+        recursive=False,
+        debounce=100,
+        rust_timeout=POLL_MILLISECONDS,
+        yield_on_timeout=True,
+    )
+    try:
+        async for changes in watching:
+            yield changes
+    except RuntimeError as error:  # what watchfiles raises for most errors of the system
+        raise OSError(str(error)) from error
+
+
+def _pass_on(late: Callable[[T], None], reading: asyncio.Future[T]) -> None:
+    """Unless the server has ended meanwhile."""
+    if not reading.cancelled():
+        late(reading.result())
+
+
+def _times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
+    return {path: stamp_of(path) for path in paths}
 
 
 def _read(path: Path | None, editor: Any) -> tuple[Loaded, Rules]:

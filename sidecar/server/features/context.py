@@ -1,10 +1,9 @@
-"""`context/*`: the conversation of a workspace, one request at a time."""
+"""`context/*`: the conversations of a workspace."""
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,32 +17,41 @@ from sidecar.context.results import (
     PreflightResult,
     Reason,
     ResponseResult,
+    SessionRow,
 )
 from sidecar.context.setting import apply_set
-from sidecar.endpoints.errors import VendorFormatError
-from sidecar.endpoints.replies import Reply, read_reply
-from sidecar.endpoints.usage import Usage, normalise_usage
-from sidecar.workspace.conversations import ConversationRoom
-from sidecar.workspace.errors import RequestError
-from sidecar.workspace.followed import FollowedDocument
-from sidecar.workspace.wording import context_text
+from sidecar.errors import RequestError, SidecarError
+from sidecar.messages.bounds import MOST_TOKENS
+from sidecar.messages.replies import Reply, read_reply
+from sidecar.messages.usage import Usage, normalise_usage
+from sidecar.workspace.events import Event
+from sidecar.workspace.followed import Followed, FollowedText
+from sidecar.workspace.views import session_rows, usage_rows
+from sidecar.workspace.wording import NO_CONTEXT, context_text, fit_text, session_cost
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sidecar.context import params as p
-    from sidecar.context.store import Conversation
+    from sidecar.context.session import Anchored, Sample, Session
+    from sidecar.cost.caps import CostVerdict
     from sidecar.server.server import SidecarServer
+    from sidecar.text.positions import Range
+    from sidecar.workspace.changes import Changes, Draft
+    from sidecar.workspace.documents import Documents
+    from sidecar.workspace.spending import Spending, Spent
 
 T = TypeVar("T")
 
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
-    handlers: dict[str, Callable[[ConversationRoom, Any], Awaitable[Any]]] = {
+    handlers: dict[str, Callable[[Changes, Any], Awaitable[Any]]] = {
         "context/set": _set,
         "context/append": _append,
         "context/usage": _usage,
+        "context/sessions": partial(_sessions, server),
+        "context/select": _select,
         "context/reset": _reset,
         "context/fit": _fit,
         "context/undo": _undo,
@@ -57,271 +65,303 @@ def register(server: SidecarServer) -> None:
 
 async def _serve(
     server: SidecarServer,
-    handler: Callable[[ConversationRoom, Any], Awaitable[T]],
-    params: p.SessionParams,
+    handler: Callable[[Changes, Any], Awaitable[T]],
+    params: p.SessionParams | p.SessionsParams,
 ) -> T:
-    """Answer one request. What was begun is finished even where its client gives it up: a
-    conversation that was changed halfway would count wrongly for ever."""
-    _check_id(params.session)
-    work = asyncio.ensure_future(_locked(server, handler, params))
-    return await asyncio.shield(work)
-
-
-async def _locked(
-    server: SidecarServer,
-    handler: Callable[[ConversationRoom, Any], Awaitable[T]],
-    params: p.SessionParams,
-) -> T:
-    """Run a request while no other of its workspace runs; then tell and keep what it changed."""
-    services = server.services
-    await services.configured.wait()
-    workspace = services.workspace(params.workspace)
-    room = ConversationRoom(services, workspace)
-    async with workspace.talk.lock:
-        before = workspace.model
-        try:
-            await room.restore()
-            result = await handler(room, params)
-        finally:
-            await room.run(room.show)
-            await room.keep()
-            server.following.told(workspace, room)
-            if workspace.model != before:
-                server.model_changed()
-    return result
-
-
-def _check_id(session: str | None) -> None:
+    session = getattr(params, "session", None)
     if session is not None and not session.isprintable():
         raise RequestError("badParams", "a session's id is printable text")
+    services = server.services
+    await services.configured.wait()
+    return await handler(services.changes(services.workspace(params.workspace)), params)
 
 
-async def _set(room: ConversationRoom, params: p.SetParams) -> ContextUsage:
-    documents = room.services.documents
+async def _set(changes: Changes, params: p.SetParams) -> ContextUsage:
+    documents = changes.services.documents
     # Made here, on the event loop: documents belong to it.
     sources = {
-        index: FollowedDocument(_known(room, spec.text_document.uri), spec.range, documents)
-        for index, spec in enumerate(params.sections or ())
+        id(spec): _followed(documents, spec.text_document.uri, spec.range)
+        for spec in params.sections or ()
         if spec.text_document is not None
     }
-    by_spec = {id(spec): sources.get(index) for index, spec in enumerate(params.sections or ())}
 
-    def work() -> Conversation:
-        conversation = room.open(params.session, params.model)
-        apply_set(conversation.session, params, lambda spec: _source(by_spec[id(spec)]))
-        return conversation
+    def work(draft: Draft) -> None:
+        apply_set(draft.session, params, lambda spec: _source(sources.get(id(spec))))
 
-    conversation = await room.run(work)
-    await room.ask_limit(conversation.session.model)
-    await room.count_chat(conversation, len(conversation.session.turns))
-    return await room.run(partial(room.usage, conversation))
+    conversation, _ = await changes.change(params.session, work, model=params.model, ask=True)
+    return changes.sessions.latest(conversation)
 
 
-def _known(room: ConversationRoom, uri: str) -> str:
-    return room.services.document(uri).uri
+def _followed(documents: Documents, uri: str, span: Range | None) -> FollowedText:
+    return Followed(documents.named(uri).uri, span, documents).text()
 
 
-def _source(source: FollowedDocument | None) -> FollowedDocument:
+def _source(source: FollowedText | None) -> FollowedText:
     if source is None:
         raise RequestError("badParams", "the section names no document")
     return source
 
 
-async def _append(room: ConversationRoom, params: p.AppendParams) -> ContextUsage:
-    usage = _vendor_usage(params.usage)
+async def _append(changes: Changes, params: p.AppendParams) -> ContextUsage:
+    total = _bare_total(params.usage)
+    usage = None if total is not None else _vendor_usage(params.usage)
+    sessions = changes.sessions
 
-    def work() -> tuple[Conversation, int]:
-        conversation = room.open(params.session)
-        session = conversation.session
-        first = len(session.turns)
-        anchored = session.append(params.turns, usage)
+    def settle(session: Session, anchored: Anchored) -> None:
         if anchored.sample is not None:
-            room.learn(session, anchored.sample)
+            sessions.learn(session, anchored.sample)
         if anchored.compacted:
             message = "The conversation was compacted by its client."
-            room.warn("compacted", message, None, session.id)
-        return conversation, first
+            sessions.warn("compacted", message, None, session.id)
 
-    conversation, first = await room.run(work)
-    await room.ask_limit(conversation.session.model)
-    await room.count_chat(conversation, first)
-    return await room.run(partial(room.usage, conversation))
+    def work(draft: Draft) -> Anchored:
+        return draft.session.append(params.turns, usage, total=total)
+
+    conversation, _ = await changes.change(
+        params.session, work, settle=settle, ask=True, usage=usage
+    )
+    return sessions.latest(conversation)
+
+
+def _bare_total(usage: dict[str, Any] | None) -> int | None:
+    """Prompt and reply together, where a usage says nothing else."""
+    if not usage or set(usage) != {"totalTokens"}:
+        return None
+    total = usage["totalTokens"]
+    if isinstance(total, bool) or not isinstance(total, int) or not 0 <= total <= MOST_TOKENS:
+        raise RequestError("badParams", "`totalTokens` is no number of tokens")
+    return total
 
 
 def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     if usage is None:
         return None
-    try:
-        found = normalise_usage(usage)
-    except VendorFormatError as exc:
-        raise RequestError("badParams", str(exc)) from None
+    found = normalise_usage(usage)
     if found is None:
         raise RequestError("badParams", "usage has no known vendor's form")
     return found
 
 
-async def _usage(room: ConversationRoom, params: p.UsageParams) -> ContextUsage:
-    conversation = room.talk.conversations.get(params.session)
-    if conversation is None:
+async def _usage(changes: Changes, params: p.UsageParams) -> ContextUsage:
+    found = await changes.look(params.session)
+    if found is None:
+        return ContextUsage(text=NO_CONTEXT)
+    usage, costs = changes.sessions.usage(found), changes.workspace.costs
+    text = context_text(usage, session_cost(costs, usage.session, 6)) or NO_CONTEXT
+    return msgspec.structs.replace(usage, text=text, rows=usage_rows(usage, costs))
+
+
+async def _sessions(
+    server: SidecarServer, changes: Changes, params: p.SessionsParams
+) -> list[SessionRow]:
+    workspace = changes.workspace
+    await changes.restore()
+    older = await server.services.agents.every(workspace) if params.all else None
+    if older and changes.sessions.is_behind(older):
+        server.live.look()
+    rows = changes.sessions.rows(older)
+    for model in {row.model for row in rows if row.model and row.limit is None}:
+        await changes.look_up(model)
+        rows = changes.sessions.rows(older)
+    if any(row.source != "protocol" for row in rows):
+        server.history.read_soon(workspace)
+    return session_rows(rows, workspace.costs)
+
+
+async def _select(changes: Changes, params: p.SelectParams) -> ContextUsage:
+    await changes.restore()
+    changes.sessions.select(params.session)
+    await changes.refresh()
+    return changes.sessions.state.usage or ContextUsage()
+
+
+async def _reset(changes: Changes, params: p.ResetParams) -> ContextUsage:
+    await changes.restore()
+    if changes.sessions.store.get(changes.sessions.writing(params.session)) is None:
         return ContextUsage()
-    usage = await room.run(lambda: room.usage(_current(room, conversation)))
-    return msgspec.structs.replace(usage, text=context_text(usage))
+
+    def settle(session: Session, _: None) -> None:
+        changes.sessions.forget_calibration(session)
+
+    conversation, _ = await changes.change(
+        params.session, lambda draft: draft.conversation.reset(), settle=settle
+    )
+    return changes.sessions.latest(conversation)
 
 
-def _current(room: ConversationRoom, conversation: Conversation) -> Conversation:
-    """The conversation, counting for the model that it has now."""
-    room.use_model(conversation.session, room.model_of(conversation.session.id))
-    return conversation
+async def _fit(changes: Changes, params: p.FitParams) -> FitResult:
+    name = await _existing(changes, params.session)
+    keep = changes.workspace.settings.context.keep_turns
+
+    def work(draft: Draft) -> FitResult:
+        plans, learned = draft.conversation.plans, draft.calibration
+        return plans.answer(params, draft.window, keep_turns=keep, calibration=learned)
+
+    _, found = await changes.change(name, work)
+    return msgspec.structs.replace(found, text=fit_text(found))
 
 
-async def _reset(room: ConversationRoom, params: p.ResetParams) -> ContextUsage:
-    conversation = room.talk.conversations.get(params.session)
-    if conversation is None:
-        return ContextUsage()
-    room.talk.calibrations.pop(conversation.session.id, None)
-
-    def work() -> ContextUsage:
-        conversation.reset()
-        return room.usage(conversation)
-
-    return await room.run(work)
+async def _existing(changes: Changes, session: str | None) -> str:
+    await changes.restore()
+    return changes.existing(session)
 
 
-async def _fit(room: ConversationRoom, params: p.FitParams) -> FitResult:
-    conversation = _existing(room, params.session)
-    session, keep = conversation.session, room.workspace.settings.context.keep_turns
-
-    def work() -> FitResult:
-        calibration, window = room.calibration(session), room.window(session)
-        return conversation.plans.answer(params, window, keep_turns=keep, calibration=calibration)
-
-    return await room.run(work)
+async def _undo(changes: Changes, params: p.UndoParams) -> ContextUsage:
+    name = await _existing(changes, params.session)
+    conversation, _ = await changes.change(name, lambda draft: draft.conversation.plans.undo())
+    return changes.sessions.latest(conversation)
 
 
-def _existing(room: ConversationRoom, session: str | None) -> Conversation:
-    conversation = room.talk.conversations.get(session)
-    if conversation is None:
-        raise RequestError("badParams", "there is no such session in this workspace")
-    return _current(room, conversation)
+async def _assemble(changes: Changes, params: p.AssembleParams) -> AssembleResult:
+    def work(draft: Draft) -> AssembleResult:
+        session, assembler = draft.session, draft.conversation.assembler
+        usable = draft.window.usable
+        made = assembler.assemble(params, session.counter, session.sections, usable)
+        session.assembled = {part.name: part.tokens for part in made.sections}
+        return made
+
+    _, found = await changes.change(params.session, work, unnoticed=True)
+    return found
 
 
-async def _undo(room: ConversationRoom, params: p.UndoParams) -> ContextUsage:
-    conversation = _existing(room, params.session)
+class _Answered(NamedTuple):
+    """What a worker has made of a reply."""
 
-    def work() -> ContextUsage:
-        conversation.plans.undo()
-        return room.usage(conversation)
-
-    return await room.run(work)
-
-
-async def _assemble(room: ConversationRoom, params: p.AssembleParams) -> AssembleResult:
-    def work() -> AssembleResult:
-        conversation = room.open_unnoticed(params.session)
-        session = conversation.session
-        return conversation.assembler.assemble(
-            params, session.counter, session.sections, room.window(session).usable
-        )
-
-    return await room.run(work)
+    handled: Handled
+    samples: list[Sample]
+    counted: int | None
+    """Tokens of the reply's own text, where all of it is sent back."""
+    spent: Spent | None
+    problem: str | None
+    """Why the usage was not recorded."""
 
 
-async def _response(room: ConversationRoom, params: p.ResponseParams) -> ResponseResult:
-    def work() -> ResponseResult:
-        try:
-            reply = read_reply(params.response, params.format)
-        except VendorFormatError as exc:
-            raise RequestError("badParams", str(exc)) from None
-        conversation = room.open(params.session, params.model)
-        estimate = _estimate(room, conversation)
-        # Recorded first: where the ledger cannot be written, the session is as it was.
-        room.record_reply(conversation.session, reply, params, estimate)
-        return _answer(room, conversation, _handled(room, conversation, reply, params.tools))
+async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResult:
+    sessions, workspace = changes.sessions, changes.workspace
+    reply = await changes.services.workers.run(partial(read_reply, params.response, params.format))
+    spending = changes.services.spending(workspace)
+    named, keep = dict(sessions.models), workspace.settings.context.keep_turns
 
-    return await room.run(work)
+    def work(draft: Draft) -> _Answered:
+        model = params.model or named.get(draft.session.id)
+        spent, problem = _record(spending, draft, reply, params, model)
+        handled, samples = _handled(draft, reply, params.tools, keep)
+        return _Answered(handled, samples, _counted_reply(draft.session, reply), spent, problem)
 
+    def settle(session: Session, made: _Answered) -> None:
+        for sample in made.samples:
+            sessions.learn(session, sample)
+        if made.counted is not None and reply.usage is not None:
+            sessions.calibration(session).replied(made.counted, reply.usage.output_tokens)
+        if made.handled.limit is not None:
+            sessions.refused_limits[session.model] = made.handled.limit
+        workspace.costs.take(made.spent)
 
-def _estimate(room: ConversationRoom, conversation: Conversation) -> int | None:
-    """What was thought to be sent, before the reply says what it was."""
-    session = conversation.session
-    if session.is_empty or not session.turns:
-        return None
-    return estimated_prompt(session, room.calibration(session)).tokens
+    conversation, made = await changes.change(
+        params.session, work, model=params.model, settle=settle, usage=reply.usage
+    )
+    usage = sessions.latest(conversation)
+    for kind, message in made.handled.warnings:
+        sessions.warn(kind, message, usage)
+    changes.services.publish(Event("ledger", workspace))
+    info = calibration_info(sessions.calibration(conversation.session))
+    return msgspec.structs.replace(
+        made.handled.result,
+        calibration=info,
+        usage_recorded=made.problem is None,
+        usage_problem=made.problem,
+    )
 
 
 def _handled(
-    room: ConversationRoom,
-    conversation: Conversation,
-    reply: Reply,
-    tools: list[dict[str, Any]] | None,
-) -> Handled:
-    session = conversation.session
-    own = getattr(session.tools, "tools", [])
+    draft: Draft, reply: Reply, tools: list[dict[str, Any]] | None, keep_turns: int
+) -> tuple[Handled, list[Sample]]:
+    """The reply as it is answered, and what it taught."""
+    samples: list[Sample] = []
+
+    def learn(sample: Sample) -> None:
+        draft.calibration.learn(sample.estimated, sample.reported, sample.kind, sample.doubt)
+        samples.append(sample)
+
+    known = getattr(draft.session.tools, "tools", [])
     handled = handle(
-        session,
-        conversation.plans,
+        draft.session,
+        draft.conversation.plans,
         reply,
-        room.window(session),
-        tools=own if tools is None else tools,
-        keep_turns=room.workspace.settings.context.keep_turns,
-        calibration=room.calibration(session),
-        learn=partial(room.learn, session),
+        draft.window,
+        tools=known if tools is None else tools,
+        keep_turns=keep_turns,
+        calibration=draft.calibration,
+        learn=learn,
     )
-    room.learn_reply(session, reply)
-    if handled.limit is not None:
-        room.talk.refused_limits[session.model] = handled.limit
-    return handled
+    return handled, samples
 
 
-def _answer(room: ConversationRoom, conversation: Conversation, handled: Handled) -> ResponseResult:
-    usage = room.usage(conversation)
-    for kind, message in handled.warnings:
-        room.warn(kind, message, usage)
-    learned = calibration_info(room.calibration(conversation.session))
-    return msgspec.structs.replace(handled.result, calibration=learned)
+def _estimate(draft: Draft) -> int | None:
+    """What was thought to be sent, before the reply says what it was."""
+    session = draft.session
+    if session.is_empty or not session.turns:
+        return None
+    return estimated_prompt(session, draft.calibration).tokens
 
 
-async def _preflight(room: ConversationRoom, params: p.PreflightParams) -> PreflightResult:
-    await room.ask_limit(params.model or room.model_of(params.session))
+def _record(
+    spending: Spending, draft: Draft, reply: Reply, params: p.ResponseParams, named: str | None
+) -> tuple[Spent | None, str | None]:
+    """Bill a reply, once by the vendor's own id. The sums then, or why it could not be billed."""
+    try:
+        spent = spending.record_reply(
+            draft.session.id,
+            reply,
+            model=named or reply.model or draft.session.model,
+            category=params.category or "main",
+            request_id=params.request_id or reply.request_id,
+            raw=params.response,
+            estimate=_estimate(draft),
+        )
+    except SidecarError as exc:
+        return None, str(exc)
+    return spent, None
 
-    def work() -> PreflightResult:
-        conversation = room.existing_or_new(params.session)
-        session = conversation.session
-        own = session.model
-        room.use_model(session, params.model or own)
-        try:
-            found = _room_for(room, conversation, params)
-        finally:
-            room.use_model(session, own)
-        return _with_cost(room, session.id, params.model or own, params, found)
 
-    return await room.run(work)
+def _counted_reply(session: Session, reply: Reply) -> int | None:
+    usage = reply.usage
+    if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
+        return None
+    return session.counter.text(reply.content).tokens
 
 
-def _room_for(
-    room: ConversationRoom, conversation: Conversation, params: p.PreflightParams
-) -> PreflightResult:
-    session = conversation.session
-    return preflight(
-        session,
-        room.window(session),
-        params,
-        models=(one for one in room.alternatives(session)),
-        warn_at=room.workspace.settings.context.warn_at,
-        calibration=room.calibration(session),
+async def _preflight(changes: Changes, params: p.PreflightParams) -> PreflightResult:
+    draft = await changes.throwaway(params.session, params.model)
+    session, workspace = draft.session, changes.workspace
+    alternatives, spending = changes.alternatives(session), changes.services.spending(workspace)
+    warn_at = workspace.settings.context.warn_at
+
+    def work() -> tuple[PreflightResult, CostVerdict]:
+        found = preflight(
+            session,
+            draft.window,
+            params,
+            models=(one for one in alternatives.all()),
+            warn_at=warn_at,
+            calibration=draft.calibration,
+        )
+        output = params.max_output_tokens or 0
+        return found, spending.preflight(session.model, found.prompt_tokens, output, session.id)
+
+    found, cost_verdict = await changes.services.workers.run(work)
+    _warn_of_caps(changes, cost_verdict)
+    reasons = [Reason(kind=reason.kind, message=reason.message) for reason in cost_verdict.reasons]
+    cost = None if cost_verdict.estimate is None else float(cost_verdict.estimate)
+    return msgspec.structs.replace(
+        merged(found, cost_verdict.verdict, reasons), estimated_cost_usd=cost
     )
 
 
-def _with_cost(
-    room: ConversationRoom,
-    session: str,
-    model: str,
-    params: p.PreflightParams,
-    found: PreflightResult,
-) -> PreflightResult:
-    """The verdict with what it costs, and what the caps say to that."""
-    said = room.judge_cost(model, found.prompt_tokens, params.max_output_tokens or 0, session)
-    reasons = [Reason(kind=reason.kind, message=reason.message) for reason in said.reasons]
-    cost = None if said.estimate is None else float(said.estimate)
-    result = merged(found, said.verdict, reasons)
-    return msgspec.structs.replace(result, estimated_cost_usd=cost)
+def _warn_of_caps(changes: Changes, cost_verdict: CostVerdict) -> None:
+    """A new crossing of a cap is a warning."""
+    costs, sessions = changes.workspace.costs, changes.sessions
+    capped = [reason.message for reason in cost_verdict.reasons if reason.kind.endswith("Cap")]
+    if capped and not costs.warned:
+        sessions.warn("cap", " ".join(capped), sessions.state.usage)
+    costs.warned = bool(capped)

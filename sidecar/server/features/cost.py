@@ -5,20 +5,47 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.cost.ledger import LedgerError, ReadCancelledError
+import msgspec
+
+from sidecar.errors import SidecarError
 from sidecar.server.progress import progress
-from sidecar.workspace.errors import RequestError
+from sidecar.workspace.events import Event
+from sidecar.workspace.roots import path_of
+from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.cost.book import CostDetailParams, CostRecorded, CostRecordParams
+    from sidecar.cost.params import CostFilesParams, FileCost
     from sidecar.cost.rows import CostReport
     from sidecar.server.server import SidecarServer
 
 T = TypeVar("T")
+
+STILL_READ = "Agents' calls are still being read, by another process or anew: more will come."
+
+MAIN = "main"
+"""The category of the calls that carry the conversation."""
+
+
+async def riding_text(server: SidecarServer, uri: str) -> str:
+    """What an open prompt file has cost, as far as the ledger knows; "" for any other file."""
+    services, path = server.services, path_of(uri)
+    workspace = services.roots.of_document(uri)
+    if path is None or workspace.path is None:
+        return ""
+    from sidecar.cost.params import CostFilesParams
+    from sidecar.workspace.prompt_costs import file_costs, is_prompt_file
+
+    if not is_prompt_file(workspace, Path(path)):
+        return ""
+    try:
+        rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
+    except SidecarError:  # a report says what is wrong with the ledger
+        return ""
+    return rows[0].text if rows else ""
 
 
 def register(server: SidecarServer) -> None:
@@ -28,40 +55,48 @@ def register(server: SidecarServer) -> None:
     async def record(params: CostRecordParams) -> CostRecorded:
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
-
-        def work() -> CostRecorded:
-            return services.spending(workspace).record(params)
-
-        recorded = await services.counting.run(partial(_explained, work))
-        server.status.context_changed(workspace)
+        sessions = services.sessions(workspace)
+        session = sessions.recording(params.session) if sessions else params.session
+        estimate = params.estimated_tokens
+        if estimate is None and sessions and session and params.category == MAIN:
+            estimate = sessions.sent_estimate(session)
+        named = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
+        work = partial(services.spending(workspace).record, named)
+        recorded, spent = await services.workers.run(work)
+        workspace.costs.take(spent)
+        services.publish(Event("ledger", workspace))
         return recorded
 
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
-        stop = threading.Event()
+        stop, spending = threading.Event(), services.spending(workspace)
         async with progress(server, "Cost report") as report:
 
             def work() -> CostReport:
-                return services.spending(workspace).detail(params, stop.is_set, report)
+                found = spending.detail(params, stop.is_set, report)
+                if found.rows:
+                    return found
+                return msgspec.structs.replace(found, text=NO_COST, overview=NO_COST)
 
+            await server.history.known(workspace, report)
+            note = "" if workspace.costs.read or workspace.path is None else STILL_READ
             try:
-                return await services.counting.run(partial(_explained, work))
+                found = await services.workers.run(work)
+                return msgspec.structs.replace(found, note=note)
             except asyncio.CancelledError:
                 stop.set()
                 raise
 
+    async def files(params: CostFilesParams) -> list[FileCost]:
+        from sidecar.workspace.prompt_costs import file_costs
+
+        await services.configured.wait()
+        workspace = services.workspace(params.workspace)
+        async with progress(server, "Cost of prompt files") as report:
+            await server.history.known(workspace, report)
+            return await file_costs(services, workspace, params)
+
+    server.protocol.custom["cost/files"] = files
     server.protocol.custom["cost/record"] = record
     server.protocol.custom["cost/detail"] = detail
-
-
-def _explained(work: Callable[[], T]) -> T:
-    """Do it; what the cost room refuses becomes an error that the protocol knows."""
-    try:
-        return work()
-    except ReadCancelledError:
-        raise RequestError("storage", "the report was cancelled", retryable=True) from None
-    except LedgerError as exc:
-        raise RequestError("storage", str(exc), retryable=True) from None
-    except ValueError as exc:
-        raise RequestError("badParams", str(exc)) from None

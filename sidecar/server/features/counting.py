@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.counting import fit as fitting
-from sidecar.counting.catalogue import choices, search
-from sidecar.server.messages import (
+from sidecar.counting.listing import choices, search
+from sidecar.errors import RequestError
+from sidecar.server.methods import (
     CountParams,
     CountResult,
     FitTextParams,
     FitTextResult,
     ModelsParams,
 )
-from sidecar.workspace.errors import RequestError
+from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.wording import comparison_text
 
-T = TypeVar("T")
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from sidecar.counting.catalogue import ModelInfo
     from sidecar.counting.count import Count
+    from sidecar.counting.listing import ModelInfo
     from sidecar.server.server import SidecarServer
-    from sidecar.text.document import TextDocument
     from sidecar.text.positions import Range
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
@@ -41,32 +36,38 @@ def register(server: SidecarServer) -> None:
     async def count(params: CountParams) -> CountResult:
         _check(params)
         await services.configured.wait()
-        if params.text_document is not None:
-            return await _count_document(services, params, params.text_document.uri)
         if params.messages is not None:
             return await _count_messages(services, params, params.messages)
-        return await _count_text(services, params, params.text or "")
+        return await _count(services, params)
 
     async def fit(params: FitTextParams) -> FitTextResult:
         await services.configured.wait()
-        text, workspace = _text_of(services, params)
+        taken, workspace = _fitted_text(services, params)
         model = params.model or workspace.model
-        tokenizer = services.tokenizers(workspace).for_model(model)
-        work = partial(fitting.fit, text, params.max_tokens, params.mode, tokenizer, params.marker)
-        fitted = await services.counting.run(work)
+        fitted, measure = await services.counts.fit(
+            taken.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
+        )
         return FitTextResult(
             **msgspec.structs.asdict(fitted),
             model=model,
-            method=tokenizer.method,
-            tokenizer=tokenizer.name,
-            error_percent=tokenizer.error_percent,
+            method=measure.method,
+            tokenizer=measure.tokenizer,
+            error_percent=measure.error_percent,
         )
 
     async def models(params: ModelsParams) -> list[ModelInfo]:
         await services.configured.wait()
-        describe = services.tokenizers(services.roots.default).describe
-        look = choices if params.choices else search
-        return await services.counting.run(partial(look, params.query, describe))
+        describe = services.counts.tokenizers(services.roots.default.settings).describe
+        if not params.choices:
+            return await services.workers.run(partial(search, params.query, describe))
+        workspace = services.roots.default
+        declared = services.counts.endpoints(workspace.settings).models()
+        spending, model = services.spending(workspace), workspace.model
+
+        def listed() -> list[ModelInfo]:
+            return choices(params.query, describe, (model, *spending.models(), *declared))
+
+        return await services.workers.run(listed)
 
     server.protocol.custom["tokens/count"] = count
     server.protocol.custom["tokens/fit"] = fit
@@ -83,81 +84,52 @@ def _check(params: CountParams) -> None:
         raise RequestError("badParams", "range and ranges go with textDocument")
 
 
-def _text_of(services: Services, params: FitTextParams) -> tuple[str, Workspace]:
+def _fitted_text(services: Services, params: FitTextParams) -> tuple[Snapshot, Workspace]:
     if (params.text is None) == (params.text_document is None):
         raise RequestError("badParams", "give exactly one of textDocument and text")
-    if params.text is not None:
-        return params.text, services.roots.default
-    uri = params.text_document.uri if params.text_document else ""
-    document = services.document(uri)
-    text = document.text if params.range is None else _slice(document, params.range)
-    return text, services.roots.of_document(uri)
+    if params.text_document is None:
+        return Snapshot(text=params.text or ""), services.roots.default
+    uri = params.text_document.uri
+    return _taken(services, uri, params.range), services.roots.of_document(uri)
 
 
-async def _count_text(services: Services, params: CountParams, text: str) -> CountResult:
-    workspace = services.roots.default
-    count = await services.count_text(text, params.model, workspace)
-    models = await _each_model(services, params, text, workspace)
-    return _result(count, None, None, models)
+def _taken(services: Services, uri: str, span: Range | None) -> Snapshot:
+    documents = services.documents
+    return documents.snapshot(uri) if span is None else documents.part(uri, span)
 
 
 async def _count_messages(
     services: Services, params: CountParams, messages: list[dict[str, Any]]
 ) -> CountResult:
     workspace = services.roots.default
-    count = await services.count_messages(messages, params.tools, params.model, workspace)
-    models = None
-    if params.models is not None:
-        models = [
-            await services.count_messages(messages, params.tools, model, workspace)
-            for model in params.models
-        ]
+
+    async def one(model: str | None) -> Count:
+        return await services.counts.messages(messages, params.tools, model, workspace)
+
+    count = await one(params.model)
+    models = None if params.models is None else [await one(model) for model in params.models]
     return _result(count, None, None, models)
 
 
-async def _count_document(services: Services, params: CountParams, uri: str) -> CountResult:
-    document, workspace = services.document(uri), services.roots.of_document(uri)
-    # Ranges are cut out before the first wait: they and the version belong together.
-    parts = [_slice(document, span) for span in params.ranges or []]
-    target: str | TextDocument = document
-    version = document.version
-    if params.range is not None:
-        target = _slice(document, params.range)
-        count = await services.count_text(target, params.model, workspace)
+async def _count(services: Services, params: CountParams) -> CountResult:
+    """Everything that is asked for is of one snapshot, taken before the first wait."""
+    uri = params.text_document.uri if params.text_document else None
+    if uri is None:
+        taken, workspace = Snapshot(text=params.text or ""), services.roots.default
     else:
-        counted = await services.count_document(document, params.model, workspace)
-        count, version = counted.count, counted.version
-    ranges = [await _yielding(services.count_text(part, params.model, workspace)) for part in parts]
-    models = await _each_model(services, params, target, workspace)
-    return _result(count, version, ranges if params.ranges is not None else None, models)
+        taken, workspace = _taken(services, uri, params.range), services.roots.of_document(uri)
+    spans = None if params.ranges is None or uri is None else params.ranges
+    parts = [services.documents.part(uri or "", span) for span in spans or ()]
+    version = taken.version
 
+    async def one(what: Snapshot, model: str | None) -> Count:
+        await asyncio.sleep(0)  # let others have the loop between many small counts
+        return await services.counts.count(what, model, workspace)
 
-async def _each_model(
-    services: Services, params: CountParams, target: str | TextDocument, workspace: Workspace
-) -> list[Count] | None:
-    if params.models is None:
-        return None
-    counts: list[Count] = []
-    for model in params.models:
-        if isinstance(target, str):
-            counts.append(await _yielding(services.count_text(target, model, workspace)))
-        else:
-            found = await _yielding(services.count_document(target, model, workspace))
-            counts.append(found.count)
-    return counts
-
-
-async def _yielding(work: Awaitable[T]) -> T:
-    """Let others have the loop between many small counts."""
-    await asyncio.sleep(0)
-    return await work
-
-
-def _slice(document: TextDocument, span: Range) -> str:
-    try:
-        return document.slice(span)
-    except ValueError as exc:
-        raise RequestError("badParams", str(exc)) from None
+    count = await one(taken, params.model)
+    ranges = None if spans is None else [await one(part, params.model) for part in parts]
+    models = None if params.models is None else [await one(taken, name) for name in params.models]
+    return _result(count, version, ranges, models)
 
 
 def _result(

@@ -6,24 +6,24 @@ and, for budgets over several files, in the other open ones that share them.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from sidecar.counting.incremental import Stopped
 from sidecar.server.convert import from_position
-from sidecar.server.errors import log_defect
-from sidecar.workspace.verdicts import Snapshot, snapshot
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from sidecar.budget.finding import Finding
     from sidecar.config.options import Problem
+    from sidecar.context.thresholds import Severity
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
-    from sidecar.workspace.status import Severity
+    from sidecar.workspace.budgets import Subject
+    from sidecar.workspace.events import Event
 
 DEBOUNCE_SECONDS = 0.2
 SOURCE = "token-sidecar"
@@ -40,28 +40,39 @@ class Diagnostics:
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
         self._services = server.services
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
         self._sent: set[str] = set()
         self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
+        server.services.listeners.append(self.on_event)
         self.pull = False
         """Whether this client asks for diagnostics instead of being sent them."""
         self.choose: Callable[[types.ClientCapabilities], None] = lambda _: None
 
     def changed(self, uri: str) -> None:
         """The document, or what is said of it, has changed."""
-        if self.pull or uri in self._timers or uri not in self._services.documents:
+        if not self.pull and uri in self._services.documents:
+            work = partial(self._update, uri)
+            self._server.scheduler.soon(("diagnostics", uri), DEBOUNCE_SECONDS, work)
+
+    def on_event(self, event: Event) -> None:
+        """Look again at what an event may have changed."""
+        if event.what == "document" and event.uri is not None:
+            self.changed(event.uri)
+            self._shared_changed(event.uri)
+        elif event.what == "context":
+            self._window_changed(event)
+        elif event.what in ("settings", "model", "endpoint"):
+            self._all_changed()
+
+    def _window_changed(self, event: Event) -> None:
+        """The room that the rest of a context leaves the buffers in it."""
+        workspace = event.workspace
+        if workspace is None or not workspace.settings.diagnostics.prompt_buffers:
             return
-        loop = asyncio.get_running_loop()
-        self._timers[uri] = loop.call_later(DEBOUNCE_SECONDS, self._due, uri)
+        for text in workspace.followed():
+            self.changed(text.followed.uri)
 
-    def edited(self, uri: str) -> None:
-        """A document was edited: it is due, and so are those that share a budget with it."""
-        self.changed(uri)
-        self._shared_changed(uri)
-
-    def all_changed(self) -> None:
+    def _all_changed(self) -> None:
         """Settings changed: every document is due, and so are the mistakes in them."""
         for uri in self._services.documents:
             self.changed(uri)
@@ -71,16 +82,11 @@ class Diagnostics:
 
     def closed(self, uri: str) -> None:
         """A closed document has no diagnostics."""
-        if timer := self._timers.pop(uri, None):
-            timer.cancel()
-        if task := self._running.pop(uri, None):
-            task.cancel()
+        self._server.scheduler.cancel(("diagnostics", uri))
         self._severities.pop(uri, None)
         if uri in self._sent:
             self._sent.discard(uri)
             self._publish(uri, None, [])
-        # Now the file on disk counts: it may share a budget with what is open.
-        self._shared_changed(uri)
 
     def _shared_changed(self, uri: str) -> None:
         workspace = self._services.roots.of_document(uri)
@@ -94,53 +100,37 @@ class Diagnostics:
 
     async def of(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
         """The diagnostics of a document and the version that they are of."""
-        taken, found, diagnostics = await self.findings(uri)
+        subject, found = await self.findings(uri)
+        work = partial(_diagnostics, subject, found)
+        diagnostics = await self._services.workers.run(work) if found else []
         whole = [one.severity for one in found if one.kind == "file" and one.over]
         worst: Severity = "error" if "error" in whole else "warning" if whole else "ok"
         if worst != self.severity_of(uri):
             self._severities[uri] = worst
             self._server.status.changed(uri)
-        return taken.version, diagnostics
+        return subject.version, diagnostics
 
-    async def findings(self, uri: str) -> tuple[Snapshot, list[Finding], list[types.Diagnostic]]:
-        """What budgets say about a document as it is now, and the same as diagnostics."""
+    async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
+        """What budgets say about a document as it is now."""
         services = self._services
         await services.configured.wait()
-        document, workspace = services.document(uri), services.roots.of_document(uri)
-        taken = snapshot(document, workspace)
-        buffers = services.buffers(workspace, taken)
-
-        def work() -> tuple[list[Finding], list[types.Diagnostic]]:
-            found = services.verdicts(taken, workspace, buffers)
-            if not found:
-                return found, []
-            before = taken.read()
-            return found, [_diagnostic(before, finding) for finding in found]
-
-        return taken, *await services.counting.run(work)
-
-    def _due(self, uri: str) -> None:
-        self._timers.pop(uri, None)
-        if uri in self._running:
-            self.changed(uri)  # one at a time: look again when that one is done
-            return
-        task = asyncio.ensure_future(self._update(uri))
-        self._running[uri] = task
+        taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+        subject = services.budgets.subject(taken, workspace)
+        return subject, await services.budgets.findings(subject, workspace)
 
     async def _update(self, uri: str) -> None:
-        try:
+        document = self._services.documents[uri]
+        version = document.version
+        found: list[types.Diagnostic] = []
+        if document.in_step:
             version, found = await self.of(uri)
-            if found or uri in self._sent:
-                self._publish(uri, version, found)
-            (self._sent.add if found else self._sent.discard)(uri)
-            if version != self._services.document(uri).version:
-                self.changed(uri)
-        except Stopped:
-            return
-        except Exception as exc:  # nobody awaits this task
-            log_defect(exc)
-        finally:
-            self._running.pop(uri, None)
+        else:
+            self._severities.pop(uri, None)
+        if found or uri in self._sent:
+            self._publish(uri, version, found)
+        (self._sent.add if found else self._sent.discard)(uri)
+        if version != document.version:
+            self.changed(uri)
 
     def _publish(self, uri: str, version: int | None, found: list[types.Diagnostic]) -> None:
         params = types.PublishDiagnosticsParams(uri, found, version)
@@ -150,7 +140,7 @@ class Diagnostics:
         """Mistakes in configuration files, on the files themselves."""
         by_uri: dict[str, list[types.Diagnostic]] = {uri: [] for uri in self._problem_files}
         for problem in self._problems():
-            if problem.file is not None:
+            if problem.file is not None and not problem.refused:
                 found = by_uri.setdefault(problem.file.as_uri(), [])
                 if (diagnostic := _problem(problem)) not in found:
                     found.append(diagnostic)
@@ -161,6 +151,11 @@ class Diagnostics:
     def _problems(self) -> Iterable[Problem]:
         for workspace in self._services.roots:
             yield from workspace.loaded.problems
+
+
+def _diagnostics(subject: Subject, found: Sequence[Finding]) -> list[types.Diagnostic]:
+    before = subject.taken.document()
+    return [_diagnostic(before, finding) for finding in found]
 
 
 def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
@@ -197,7 +192,7 @@ def _problem(problem: Problem) -> types.Diagnostic:
     span = types.Range(types.Position(line, 0), types.Position(line + 1, 0))
     text = f"{problem.key}: {problem.message}" if problem.key else problem.message
     severity = _SEVERITIES["error" if problem.severity == "error" else "warning"]
-    return types.Diagnostic(span, text, severity, code="configuration", source=SOURCE)
+    return types.Diagnostic(span, printable(text), severity, code="configuration", source=SOURCE)
 
 
 def register(server: SidecarServer) -> None:

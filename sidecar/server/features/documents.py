@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from sidecar.errors import RequestError
 from sidecar.server.convert import to_range
-from sidecar.text.document import TextDocument
-from sidecar.workspace.errors import RequestError
+from sidecar.server.memory import give_back
+from sidecar.text.document import LONG_CHARACTERS, TextDocument
+from sidecar.workspace.events import Event
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
+TRIM_SECONDS = 1.0
+"""After a long document was closed: what counts it has given up by then."""
+
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
-    services, status, diagnostics = server.services, server.status, server.diagnostics
+    services, status = server.services, server.status
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def did_open(params: types.DidOpenTextDocumentParams) -> None:
@@ -25,29 +31,58 @@ def register(server: SidecarServer) -> None:
             item.uri, item.text, item.version, services.encoding, str(item.language_id)
         )
         status.opened(item.uri)
-        diagnostics.edited(item.uri)
+        _edited(server, item.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def did_change(params: types.DidChangeTextDocumentParams) -> None:
-        uri = params.text_document.uri
-        document = services.document(uri)
+        document = services.documents.get(params.text_document.uri)
+        if document is None:
+            raise RequestError("unknownDocument", "the document is not open in this server")
         try:
-            for change in params.content_changes:
-                span = getattr(change, "range", None)
-                place = to_range(span) if span is not None else None
-                server.following.about_to_edit(document, place, change.text)
-                document.apply(place, change.text)
-        except ValueError as exc:
-            raise RequestError("badParams", str(exc)) from None
+            _apply(server, document, params)
+        except BaseException:
+            document.in_step = False
+            raise
         finally:
-            document.version = params.text_document.version
-            status.changed(uri)
-            diagnostics.edited(uri)
-            server.following.edited(uri)
+            _edited(server, document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def did_close(params: types.DidCloseTextDocumentParams) -> None:
         uri = params.text_document.uri
+        document = services.documents.get(uri)
         services.closed(uri)
         status.closed(uri)
-        diagnostics.closed(uri)
+        server.diagnostics.closed(uri)
+        _edited(server, uri)
+        if document is not None and document.characters > LONG_CHARACTERS:
+            work = partial(services.workers.run, give_back)
+            server.scheduler.soon(("memory",), TRIM_SECONDS, work)
+
+    for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
+        server.protocol.not_understood[method] = partial(_not_understood, server)
+
+
+def _apply(
+    server: SidecarServer, document: TextDocument, params: types.DidChangeTextDocumentParams
+) -> None:
+    for change in params.content_changes:
+        span = getattr(change, "range", None)
+        place = to_range(span) if span is not None else None
+        server.following.about_to_edit(document, place, change.text)
+        document.apply(place, change.text)
+    document.version = params.text_document.version
+
+
+def _edited(server: SidecarServer, uri: str) -> None:
+    services = server.services
+    services.publish(Event("document", services.roots.of_document(uri), uri))
+
+
+def _not_understood(server: SidecarServer, params: object) -> None:
+    """What the editor shows in a document is not known any more; in any, if none is named."""
+    identifier = params.get("textDocument") if isinstance(params, dict) else None
+    named = identifier.get("uri") if isinstance(identifier, dict) else None
+    for uri, document in server.services.documents.items():
+        if uri == named or not isinstance(named, str):
+            document.in_step = False
+            _edited(server, uri)

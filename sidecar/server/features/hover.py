@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
+from sidecar.server.features.cost import riding_text
 from sidecar.server.features.parts import parts_of
+from sidecar.workspace.budgets import budget_of, model_of
+from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.status import comparison, document_status
-from sidecar.workspace.verdicts import budget_of
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Count
@@ -35,10 +37,11 @@ def register(server: SidecarServer) -> None:
 async def _document(server: SidecarServer, uri: str) -> str:
     services = server.services
     await services.configured.wait()
-    document, workspace = services.document(uri), services.roots.of_document(uri)
-    counted = await services.count_document(document, None, workspace)
-    budget = budget_of(document, workspace, counted.count.model)
-    return document_status(counted.count, budget).tooltip
+    taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    count = await services.counts.count(taken, model_of(uri, workspace), workspace)
+    tooltip = document_status(count, budget_of(taken, workspace)).tooltip
+    riding = await riding_text(server, uri)
+    return f"{tooltip}\n\nSent with every request: {riding}" if riding else tooltip
 
 
 async def _section(server: SidecarServer, uri: str, line: int) -> str:
@@ -48,8 +51,8 @@ async def _section(server: SidecarServer, uri: str, line: int) -> str:
     here = next((one.part for one in parts if one.part.start_line == line), None)
     if here is None:
         return ""
-    document, workspace = services.document(uri), services.roots.of_document(uri)
-    text = document.text[here.start : here.end]
+    taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    part = Snapshot(text=taken.text[here.start : here.end])
     models = dict.fromkeys((workspace.model, *COMPARED))
-    counts: list[Count] = [await services.count_text(text, model, workspace) for model in models]
+    counts: list[Count] = [await services.counts.count(part, model, workspace) for model in models]
     return comparison(here.title, counts)

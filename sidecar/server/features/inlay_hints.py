@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.server.convert import from_position
+from sidecar.counting.count import tokens_text
+from sidecar.server.convert import from_position, to_lines
 from sidecar.server.features.parts import parts_of
 from sidecar.text.positions import Position
-from sidecar.workspace.status import tokens_text
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sidecar.counting.count import Method
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
     from sidecar.workspace.parts import CountedPart
@@ -29,15 +29,14 @@ def register(server: SidecarServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)
     async def inlay_hints(params: types.InlayHintParams) -> list[types.InlayHint]:
         await services.configured.wait()
-        document = services.document(params.text_document.uri)
+        document = services.documents.named(params.text_document.uri)
         workspace = services.roots.of_document(document.uri)
         if not workspace.settings.inlay_hints:
             return []
-        tokenizer = services.tokenizers(workspace).for_model(workspace.model)
         parts = await parts_of(server, document.uri)
-        first, last = params.range.start.line, params.range.end.line
-        shown = [part for part in parts if first <= _last_line(document, part) <= last]
-        return list(_hints(document, shown, tokenizer.method))
+        first, last = to_lines(params.range)
+        wanted = [part for part in parts if first <= _last_line(document, part) <= last]
+        return list(_hints(document, wanted))
 
 
 def _last_line(document: TextDocument, counted: CountedPart) -> int:
@@ -48,18 +47,17 @@ def _last_line(document: TextDocument, counted: CountedPart) -> int:
     return counted.part.start_line
 
 
-def _hints(
-    document: TextDocument, parts: Iterable[CountedPart], method: Method
-) -> Iterable[types.InlayHint]:
+def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[types.InlayHint]:
     """One hint a line: sections that end together share theirs, the innermost first."""
     by_line: dict[int, list[CountedPart]] = {}
     for part in parts:
         by_line.setdefault(_last_line(document, part), []).insert(0, part)
     for line, ending in by_line.items():
         offset = document.offset_at(Position(line, _LINE_END))
-        label = " · ".join(tokens_text(part.tokens, method) for part in ending)
+        label = " · ".join(tokens_text(part.tokens, part.method) for part in ending)
         tooltip = "\n".join(
-            f"{part.part.title}: {tokens_text(part.tokens, method)}" for part in ending
+            f"{printable(part.part.title)}: {tokens_text(part.tokens, part.method)}"
+            for part in ending
         )
         yield types.InlayHint(
             position=from_position(document.position_at(offset)),

@@ -18,13 +18,16 @@ async def parts_of(server: SidecarServer, uri: str) -> tuple[CountedPart, ...]:
     Raises:
         RequestError: `unknownDocument`.
     """
+    from sidecar.workspace.budgets import model_of
     from sidecar.workspace.parts import counted_parts
 
     services = server.services
     await services.configured.wait()
-    document, workspace = services.document(uri), services.roots.of_document(uri)
-    tokenizer = services.tokenizers(workspace).for_model(workspace.model)
-    version = document.version
-    work = partial(counted_parts, document.text, uri, document.language_id, tokenizer)
-    parts = await services.counting.run(work)
-    return parts if document.version == version else ()
+    taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    gauge = await services.counts.gauge(taken, model_of(uri, workspace), workspace.settings)
+    known = services.parts.get(uri, {})
+    parts, now = await services.workers.run(partial(counted_parts, taken, gauge, known))
+    if uri not in services.documents or services.documents.snapshot(uri) is not taken:
+        return ()
+    services.parts[uri] = now
+    return parts

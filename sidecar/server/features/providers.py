@@ -1,6 +1,6 @@
-"""Providers that a setting switches on: announced while it is on, where the client can be told so.
+"""Providers that a setting switches on: announced while it is on, if the client allows it.
 
-An editor asks an announced provider again after nearly every key, only to be told that there is
+An editor asks an announced provider again after nearly every key, only to learn that there is
 nothing. A client that takes registrations later (`dynamicRegistration`) hears of these providers
 when its settings are known, and again when they change. To any other they are announced in the
 answer to `initialize`; hints and lenses then answer with nothing while they are off, and symbols
@@ -68,12 +68,12 @@ SWITCHED = (
 
 
 class Providers:
-    """Knows which of the switched providers somebody wants, and which the client was told of."""
+    """Knows which of the switched providers are wanted, and which were announced."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
         self._later: set[_Provider] = set()
-        """Those that this client is told of only while they are wanted."""
+        """Those that are announced to this client only while they are wanted."""
         self._wanted: frozenset[_Provider] = frozenset()
 
     def hold_back(
@@ -101,7 +101,7 @@ class Providers:
         # What was just registered too: Neovim asks only after the next edit.
         self._refresh(self._wanted | (before - self._later))
 
-    def shown(self, method: str, workspace: Workspace) -> bool:
+    def shows(self, method: str, workspace: Workspace) -> bool:
         """Whether a provider shows anything in a workspace: a registration holds for them all."""
         return not any(
             one.method == method and not one.wanted(workspace.settings) for one in self._later

@@ -8,40 +8,41 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.counting.incremental import Stopped
-from sidecar.server.errors import log_defect
-from sidecar.workspace.counting import INLINE_CHARACTERS
-from sidecar.workspace.services import DOCUMENT_SECONDS, TEXT_SECONDS, Counted
+from sidecar.counting.tokenizer import INLINE_CHARACTERS
+from sidecar.workspace.budgets import budget_of, model_of
 from sidecar.workspace.status import (
     StatusUpdate,
     document_severity,
     document_status,
-    graver,
     status_update,
+    worse,
 )
-from sidecar.workspace.verdicts import budget_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from sidecar.counting.count import Count
     from sidecar.server.server import SidecarServer
+    from sidecar.text.document import TextDocument
+    from sidecar.workspace.documents import Snapshot
+    from sidecar.workspace.events import Event
     from sidecar.workspace.workspace import Workspace
 
 DEBOUNCE_SECONDS = 0.075
+PATIENCE_SECONDS = 0.3
+"""How long nothing is shown for an endpoint that is asked: then the estimate is."""
 
 
 @dataclass(eq=False)
 class _Entry:
-    """One open document: what was sent last, and what is under way."""
+    """One open document: what was sent last."""
 
     sent: StatusUpdate | None = None
-    timer: asyncio.TimerHandle | None = None
-    counting: asyncio.Task[None] | None = None
 
 
 class StatusBoard:
@@ -52,6 +53,7 @@ class StatusBoard:
         self._services = server.services
         self._entries: dict[str, _Entry] = {}
         self._bare: StatusUpdate | None = None
+        server.services.listeners.append(self.on_event)
 
     def opened(self, uri: str) -> None:
         """A document was opened (again): its status is due at once."""
@@ -59,15 +61,16 @@ class StatusBoard:
         self._bare = None  # the document's own updates stand for it
         self._entries[uri] = _Entry()
         if self._services.configured.is_set():
-            self._refresh(uri)
+            self._due_now(uri)
 
     def changed(self, uri: str) -> None:
         """Something that the document's status shows may have changed."""
-        entry = self._entries.get(uri)
-        if entry is None or entry.timer is not None:
-            return
-        loop = asyncio.get_running_loop()
-        entry.timer = loop.call_later(DEBOUNCE_SECONDS, self._refresh, uri)
+        if uri in self._entries:
+            work = partial(self._refresh, uri)
+            self._server.scheduler.soon(("status", uri), DEBOUNCE_SECONDS, work)
+
+    def _due_now(self, uri: str) -> None:
+        self._server.scheduler.now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
         """Forget a document; after the last one there may still be a context to show."""
@@ -77,99 +80,87 @@ class StatusBoard:
 
     def _forget(self, uri: str) -> None:
         """Give up its counting."""
-        entry = self._entries.pop(uri, None)
-        if entry is None:
-            return
-        if entry.timer is not None:
-            entry.timer.cancel()
-        if entry.counting is not None:
-            entry.counting.cancel()
+        self._entries.pop(uri, None)
+        self._server.scheduler.cancel(("status", uri))
 
-    def all_changed(self) -> None:
-        """Settings or the model changed: every document's status is due."""
+    def on_event(self, event: Event) -> None:
+        """Work out again what an event may have changed."""
+        if event.what == "warning":
+            return
+        if event.uri is not None:
+            self.changed(event.uri)
+            return
+        if not self._entries and event.workspace is not None:
+            self._send_bare(event.workspace)
         for uri, entry in self._entries.items():
-            if entry.sent is None and entry.timer is None:
-                self._refresh(uri)
+            if not event.concerns(self._services.roots.of_document(uri)):
+                continue
+            if entry.sent is None and not self._server.scheduler.is_due(("status", uri)):
+                self._due_now(uri)
             else:
                 self.changed(uri)
 
-    def context_changed(self, workspace: Workspace) -> None:
-        """A conversation or its cost changed: every open document of the workspace shows it."""
-        if not self._entries:
-            self._send_bare(workspace)
-        for uri in self._entries:
-            if self._services.roots.of_document(uri) is workspace:
-                self.changed(uri)
-
-    def _refresh(self, uri: str) -> None:
+    def _refresh(self, uri: str) -> Awaitable[None] | None:
         entry = self._entries[uri]
-        entry.timer = None
         services = self._services
-        workspace, document = services.roots.of_document(uri), services.document(uri)
-        tokenizer = services.tokenizers(workspace).for_model(workspace.model)
-        ask = document.characters and services.asks_endpoint(workspace.model, tokenizer, workspace)
-        count = None if ask else services.count_document_now(document, workspace)
+        if not services.configured.is_set():  # an event of the settings comes when they are read
+            return None
+        workspace, document = services.roots.of_document(uri), services.documents[uri]
+        if not document.in_step:
+            self._send(uri, None)
+            return None
+        if not document.is_cut:
+            return self._cut(uri, document)
+        taken, model = services.documents.snapshot(uri), model_of(uri, workspace)
+        count = services.counts.now(taken, model, workspace)
         if count is not None:
             self._send(uri, count)
-            return
+            return None
         if entry.sent is None and document.characters > INLINE_CHARACTERS:
-            self._send(uri, services.guess_document(document, workspace))
-        if entry.counting is None:
-            work = self._ask if ask else self._count
-            entry.counting = asyncio.ensure_future(self._guarded(uri, entry, work))
+            self._send(uri, services.counts.guess(document, model, workspace))
+        return self._count(uri)
 
-    async def _guarded(
-        self, uri: str, entry: _Entry, work: Callable[[str], Awaitable[Counted]]
-    ) -> None:
-        """Send what `work` counts, unless the document was closed; look again if it changed."""
+    async def _cut(self, uri: str, document: TextDocument) -> None:
+        """Have a long text cut by a worker before it is counted."""
+        document.adopt(await self._services.workers.run(document.cutting()))
+        work = self._refresh(uri)
+        if work is not None:
+            await work
+
+    async def _count(self, uri: str) -> None:
+        """Send what takes its time to count; an estimate meanwhile, where an endpoint is slow."""
+        services = self._services
+        workspace, taken = services.roots.of_document(uri), services.documents.snapshot(uri)
+        model = model_of(uri, workspace)
+        counting = asyncio.ensure_future(services.counts.count(taken, model, workspace))
         try:
-            counted = await work(uri)
-        except Stopped:
-            return
-        except Exception as exc:  # nobody awaits this task
-            log_defect(exc)
-            return
+            await asyncio.wait({counting}, timeout=PATIENCE_SECONDS)
+            if not counting.done() and services.counts.asks(model, workspace.settings):
+                here = await services.counts.count_here(taken, model, workspace)
+                self._send_if(uri, taken, here)
+            self._send_if(uri, taken, await counting)
         finally:
-            entry.counting = None
-        if self._entries.get(uri) is not entry:
-            return
-        if counted.version == self._services.document(uri).version:
-            self._send(uri, counted.count)
+            counting.cancel()
+
+    def _send_if(self, uri: str, taken: Snapshot, count: Count) -> None:
+        """Send a count if it is of the document as it is; else it is due again."""
+        documents = self._services.documents
+        if documents[uri].in_step and documents.snapshot(uri) is taken:
+            self._send(uri, count)
         else:
             self.changed(uri)
 
-    async def _count(self, uri: str) -> Counted:
-        """Count here, off the loop; the count is of the version that is current when it ends."""
-        services = self._services
-        workspace, document = services.roots.of_document(uri), services.document(uri)
-        return await services.count_here(document, workspace)
-
-    async def _ask(self, uri: str) -> Counted:
-        """The endpoint's count; where it takes its time, the estimate is shown meanwhile."""
-        services = self._services
-        workspace, document = services.roots.of_document(uri), services.document(uri)
-        asking = asyncio.ensure_future(
-            services.ask_for_document(document, workspace.model, workspace, TEXT_SECONDS)
-        )
-        await asyncio.wait({asking}, timeout=DOCUMENT_SECONDS)
-        if not asking.done():
-            local = await services.count_here(document, workspace)
-            if uri in self._entries and local.version == document.version:
-                self._send(uri, local.count)
-        found = await asking
-        return (
-            found if isinstance(found, Counted) else await services.count_here(document, workspace)
-        )
-
-    def _send(self, uri: str, count: Count) -> None:
+    def _send(self, uri: str, count: Count | None) -> None:
+        """Without a count: the document is out of step, and no number would be right."""
         entry = self._entries[uri]
         workspace = self._services.roots.of_document(uri)
-        document = self._services.document(uri)
-        budget = budget_of(document, workspace, count.model)
-        shown = document_status(count, budget, workspace.settings.status.show)
-        version = document.version
-        severity = graver(document_severity(shown), self._server.diagnostics.severity_of(uri))
-        update = status_update(workspace, uri, version, shown, severity)
+        version = self._services.documents[uri].version
+        document_part, severity = None, self._server.diagnostics.severity_of(uri)
+        if count is not None:
+            budget = budget_of(self._services.documents.snapshot(uri), workspace)
+            document_part = document_status(count, budget, workspace.settings.status.show)
+            severity = worse(document_severity(document_part), severity)
+        update = status_update(workspace, uri, version, document_part, severity)
         if entry.sent is not None and _same(entry.sent, update):
             return
         entry.sent = update

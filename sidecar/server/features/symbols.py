@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, cast
 
 from lsprotocol import types
 
+from sidecar.counting.count import tokens_text
 from sidecar.server.convert import from_position
 from sidecar.server.features.parts import parts_of
 from sidecar.text.positions import Position
-from sidecar.workspace.status import tokens_text
+from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.counting.count import Method
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
     from sidecar.workspace.parts import CountedPart
 
 LABEL = "Tokens"
-"""Tells these from a language server's own symbols."""
+"""Distinguishes these from a language server's own symbols."""
 
 MOST_SYMBOLS = 1_000
 """More is no outline that anyone reads, and would hold up the loop while it is written out."""
@@ -36,16 +36,13 @@ def register(server: SidecarServer) -> None:
     async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
         uri = params.text_document.uri
         parts = await parts_of(server, uri)
-        document, workspace = services.document(uri), services.roots.of_document(uri)
-        if not server.providers.shown(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, workspace):
+        document, workspace = services.documents.named(uri), services.roots.of_document(uri)
+        if not server.providers.shows(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, workspace):
             return []
-        method = services.tokenizers(workspace).for_model(workspace.model).method
-        return tree(document, parts[:MOST_SYMBOLS], method)
+        return tree(document, parts[:MOST_SYMBOLS])
 
 
-def tree(
-    document: TextDocument, parts: Sequence[CountedPart], method: Method
-) -> list[types.DocumentSymbol]:
+def tree(document: TextDocument, parts: Sequence[CountedPart]) -> list[types.DocumentSymbol]:
     """Nested by lines: a part inside another is its child."""
     roots: list[types.DocumentSymbol] = []
     above: list[tuple[int, types.DocumentSymbol]] = []
@@ -53,7 +50,7 @@ def tree(
         part = counted.part
         while above and part.start_line >= above[-1][0]:
             above.pop()
-        symbol = _symbol(document, counted, method)
+        symbol = _symbol(document, counted)
         siblings = roots
         if above:
             siblings = cast("list[types.DocumentSymbol]", above[-1][1].children)
@@ -62,16 +59,16 @@ def tree(
     return roots
 
 
-def _symbol(document: TextDocument, counted: CountedPart, method: Method) -> types.DocumentSymbol:
+def _symbol(document: TextDocument, counted: CountedPart) -> types.DocumentSymbol:
     part = counted.part
     start = types.Position(part.start_line, 0)
     end = from_position(document.position_at(part.end))
     heading = document.position_at(document.offset_at(Position(part.start_line, 2**31 - 1)))
     return types.DocumentSymbol(
-        name=part.title or f"line {part.start_line + 1}",
+        name=printable(part.title) or f"line {part.start_line + 1}",
         kind=types.SymbolKind.String,
         range=types.Range(start, end),
         selection_range=types.Range(start, from_position(heading)),
-        detail=tokens_text(counted.tokens, method),
+        detail=tokens_text(counted.tokens, counted.method),
         children=[],
     )

@@ -64,6 +64,30 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed
     assert summed == single == WRITES * (WRITES + 1) // 2
 
 
+def test_two_writers_killed_together_lose_nothing(tmp_path: Path) -> None:
+    """Both at once, again and again, in the middle of each other's writes."""
+    path = tmp_path / "state" / "ledger.db"
+    rng = random.Random(7)
+    acknowledged: set[str] = set()
+    for turn in range(KILLS):
+        writers = [start(path, f"{name}{turn}", 100 * WRITES) for name in ("a", "b")]
+        for writer in writers:
+            assert writer.stdout is not None
+            lines = [writer.stdout.readline() for _ in range(rng.randrange(1, WRITES // KILLS))]
+            acknowledged.update(line.strip() for line in lines)
+        for writer in writers:
+            writer.kill()
+        for writer in writers:
+            assert writer.stdout is not None
+            acknowledged.update(line.strip() for line in writer.stdout if line.endswith("\n"))
+            assert writer.wait() == -9
+            writer.stdout.close()
+    ids, calls, summed, single = kept(path)
+    assert len(ids) == len(set(ids)) == calls
+    assert acknowledged <= set(ids)
+    assert summed == single
+
+
 def test_four_processes_write_at_once(tmp_path: Path) -> None:
     """Begun together on a ledger that none of them found, two of them with the same calls."""
     path = tmp_path / "state" / "ledger.db"

@@ -9,15 +9,15 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sidecar.cost.events import Buckets, Event
+from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger
 
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
-def event(name: str, number: int) -> Event:
+def event(name: str, number: int) -> LedgerEvent:
     """The event of that number; every process makes the same one of it."""
-    return Event(
+    return LedgerEvent(
         at=START + timedelta(seconds=number),
         model="gpt-5",
         provider="openai",

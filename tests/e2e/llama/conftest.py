@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.llama.gguf import write_model
 from tests.e2e.llama.server import llama
-from tests.e2e.llama.vocabularies import ensure_vocabularies
+from tests.e2e.llama.vocabularies import NAMES, ensure_vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Models with random weights around real vocabularies, by the vocabulary's name."""
     folder = tmp_path_factory.mktemp("models")
     paths = {}
-    for name, vocabulary in ensure_vocabularies().items():
+    vocabularies = ensure_vocabularies()
+    for name in NAMES:
+        vocabulary = vocabularies[name]
         paths[name] = folder / f"{name}.gguf"
         write_model(paths[name], vocabulary, name=name)
     return paths

@@ -13,7 +13,9 @@ _REQUEST = re.compile(rb"(?:GET|POST) /\S* HTTP/1\.1\r\n")
 class CountingProxy:
     """Hands bytes on both ways."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, hides: tuple[bytes, ...] = ()) -> None:
+        """`hides`: paths that the server is not to have; it answers them with its own 404."""
+        self._hides = hides
         self._host, _, port = target.removeprefix("http://").partition(":")
         self._port = int(port)
         self.requests = 0
@@ -51,6 +53,8 @@ class CountingProxy:
                 while data := await source.read(65_536):
                     if counted:
                         self.requests += len(_REQUEST.findall(data))
+                        for path in self._hides:
+                            data = data.replace(b" " + path, b" /not-here" + path)
                     sink.write(data)
                     await sink.drain()
             finally:

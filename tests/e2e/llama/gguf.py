@@ -29,13 +29,19 @@ CHATML = (
 )
 
 
-def write_model(path: Path, vocabulary: Path, context: int = 8192, name: str = "tiny") -> None:
+def write_model(
+    path: Path,
+    vocabulary: Path,
+    context: int = 8192,
+    name: str = "tiny",
+    template: str = CHATML,
+) -> None:
     """Write a model that tokenizes as `vocabulary` (a GGUF) does; `context` is its trained window.
 
-    Its chat template is CHATML, so that counts of chats are known too.
+    Its chat template is CHATML by default, so that counts of chats are known too.
     """
     tokenizer, tokens = _tokenizer_of(vocabulary)
-    metadata = [*_metadata(context, name), *tokenizer]
+    metadata = [*_metadata(context, name, template), *tokenizer]
     tensors = _tensors(tokens)
     infos, offset = b"", 0
     for tensor, dimensions in tensors:
@@ -50,7 +56,7 @@ def write_model(path: Path, vocabulary: Path, context: int = 8192, name: str = "
             _write_weights(file, dimensions)
 
 
-def _metadata(context: int, name: str) -> list[bytes]:
+def _metadata(context: int, name: str, template: str) -> list[bytes]:
     head = EMBEDDING // HEADS
     numbers = {
         "context_length": context,
@@ -66,7 +72,7 @@ def _metadata(context: int, name: str) -> list[bytes]:
         _entry("general.name", STRING, _string(name)),
         *(_entry(f"llama.{key}", UINT32, struct.pack("<I", n)) for key, n in numbers.items()),
         _entry("llama.attention.layer_norm_rms_epsilon", FLOAT32, struct.pack("<f", 1e-5)),
-        _entry("tokenizer.chat_template", STRING, _string(CHATML)),
+        _entry("tokenizer.chat_template", STRING, _string(template)),
     ]
 
 

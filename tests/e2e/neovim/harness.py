@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ SERVER = Path(sys.executable).parent / "token-sidecar"
 
 EMBEDDED = [str(NVIM), "--embed", "--headless", "--clean", "-n"]
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.02
 ROWS, COLUMNS = 24, 80
 
@@ -87,9 +88,16 @@ def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[st
 class Editor:
     """One headless Neovim. `close` fails on anything on its standard error and on `v:errmsg`."""
 
-    def __init__(self, folder: Path, lua: str = "", env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        lua: str = "",
+        env: Mapping[str, str] | None = None,
+        workspace: Path | None = None,
+    ) -> None:
+        """`workspace`: an existing folder, which is then the current one."""
         self.folder = folder
-        self.workspace = folder / "workspace"
+        self.workspace = workspace or folder / "workspace"
         (self.workspace / ".git").mkdir(parents=True, exist_ok=True)
         self.init = folder / "init.lua"
         self.init.write_text(INIT.format(shim=SHIM, extra=lua), encoding="utf-8")
@@ -99,6 +107,7 @@ class Editor:
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [*EMBEDDED, "-u", str(self.init), "--listen", address],
+                cwd=workspace,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
@@ -196,8 +205,9 @@ class Editor:
         self.command(command)
         wait_for(lambda: len(self.messages()) > before, "the count's message")
         (message,) = self.messages()[before:]
-        digits = message.split(" tokens")[0].split()[-1]
-        return int(digits.replace(",", ""))
+        digits = re.search(r"([\d,]+) tokens? \(", message)
+        assert digits, message
+        return int(digits[1].replace(",", ""))
 
     def screen(self) -> list[str]:
         """The drawn screen, row by row."""

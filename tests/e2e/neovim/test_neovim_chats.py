@@ -1,280 +1,408 @@
-"""Chat plugins, as stand-ins that have the members and events which ours reads."""
+"""The real chat plugins against a local model server that counts what it receives by itself."""
 
 from __future__ import annotations
 
 import os
 import signal
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from tests.e2e.neovim.chat_plugins import ALL, AVANTE, CODECOMPANION, COPILOTCHAT
 from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.plugins import on_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.e2e.neovim.chat_plugins import ChatPlugin
     from tests.e2e.neovim.harness import Editor
+    from tests.model_server import ModelServer, Received
 
-CODECOMPANION = """
-local chat = {
-  id = 7, bufnr = 1, callbacks = {},
-  adapter = { name = 'openai', model = { name = 'gpt-4o' } },
-  tool_registry = { schemas = { ['<tool>ls</tool>'] = {
-    type = 'function',
-    ['function'] = { name = 'ls', description = 'Lists', parameters = { type = 'object' } },
-  } } },
-  messages = {
-    { role = 'system', content = 'You are brief.' },
-    { role = 'user', content = 'What is in the folder?' },
-  },
-}
-function chat:add_callback(name, fn)
-  self.callbacks[name] = self.callbacks[name] or {}
-  table.insert(self.callbacks[name], fn)
-end
-function chat:submit()
-  for _, fn in ipairs(self.callbacks.on_before_submit or {}) do
-    if fn(self) == false then return 'held' end
-  end
-  return 'sent'
-end
-package.loaded['codecompanion'] = { buf_get_chat = function(buf) return buf == 1 and chat or nil end }
-_G.chat = chat
-_G.fire = function(name)
-  local data = { bufnr = 1, id = 7 }
-  vim.api.nvim_exec_autocmds('User', { pattern = 'CodeCompanion' .. name, data = data })
-end
-"""
+pytestmark = pytest.mark.plugins
+
+EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
+WEATHER = "What is the weather in Lisbon, and is it a good day for a walk by the sea, part {}?"
+INPUT, OUTPUT = Decimal("2.5") / 10**6, Decimal(10) / 10**6
+"""USD a token of gpt-4o."""
+NO_SERVER = {"TOKEN_SIDECAR_CMD": "/nowhere/token-sidecar"}
 
 
-def usage(editor: Editor, session: str) -> dict[str, Any]:
-    """What the server knows of a session."""
+def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> Any:
+    """What our server answers."""
     answer = editor.lua(
         "return require('token_sidecar.server').clients()[1]:request_sync(...)",
-        "context/usage", {"session": session}, 20000,
+        method, params or {"workspace": None}, 20000,
     )  # fmt: skip
-    return dict(answer["result"])
+    return answer["result"]
 
 
-def wait_turns(editor: Editor, session: str, turns: int) -> dict[str, Any]:
-    """Waits until a session has this many turns; what the server knows of it."""
-    wait_for(lambda: usage(editor, session).get("turns") == turns, f"{turns} turns of {session}")
-    return usage(editor, session)
+def tokens(editor: Editor, session: str) -> int | None:
+    """How full the context of a session is."""
+    known = ask(editor, "context/usage", {"session": session}).get("tokens")
+    return None if known is None else int(known)
 
 
-@pytest.fixture
-def codecompanion(open_editor: Callable[..., Editor]) -> Editor:
-    editor = open_editor(CODECOMPANION)
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    return editor
+def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what: str) -> int:
+    """Waits for a number that is right."""
+    seen: list[int | None] = [None]
+
+    def look() -> bool:
+        seen[0] = tokens(editor, session)
+        return seen[0] is not None and right(seen[0])
+
+    wait_for(look, lambda: f"{what}, not {seen[0]}; {editor.describe()}")
+    assert seen[0] is not None
+    return seen[0]
 
 
-def test_codecompanion_is_followed(codecompanion: Editor) -> None:
-    codecompanion.lua("fire('ChatSubmitted')")
-    first = wait_turns(codecompanion, "codecompanion:7", 1)
-    assert first["model"] == "gpt-4o"
-    assert first["breakdown"]["system"] > 0
-    assert first["breakdown"]["tools"] > 0
-    codecompanion.lua("""
-      vim.list_extend(chat.messages, {
-        { role = 'llm', tools = { calls = {
-          { id = 'c1', type = 'function', ['function'] = { name = 'ls', arguments = '{"path":"."}' } },
-        } } },
-        { role = 'tool', content = 'a.md', tools = { call_id = 'c1' } },
-        { role = 'llm', content = 'One file: a.md.' },
-      })
-      chat.ui = { tokens = 321 }
-      fire('ChatDone')""")
-    after = wait_turns(codecompanion, "codecompanion:7", 4)
-    assert after["tokens"] == 321
-    codecompanion.lua("table.insert(chat.messages, { role = 'user', content = 'Thanks!' })")
-    codecompanion.lua("fire('ChatSubmitted')")
-    more = wait_turns(codecompanion, "codecompanion:7", 5)
-    assert 321 < more["tokens"] < 340
-    assert codecompanion.messages() == []
+def within_one_percent(editor: Editor, session: str, received: Received) -> int:
+    """Waits until what is about to be sent is known, and within 1 % of what was received."""
+    near = received.prompt / 100
+    return wait_tokens(
+        editor, session, lambda known: abs(known - received.prompt) <= near, str(received.prompt)
+    )
 
 
-def test_a_chat_is_of_the_current_folder(open_editor: Callable[..., Editor]) -> None:
-    """Its own buffer is of no project; where several are open, the current folder says which."""
-    editor = open_editor(CODECOMPANION)
-    for name in ("one", "two"):
-        (editor.workspace / name / ".git").mkdir(parents=True)
-        editor.edit(f"{name}/a.md", "Hello, world!\n")
-        editor.wait_tokens(4)
-    editor.command(f"cd {editor.workspace / 'two'}")
-    editor.command("enew | set buftype=nofile")
-    editor.lua("fire('ChatSubmitted')")
+def sent_back(received: Received) -> int:
+    """What the next request carries of a request and its reply."""
+    return received.prompt + received.output - received.reasoning
+
+
+def converse(
+    editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
+) -> None:
+    """One prompt with its tool call: two requests, each looked at before its reply and after."""
+    editor.lua(plugin.submit, WEATHER.format(part))
+    for _ in range(2):
+        received = server.arrived.get(timeout=30)
+        before = within_one_percent(editor, session, received)
+        received.answered.set()
+    after = wait_tokens(editor, session, sent_back(received).__eq__, str(sent_back(received)))
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
+    shown = wait_for(lambda: editor.lua(plugin.display), "the plugin's own number")
+    print(
+        f"| {plugin.name} | {received.prompt} | {before} | {sent_back(received)} | {after} | {shown} |"
+    )
+
+
+def say(editor: Editor, plugin: ChatPlugin, server: ModelServer, part: int) -> None:
+    """One prompt with its tool call, to its end."""
+    editor.lua(plugin.submit, WEATHER.format(part))
+    wait_for(lambda: len(server.received) == 2 * part + 2, "both requests")
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
+
+
+@EACH
+def test_a_conversation_is_right_to_the_token_and_to_the_cent(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, session = begin(plugin)
+    for part in range(3):
+        converse(editor, plugin, server, session, part)
+    assert len(server.received) == 6
+    assert ask(editor, "context/usage", {"session": session})["limit"] == 128000
+    report = ask(editor, "cost/detail")
+    prompts = sum(each.prompt for each in server.received)
+    outputs = sum(each.output for each in server.received)
+    worked = INPUT * prompts + OUTPUT * outputs
+    assert report["totals"]["calls"] == 6
+    assert abs(Decimal(str(report["totals"]["costUsd"])) - worked) < Decimal("1e-9")
+    assert report["text"].startswith(f"gpt-4o main 6 calls, {prompts}")
+    editor.command("TokenSidecar cost")
+    wait_for(
+        lambda: f"6 calls, {prompts}" in "".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)")),
+        "the report",
+    )  # fmt: skip
+    assert editor.messages() == []
+    assert editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output") == ""
+
+
+@EACH
+def test_only_what_is_new_is_sent(begin: Callable[..., Any], plugin: ChatPlugin) -> None:
+    editor, server, session = begin(plugin, waits=False)
+    editor.lua("""
+      _G.sent = {}
+      local client = require('token_sidecar.server').clients()[1]
+      local request = client.request
+      client.request = function(self, method, params, ...)
+        table.insert(_G.sent, { method, params.turns and #params.turns or 0 })
+        return request(self, method, params, ...)
+      end""")
+    for part in range(2):
+        say(editor, plugin, server, part)
+        last = sent_back(server.received[-1])
+        wait_tokens(editor, session, last.__eq__, str(last))
+    sent = editor.lua("return _G.sent")
+    held = len(server.received[-1].body["messages"])
+    assert sum(turns for method, turns in sent if method == "context/append") <= held + 1
+    assert [method for method, _ in sent].count("context/reset") <= 1
+    assert [method for method, _ in sent].count("context/set") <= 3
+
+
+@EACH
+def test_a_prompt_that_does_not_fit_is_held_and_the_next_one_goes(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua(plugin.submit, huge)
+    message = editor.wait_message("held")
+    assert "tokens do not fit. Resubmit to send" in message
+    assert len(message) <= editor.lua("return vim.v.echospace")
+    assert server.received == []
+    assert huge.strip() in editor.lua(plugin.typed)
+    editor.lua(plugin.submit, WEATHER.format(1))
+    wait_for(lambda: len(server.received) == 2, "the small prompt")
+    assert len(editor.messages()) == 1
+
+
+def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
+    """The plugin's parser takes seconds for a megabyte: it runs once, when the submit goes."""
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    editor.lua("""
+      local parser = require('codecompanion.interactions.chat.parser')
+      local messages = parser.messages
+      _G.parsed = 0
+      parser.messages = function(...)
+        _G.parsed = _G.parsed + 1
+        return messages(...)
+      end""")
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua(CODECOMPANION.submit, huge)
+    editor.wait_message("held")
+    assert editor.lua("return _G.parsed") == 0
+    editor.lua(CODECOMPANION.submit, WEATHER.format(0))
+    wait_for(lambda: len(server.received) == 2, "the small prompt")
+    assert editor.lua("return _G.parsed") == 1
+
+
+def test_a_first_prompt_that_opens_copilotchat_is_held_too(begin: Callable[..., Any]) -> None:
+    editor, server, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua("vim.cmd.CopilotChat(...)", huge)
+    assert "tokens do not fit. Resubmit to send" in editor.wait_message("held")
+    assert server.received == []
+    assert huge.strip() in editor.lua(COPILOTCHAT.typed)
+    assert editor.lua("return vim.bo[require('CopilotChat').chat.bufnr].modifiable")
+    editor.lua(COPILOTCHAT.submit, WEATHER.format(1))
+    wait_for(lambda: len(server.received) == 2, "the small prompt")
+    assert len(editor.messages()) == 1
+
+
+def test_a_first_prompt_that_opens_copilotchat_goes_when_it_fits_or_is_insisted_on(
+    begin: Callable[..., Any],
+) -> None:
+    editor, server, session = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
+    editor.lua("vim.cmd.CopilotChat(...)", "seven words that fill the window up " * 25_000)
+    editor.wait_message("held")
+    editor.lua("""
+      local plugin = require('CopilotChat')
+      plugin.ask(plugin.chat:get_message('user', true).content)""")
+    wait_for(lambda: server.received, "the prompt that was insisted on")
+    other, small, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
+    other.lua("vim.cmd.CopilotChat(...)", WEATHER.format(0))
+    wait_for(lambda: len(small.received) == 2, "the prompt")
+    last = sent_back(small.received[-1])
+    wait_tokens(other, session, last.__eq__, str(last))
+
+
+@EACH
+def test_a_held_prompt_goes_when_it_is_submitted_again(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua(plugin.submit, huge)
+    editor.wait_message("held")
+    editor.lua(plugin.submit, huge)
+    wait_for(lambda: server.received, "the prompt that was insisted on")
+    assert len(editor.messages()) == 1
+
+
+@EACH
+def test_a_server_that_hangs_holds_one_prompt_and_says_so_once(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False, lua="")
+    for pid in editor.server_pids():
+        os.kill(pid, signal.SIGSTOP)
+    for part in range(3):
+        say(editor, plugin, server, part)
+    assert len(editor.messages()) == 1
+    # From now on it is known to hang: a prompt is not held at all.
+    at_once = """
+      local went = false
+      require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
+      return went"""
+    assert editor.lua(at_once)
+    for pid in editor.server_pids():
+        os.kill(pid, signal.SIGCONT)
+
+
+@EACH
+def test_where_there_is_no_server_nothing_waits(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False, **NO_SERVER)
+    for part in range(3):
+        say(editor, plugin, server, part)
+    assert len(editor.messages()) == 1
+    assert "pipx install" in editor.messages()[0]
+
+
+@EACH
+def test_the_chats_own_window_shows_its_context(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, session = begin(plugin, waits=False)
+    editor.lua("vim.o.laststatus = 3")
+    editor.lua(plugin.submit, WEATHER.format(0))
+    wait_for(lambda: len(server.received) == 2, "both requests")
+    right = sent_back(server.received[1])
+    wait_tokens(editor, session, right.__eq__, str(right))
+    chat = "return require('token_sidecar.integrations.chats').in_front()"
+    (buf, *_) = wait_for(lambda: editor.lua(chat), "the chat's buffer")
     shown = """
-        return (vim.b[vim.fn.bufnr(...)].token_sidecar_status_dict or {}).context ~= vim.NIL"""
-    wait_for(lambda: editor.lua(shown, "two/a.md"), "the chat's context")
-    assert not editor.lua(shown, "one/a.md")
-    # It stays with its server, wherever the user goes meanwhile.
-    editor.command(f"cd {editor.workspace / 'one'}")
-    editor.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' }); fire('ChatDone')")
-    floating = "TokenSidecar context"
-    editor.command(f"cd {editor.workspace / 'two'}")
-
-    def turns() -> bool:
-        editor.command("only")
-        editor.command(floating)
-        editor.lua("vim.wait(200)")
-        lines = editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, true)")
-        return any("2 turns" in line for line in lines)
-
-    wait_for(turns, "both turns in the second project")
-    assert not editor.lua(shown, "one/a.md")
+      local status = vim.b[...].token_sidecar_status_dict or {}
+      return type(status.context) == 'table' and status.context.tokens or 0"""
+    wait_for(lambda: editor.lua(shown, buf) == right, f"{right} tokens")
+    editor.lua("vim.api.nvim_set_current_buf(...)", buf)
+    text = editor.lua("return vim.b[...].token_sidecar_status", buf)
+    assert text.startswith("ctx ")
+    wait_for(lambda: text[:5] in editor.screen()[-2], text)
 
 
-def test_a_chat_alone_is_followed_and_its_buffer_left_alone(
+CHANGED = {
+    "codecompanion": ("codecompanion.http", "send_sync"),
+    "CopilotChat": ("CopilotChat", "stop"),
+    "avante": ("avante.llm", "curl"),
+}
+
+
+@EACH
+def test_another_shape_is_silence_and_a_line_in_checkhealth(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    module, member = CHANGED[plugin.name]
+    editor, _, _ = begin(plugin, waits=False, before=f"require('{module}').{member} = nil")
+    editor.command("checkhealth token_sidecar")
+    lines = "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)"))
+    assert f"{plugin.name} is not followed: no function {member}; known to work: " in lines
+    assert editor.messages() == []
+
+
+def test_a_closed_chat_leaves_the_status(begin: Callable[..., Any]) -> None:
+    editor, _, session = begin(CODECOMPANION, waits=False)
+    wait_for(lambda: tokens(editor, session), "the chat")
+    editor.lua("chat:close()")
+    wait_for(lambda: tokens(editor, session) is None, "no number")
+    assert editor.messages() == []
+
+
+def test_a_cleared_chat_is_counted_anew(begin: Callable[..., Any]) -> None:
+    editor, server, session = begin(CODECOMPANION, waits=False)
+    empty = wait_for(lambda: tokens(editor, session), "the chat")
+    editor.lua(CODECOMPANION.submit, WEATHER.format(0))
+    wait_for(lambda: (tokens(editor, session) or 0) > empty + 40, "the conversation")
+    wait_for(lambda: len(server.received) == 2 and editor.lua(CODECOMPANION.idle), "its end")
+    editor.lua("chat:clear()")
+    wait_tokens(editor, session, lambda known: abs(known - empty) < 5, str(empty))
+
+
+def test_copilotchat_is_followed_through_a_reset_and_another_model(
+    begin: Callable[..., Any],
+) -> None:
+    editor, server, session = begin(COPILOTCHAT, waits=False)
+    editor.lua(COPILOTCHAT.submit, WEATHER.format(0))
+    wait_for(lambda: (tokens(editor, session) or 0) > 1000, "the conversation")
+    wait_for(lambda: len(server.received) == 2 and editor.lua(COPILOTCHAT.idle), "its end")
+    editor.command("CopilotChatReset")
+    wait_for(lambda: tokens(editor, session) is None, "no number")
+    editor.lua("require('CopilotChat').config.model = 'gpt-4o-mini'")
+    editor.lua(COPILOTCHAT.submit, WEATHER.format(1))
+    wait_for(lambda: len(server.received) == 4, "both requests")
+    last = sent_back(server.received[3])
+    wait_tokens(editor, session, last.__eq__, str(last))
+    assert ask(editor, "context/usage", {"session": session})["model"] == "gpt-4o-mini"
+
+
+def test_a_reply_without_usage_is_counted(begin: Callable[..., Any]) -> None:
+    editor, server, session = begin(COPILOTCHAT, waits=False)
+    server.usage = "none"
+    say(editor, COPILOTCHAT, server, 0)
+    right = sent_back(server.received[1])
+    wait_tokens(editor, session, lambda known: abs(known - right) < 10, str(right))
+    say(editor, COPILOTCHAT, server, 1)
+    right = sent_back(server.received[3])
+    wait_tokens(editor, session, lambda known: abs(known - right) < 15, str(right))
+    wait_for(
+        lambda: ask(editor, "context/usage", {"session": session})["turns"] == 8, "the last reply"
+    )
+
+
+def test_avante_is_followed_through_clear_and_new(begin: Callable[..., Any]) -> None:
+    editor, server, session = begin(AVANTE, waits=False)
+    editor.lua(AVANTE.submit, WEATHER.format(0))
+    wait_for(lambda: len(server.received) == 2 and editor.lua(AVANTE.idle), "the reply")
+    full = sent_back(server.received[1])
+    wait_tokens(editor, session, full.__eq__, str(full))
+    editor.lua(AVANTE.submit, "/clear")
+    editor.lua("require('avante').get():show_input_hint()")
+    wait_tokens(editor, session, lambda known: known < full - 40, "fewer")
+    editor.lua(AVANTE.submit, "/new")
+    editor.lua("require('avante').get():show_input_hint()")
+    other = editor.lua(AVANTE.session)
+    assert other != session
+    wait_tokens(editor, other, lambda known: known < full - 40, "the new chat")
+
+
+def test_an_inline_request_is_in_the_ledger(begin: Callable[..., Any]) -> None:
+    editor, server, session = begin(CODECOMPANION, waits=False)
+    chat = wait_for(lambda: tokens(editor, session), "the chat")
+    editor.command("wincmd p")
+    editor.lua("""
+      vim.api.nvim_exec_autocmds('User', { pattern = 'CodeCompanionInlineStarted' })
+      local adapter = require('codecompanion.adapters').resolve('mine')
+      adapter.opts.stream = false
+      require('codecompanion.http').new({ adapter = adapter:map_schema_to_params() }):request(
+        { messages = { { role = 'user', content = 'Name the sea.' } } },
+        { callback = function() end }, { interaction = 'inline' })""")
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    (row,) = ask(editor, "cost/detail")["rows"]
+    assert row["category"] == "inline"
+    assert row["promptTokens"] == server.received[0].prompt
+    assert tokens(editor, session) == chat
+
+
+def test_nothing_of_ours_is_loaded_before_a_chat_is_used(
     open_editor: Callable[..., Editor],
 ) -> None:
-    """No file was shown yet: a server is started for the folder, and for no buffer."""
-    editor = open_editor(CODECOMPANION)
-    editor.command(f"cd {editor.workspace}")
-    editor.command("enew | set buftype=nofile | file [CodeCompanion]")
-    editor.lua("fire('ChatSubmitted')")
-    wait_for(editor.server_pids, "a server")
-    wait_for(
-        lambda: editor.lua("local c = require('token_sidecar.server').clients()[1]\n"
-                           "return c ~= nil and c.initialized"),
-        "its answer",
-    )  # fmt: skip
-    wait_turns(editor, "codecompanion:7", 1)
-    attached = "return vim.tbl_count(require('token_sidecar.server').clients()[1].attached_buffers)"
-    assert editor.lua(attached) == 0
-    assert editor.status() == {}
+    lua = "\n".join(plugin.lua for plugin in ALL)
+    editor = open_editor(lua + "\nvim.o.columns = 80")
+    assert editor.lua("""
+      return vim.tbl_filter(function(name) return name:find('^token_sidecar%.') end,
+        vim.tbl_keys(package.loaded))""") == []  # fmt: skip
+    assert editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output") == ""
 
 
-def test_a_server_that_dies_while_it_is_told_is_told_again(codecompanion: Editor) -> None:
-    (first,) = codecompanion.server_pids()
-    os.kill(first, signal.SIGSTOP)
-    codecompanion.lua("fire('ChatSubmitted')")
-    os.kill(first, signal.SIGKILL)
-    codecompanion.wait_message("started again (1 of 3)")
-    wait_for(lambda: codecompanion.server_pids() not in ([], [first]), "another process")
-    codecompanion.wait_tokens(4)
-    codecompanion.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' })")
-    codecompanion.lua("fire('ChatDone')")
-    wait_turns(codecompanion, "codecompanion:7", 2)
+def test_it_can_be_switched_off(begin: Callable[..., Any]) -> None:
+    editor, _, _ = begin(CODECOMPANION, lua="\nvim.g.token_sidecar_integrations = false")
+    assert editor.lua("return package.loaded['token_sidecar.integrations.codecompanion']") is None
 
 
-def test_codecompanion_forgets_what_was_removed(codecompanion: Editor) -> None:
-    codecompanion.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' })")
-    codecompanion.lua("fire('ChatSubmitted')")
-    before = wait_turns(codecompanion, "codecompanion:7", 2)
-    codecompanion.lua("chat.messages = { { role = 'user', content = 'Anew' } }")
-    codecompanion.lua("fire('ChatSubmitted')")
-    after = wait_turns(codecompanion, "codecompanion:7", 1)
-    assert after["tokens"] < before["tokens"]
-
-
-def test_codecompanion_is_sent_again_to_a_new_server(codecompanion: Editor) -> None:
-    codecompanion.lua("table.insert(chat.messages, { role = 'llm', content = 'No.' })")
-    codecompanion.lua("fire('ChatSubmitted')")
-    wait_turns(codecompanion, "codecompanion:7", 2)
-    (first,) = codecompanion.server_pids()
-    codecompanion.command("TokenSidecar restart")
-    wait_for(lambda: codecompanion.server_pids() not in ([], [first]), "another process")
-    codecompanion.wait_tokens(4)
-    codecompanion.lua("table.insert(chat.messages, { role = 'user', content = 'More.' })")
-    codecompanion.lua("fire('ChatSubmitted')")
-    wait_turns(codecompanion, "codecompanion:7", 3)
-
-
-def test_codecompanion_is_held_once_when_it_does_not_fit(codecompanion: Editor) -> None:
-    codecompanion.lua("fire('ChatCreated')")
-    wait_turns(codecompanion, "codecompanion:7", 1)
-    assert codecompanion.lua("return chat:submit()") == "sent"
-    codecompanion.lua(
-        "chat.messages[2].content = ('seven words that fill the window up '):rep(40000)"
+def test_lualine_draws_what_was_pushed_at_once(open_editor: Callable[..., Editor]) -> None:
+    """Its own clock is set to a minute: what is seen came by our event."""
+    editor = open_editor(
+        on_path("lualine.nvim")
+        + """
+        require('lualine').setup({
+          options = { icons_enabled = false, refresh = { statusline = 60000, refresh_time = 60000 } },
+          sections = { lualine_x = { 'token_sidecar' } } })"""
     )
-    assert codecompanion.lua("return chat:submit()") == "held"
-    assert "submit again" in codecompanion.wait_message("Not sent")
-    assert codecompanion.lua("return chat:submit()") == "sent"
-    assert codecompanion.lua("return #chat.callbacks.on_before_submit") == 1
-
-
-def test_an_unknown_shape_is_silence(codecompanion: Editor) -> None:
-    codecompanion.lua("chat.messages = 'another form'; chat.add_callback = nil")
-    codecompanion.lua("fire('ChatSubmitted')")
-    codecompanion.lua("package.loaded['codecompanion'] = nil; fire('ChatDone')")
-    codecompanion.lua("vim.wait(200)")
-    assert codecompanion.messages() == []
-
-
-def test_it_can_be_switched_off(open_editor: Callable[..., Editor]) -> None:
-    editor = open_editor(CODECOMPANION + "vim.g.token_sidecar_integrations = false")
     editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    editor.lua("fire('ChatSubmitted')")
-    loaded = "return package.loaded['token_sidecar.integrations.codecompanion']"
-    assert editor.lua(loaded) is None
-
-
-COPILOT = """
-local called = {}
-local chat = { config = { model = 'gpt-4o' }, messages = {} }
-function chat:get_messages() return self.messages end
-package.loaded['CopilotChat'] = {
-  chat = chat,
-  config = { model = 'gpt-4.1', callback = function(reply) table.insert(called, reply) return reply end },
-}
-_G.chat, _G.called = chat, called
-"""
-
-
-def test_copilotchat_is_followed(open_editor: Callable[..., Editor]) -> None:
-    editor = open_editor(COPILOT)
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    editor.lua("""
-      vim.cmd.vnew()
-      vim.bo.buftype = 'nofile'
-      vim.bo.filetype = 'copilot-chat'
-      vim.bo.filetype = 'copilot-chat'
-      chat.messages = { { role = 'user', content = 'Hi' } }
-      local reply = { role = 'assistant', content = 'Hello!' }
-      assert(package.loaded['CopilotChat'].config.callback(reply) == reply)
-      table.insert(chat.messages, reply)""")
-    known = wait_turns(editor, "copilotchat", 2)
-    assert known["model"] == "gpt-4o"
-    assert editor.lua("return #called") == 1
-    assert editor.messages() == []
-
-
-AVANTE = """
-local history = { filename = '3.json', messages = {} }
-package.loaded['avante'] = { get = function() return { chat_history = history } end }
-package.loaded['avante.config'] = { provider = 'claude', providers = { claude = { model = 'claude-sonnet-4-5' } } }
-_G.history = history
-_G.fire = function(name, data)
-  vim.api.nvim_exec_autocmds('User', { pattern = 'Avante' .. name, data = data })
-end
-"""
-
-
-def test_avante_is_followed(open_editor: Callable[..., Editor]) -> None:
-    editor = open_editor(AVANTE)
-    editor.edit("a.md", "Hello, world!\n")
-    editor.wait_tokens(4)
-    editor.lua("""
-      history.messages = {
-        { state = 'generated', message = { role = 'user', content = 'Which files?' } },
-        { state = 'generated', message = { role = 'assistant', content = {
-          { type = 'tool_use', id = 't1', name = 'ls', input = { path = '.' } },
-        } } },
-        { state = 'generated', message = { role = 'user', content = {
-          { type = 'tool_result', tool_use_id = 't1', content = 'a.md' },
-        } } },
-        { state = 'generating', message = { role = 'assistant', content = 'One' } },
-      }
-      fire('ViewBufferUpdated')""")
-    known = wait_turns(editor, "avante:3.json", 3)
-    assert known["model"] == "claude-sonnet-4-5"
-    editor.lua("""
-      history.messages[4].message.content = 'One file.'
-      history.messages[4].state = 'generated'
-      fire('ViewBufferUpdated'); fire('ViewBufferUpdated'); fire('ViewBufferUpdated')""")
-    wait_turns(editor, "avante:3.json", 4)
-    assert editor.messages() == []
+    wait_for(lambda: "4 tokens" in editor.screen()[-2], "the number")
+    editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, false, { 'Hello, world!' })")
+    wait_for(lambda: "8 tokens" in editor.screen()[-2], "the next number")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.neovim.harness import wait_for
+from sidecar.workspace.wording import NO_CONTEXT, NO_COST
+from tests.e2e.neovim.harness import ROOT, wait_for
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -15,6 +19,22 @@ if TYPE_CHECKING:
     from tests.e2e.neovim.harness import Editor
 
 HELLO = "Hello, world!\n"
+PALETTE = {
+    "compare": "compareModels",
+    "context": "contextUsage",
+    "cost": "costReport",
+    "count": "count",
+    "fit": "fitToBudget",
+    "fitcontext": "fitContext",
+    "log": "showLog",
+    "model": "selectModel",
+    "probe": "probeEndpoints",
+    "reset": "resetContext",
+    "restart": "restart",
+    "sessions": "sessions",
+    "undofit": "undoFitContext",
+}
+"""Each subcommand, and the command of VS Code that does the same."""
 
 
 @pytest.fixture
@@ -56,7 +76,7 @@ def test_compare_shows_each_model(ready: Editor) -> None:
 
 
 def test_context_before_and_after_a_conversation(ready: Editor) -> None:
-    assert floating(ready, "TokenSidecar context") == ["No conversation is known here."]
+    assert floating(ready, "TokenSidecar context") == [NO_CONTEXT]
     ready.keys("q")
     turns = [{"role": "user", "content": "one two three"}]
     ask(ready, "context/set", {"session": "s", "systemPrompt": "You count.", "model": "gpt-5"})
@@ -64,7 +84,7 @@ def test_context_before_and_after_a_conversation(ready: Editor) -> None:
     ready.command("wincmd p")
     lines = floating(ready, "TokenSidecar context")
     assert lines[0].lstrip("~").startswith(f"{usage['tokens']} of ")
-    assert "session s (protocol), 1 turns" in lines
+    assert "session s (protocol), 1 turn" in lines
     assert any(line.split()[:1] == ["system"] for line in lines)
 
 
@@ -77,7 +97,7 @@ def test_reset_forgets_the_conversation(ready: Editor) -> None:
 
 
 def test_cost_shows_each_row(ready: Editor) -> None:
-    assert floating(ready, "TokenSidecar cost") == ["Nothing has been recorded for this workspace."]
+    assert floating(ready, "TokenSidecar cost") == [NO_COST]
     ready.keys("q")
     record = {
         "session": "s",
@@ -90,14 +110,25 @@ def test_cost_shows_each_row(ready: Editor) -> None:
     expected = ask(ready, "cost/detail", {})["rows"][0]["text"]
     assert expected.startswith("anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens")
     lines = floating(ready, "TokenSidecar cost")
-    assert lines[0] == expected
-    assert len(lines) == 1
+    assert lines[0].split() == [
+        "Model",
+        "Category",
+        "Calls",
+        "Prompt",
+        "Cache",
+        "read",
+        "Completion",
+        "Cost",
+    ]
+    assert {"By day", "By model", "By agent"} <= set(lines)
+    assert lines[-1] == expected
     ready.keys("q")
     ask(ready, "cost/record", record | {"model": "nobody-knows-me", "requestId": "r2"})
     lines = floating(ready, "TokenSidecar cost")
-    assert lines == ask(ready, "cost/detail", {})["text"].split("\n")
+    rows = ask(ready, "cost/detail", {})["text"].split("\n")
+    assert lines[-len(rows) :] == rows
     assert lines[-1].startswith("total 2 calls")
-    assert lines[-1].endswith("+ 1 calls unpriced")
+    assert lines[-1].endswith("+ 1 call unpriced")
 
 
 def test_model_applies_at_once(ready: Editor) -> None:
@@ -264,7 +295,7 @@ def test_plug_maps(ready: Editor) -> None:
     ready.keys("gt")
     ready.wait_message("token-sidecar: 4 tokens")
     ready.keys("gg0vegt")
-    ready.wait_message("selection: 1 tokens")
+    ready.wait_message("selection: 1 token ")
 
 
 def test_winbar_is_coloured_and_escaped(ready: Editor) -> None:
@@ -312,3 +343,129 @@ def test_warnings_of_the_context_are_told(ready: Editor) -> None:
     wait_for(ready.messages, "a warning")
     (message,) = ready.messages()
     assert message.startswith("token-sidecar: ")
+
+
+def test_a_long_warning_fits_the_line_and_stands_whole_in_the_log(ready: Editor) -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    tools = [{"name": f"a_tool_of_a_long_name_{n}", "input_schema": schema} for n in range(5)]
+    turns = [{"role": "user", "content": "a long story " * 400}]
+    ask(ready, "context/set", {"session": "s", "limit": 1000, "model": "gpt-4o", "tools": tools})
+    ask(ready, "context/append", {"session": "s", "turns": turns})
+    (message,) = wait_for(ready.messages, "a warning")
+    assert re.fullmatch(r"token-sidecar: Context 100% full: .* tokens, gpt-4o\.", message)
+    assert len(message) <= ready.lua("return vim.v.echospace")
+    log = Path(ready.lua("return vim.lsp.log.get_filename()"))
+    whole = wait_for(lambda: log.is_file() and log.read_text("utf-8"), "the log")
+    assert "The heaviest tool schemas: a_tool_of_a_long_name_" in whole
+    assert ready.lua("return vim.api.nvim_get_mode().mode") == "n"
+
+
+def test_a_name_in_a_message_is_text(ready: Editor) -> None:
+    hostile = "a\x1b[2J\x9bx\u202e\u2028\u2066\ufeff\x00\nb 計画 é"
+    plain = "return require('token_sidecar.format').plain(...)"
+    assert ready.lua(plain, hostile) == (
+        "a\\u001b[2J\\u009bx\\u202e\\u2028\\u2066\\ufeff\\u0000\nb 計画 é"
+    )
+    ready.command("TokenSidecar model a\u202e\x9bb")
+    ready.wait_message("counting for a\\u202e\\u009bb")
+
+
+def test_the_subcommands_are_those_of_the_palette(editor: Editor) -> None:
+    """VS Code alone has what Neovim has elsewhere: its menu, an installer, the buttons of a list."""
+    manifest = json.loads((ROOT / "editors/vscode/package.json").read_text())
+    palette = {each["command"].split(".")[1] for each in manifest["contributes"]["commands"]}
+    known = editor.lua("return require('token_sidecar.commands').complete('', 'TokenSidecar ')")
+    assert known == sorted(PALETTE)
+    assert set(PALETTE.values()) == palette - {
+        "showMenu",
+        "installServer",
+        "pinSession",
+        "unpinSession",
+    }
+
+
+def choose(editor: Editor, row: int) -> None:
+    """Lets the next choice be this row."""
+    editor.lua(
+        """
+        local row = ...
+        vim.ui.select = function(rows, options, done)
+          _G.rows = vim.tbl_map(options.format_item or tostring, rows)
+          done(rows[row], row)
+        end""",
+        row,
+    )
+
+
+def test_a_context_is_fitted_after_its_plan_was_shown_and_taken_back(ready: Editor) -> None:
+    ask(ready, "context/set", {"session": "s", "model": "gpt-4o", "limit": 4000})
+    turns = [
+        {"role": role, "content": f"{number} " + "seven words that fill the window up " * 20}
+        for number in range(20)
+        for role in ("user", "assistant")
+    ]
+    before = ask(ready, "context/append", {"session": "s", "turns": turns})["tokens"]
+    choose(ready, 1)
+    lines = floating(ready, "TokenSidecar fitcontext")
+    assert lines[0].startswith(f"{before:,} -> ")
+    assert "cached tokens lost" in lines[0]
+    assert any(line.startswith("turn 0 (user): ") for line in lines)
+    ready.wait_message("fitted: ")
+    assert ask(ready, "context/usage", {"session": "s"})["tokens"] < before
+    ready.command("TokenSidecar undofit")
+    ready.wait_message("taken back")
+    assert ask(ready, "context/usage", {"session": "s"})["tokens"] == before
+
+
+def test_a_session_is_chosen(ready: Editor) -> None:
+    turns = [{"role": "user", "content": "Hello"}]
+    for session in ("one", "two"):
+        ask(ready, "context/append", {"session": session, "turns": turns})
+    lines = floating(ready, "TokenSidecar sessions")
+    assert lines[0].strip().startswith("automatic")
+    assert lines[1].startswith("●  protocol  two")
+    ready.keys("G<CR>")
+    wait_for(
+        lambda: "pinned" in str(ready.lua("return vim.api.nvim_buf_get_lines(0, 2, 3, false)")),
+        "the list with the choice in it",
+    )
+    ready.keys("q")
+    wait_for(lambda: ready.lua("return #vim.api.nvim_list_wins()") == 1, "the window's end")
+    shown = "return require('token_sidecar.server').clients()[1]:request_sync('context/usage', {workspace = vim.NIL}).result.session.id"
+    wait_for(lambda: ready.lua(shown) == "one", "the older one")
+
+
+def test_a_probe_without_endpoints_says_why(ready: Editor) -> None:
+    ready.command("TokenSidecar probe")
+    assert "config init --user" in ready.wait_message("no endpoint is declared")
+
+
+@pytest.mark.parametrize(
+    ("switch", "line"),
+    [
+        ("true", ": start the server or correct its url; it is asked again by itself"),
+        ("false", "endpoints are off: set use-endpoint = true under [tokenize]"),
+    ],
+)
+def test_a_probe_says_why_a_server_does_not_count_and_what_to_do(
+    switch: str, line: str, open_editor: Callable[..., Editor], tmp_path: Path
+) -> None:
+    config = tmp_path / "endpoint.toml"
+    config.write_text(
+        f'model = "qwen-x"\n[tokenize]\nuse-endpoint = {switch}\n'
+        '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen-*"]\n'
+    )
+    editor = open_editor(TOKEN_SIDECAR_CONFIG=str(config))
+    editor.edit("a.md", HELLO)
+    lines = floating(editor, "TokenSidecar probe")
+    assert re.match(r"http://127\.0\.0\.1:9 qwen-.*: text un\w+, chat un\w+, window not", lines[0])
+    assert line in lines[1]
+
+
+def test_the_logs_level_is_a_setting(open_editor: Callable[..., Editor]) -> None:
+    editor = open_editor("vim.g.token_sidecar_log_level = 'debug'")
+    editor.edit("a.md", HELLO)
+    editor.wait_tokens(4)
+    (pid,) = editor.server_pids()
+    command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+    assert command[-3:-1] == ["--log-level", "debug"]

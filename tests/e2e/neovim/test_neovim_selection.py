@@ -110,7 +110,7 @@ def test_a_buffer_without_file_is_counted_too(editor: Editor) -> None:
 
 def test_from_the_keyboard(ready: Editor) -> None:
     ready.keys("ggwve:TokenSidecar count<CR>")
-    assert "selection: " in ready.wait_message(f" {truth('beta')} tokens")
+    assert "selection: " in ready.wait_message(f" {truth('beta')} token")
 
 
 def test_unknown_names(editor: Editor) -> None:

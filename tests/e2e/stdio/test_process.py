@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.client import SERVER, URI, StdioClient
+from sidecar.server.framing import MAX_FRAME_BYTES
+from sidecar.server.parent import is_alive
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -81,6 +84,38 @@ def test_garbage_on_the_pipe_does_no_harm(client: StdioClient) -> None:
     client.send_raw(b"Content-Length: x\r\nContent-Type: none\r\n\r\n")
     assert client.request("tokens/count", {"text": "hello world"})["tokens"] == 2
     client.close()
+
+
+def test_a_frame_over_the_limit_ends_the_session_with_a_line_in_the_log() -> None:
+    length = b"Content-Length: %d\r\n\r\n" % (MAX_FRAME_BYTES + 1)
+    client = StdioClient(SERVER, stderr=subprocess.PIPE)
+    client.initialize()
+    client.send_raw(length)
+    assert client.process.wait(20) == 1
+    assert b"the session ends: a frame is over the 268435456 bytes" in client.errors()
+    client.end_streams()
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_ends_with_the_clients_process_though_the_pipe_is_held_open(reaped: bool) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    client = StdioClient(SERVER, stderr=subprocess.PIPE)
+    client.request("initialize", {"processId": parent.pid, "capabilities": {}, "rootUri": None})
+    parent.kill()
+    if reaped:
+        parent.wait()
+    assert client.process.wait(10) == 1
+    assert b"the client's process has ended" in client.errors()
+    client.end_streams()
+    parent.communicate()
+
+
+def test_a_process_that_is_not_there_from_the_start_ends_nothing() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert not is_alive(ended.pid)
+    assert not any(map(is_alive, (0, -1, 2**40)))
+    assert is_alive(os.getpid())
 
 
 def test_a_stray_print_goes_to_stderr() -> None:

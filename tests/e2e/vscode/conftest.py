@@ -13,6 +13,7 @@ from tests.e2e.vscode.harness import (
     CodeServer,
     Window,
     build_probe,
+    build_sample,
     build_vsix,
 )
 
@@ -37,7 +38,7 @@ def code_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeServer
     """A running VS Code server with our extension and the probe."""
     folder = tmp_path_factory.mktemp("code")
     server = CodeServer(folder, editors_setup.ensure_vscode())
-    server.install(build_vsix(), build_probe(folder))
+    server.install(build_vsix(), build_probe(folder), build_sample(folder))
     try:
         server.start()
         yield server

@@ -65,6 +65,20 @@ def build_probe(folder: Path) -> Path:
     return vsix
 
 
+def build_sample(folder: Path) -> Path:
+    """The sample extension, bundled as its first lines say, as a .vsix."""
+    sample, bundle = EXTENSION / "sample", folder / "sample.js"
+    vscode = editors_setup.ensure_vscode()
+    esbuild = ["exec", "--offline", "--", "esbuild", str(sample / "extension.ts")]
+    options = ["--bundle", "--platform=node", "--format=cjs", "--external:vscode"]
+    editors_setup.npm([*esbuild, *options, f"--outfile={bundle}"], EXTENSION, vscode.node)
+    vsix = folder / "sample.vsix"
+    with zipfile.ZipFile(vsix, "w") as archive:
+        archive.write(sample / "package.json", "extension/package.json")
+        archive.write(bundle, "extension/extension.js")
+    return vsix
+
+
 class CodeServer:
     """One VS Code server in a process group of its own, with both extensions installed."""
 
@@ -85,8 +99,8 @@ class CodeServer:
             command = [*self._command(), *named]
             subprocess.run(command, check=True, env=self._environment(), stdout=log, stderr=log)
 
-    def start(self) -> None:
-        """Start it and wait until it answers."""
+    def start(self, cwd: Path | None = None) -> None:
+        """Start it, in this folder, and wait until it answers."""
         self.home.mkdir(exist_ok=True)
         # VS Code takes PATH from the login shell.
         line = f'export PATH="{self.path}"\n'
@@ -99,6 +113,7 @@ class CodeServer:
         with (self.folder / "code-server.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [*self._command(), *arguments, *quiet],
+                cwd=cwd,
                 env=self._environment(),
                 stdout=log,
                 stderr=log,

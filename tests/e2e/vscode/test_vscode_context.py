@@ -32,11 +32,13 @@ def tree(window: Window) -> str:
     return str(window.page(f"return await {VIEW}.locator('.pane-body').innerText()"))
 
 
-def report(window: Window) -> Any:
+def report(window: Window, below: str = "h2") -> Any:
     """Text and colours of the cost report's page."""
     code = """
         for (const frame of page.frames()) {
-            if (await frame.locator("h1:has-text('Cost of this workspace')").count()) {
+            // A frame goes where the page is written anew.
+            const whole = frame.locator(`h1:has-text('Cost of this workspace') ~ ${args[0]}`);
+            if (await whole.count().catch(() => 0)) {
                 return await frame.evaluate(() => ({
                     text: document.body.innerText,
                     color: getComputedStyle(document.body).color,
@@ -45,7 +47,7 @@ def report(window: Window) -> Any:
         }
         return null;
     """
-    return window.page(code)
+    return window.page(code, below)
 
 
 @pytest.fixture
@@ -147,4 +149,62 @@ def test_probe_says_that_endpoints_are_off(talking: Window) -> None:
         "return await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     )
     assert found == []
-    wait_for(lambda: any("No endpoint" in each for each in talking.messages()), "the message")
+    declared = "No endpoint is declared: tokenSidecar.endpoint in your user settings"
+    wait_for(lambda: any(declared in each for each in talking.messages()), "the message")
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [(True, "start the server or correct its url"), (False, "endpoints are off: set use-endpoint")],
+)
+def test_probe_says_why_a_server_does_not_count(
+    use: bool, reason: str, open_window: OpenWindow
+) -> None:
+    """The list has each endpoint's reason, and the next step."""
+    window = open_window(
+        {"notes.md": TEXT},
+        tokenSidecar__model="qwen-x",
+        tokenSidecar__tokenize__useEndpoint=use,
+        tokenSidecar__endpoint=[{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],
+    )
+    window.show("notes.md")
+    window.wait_status("~")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')")
+    rows = "page.locator('.quick-input-list-entry')"
+    window.page(f"await {rows}.first().waitFor()")
+    (row,) = window.page(f"return await {rows}.allInnerTexts()")
+    assert "http://127.0.0.1:9" in row
+    assert "window not known" in row
+    assert reason in row
+
+
+def test_a_cost_report_without_calls_says_what_feeds_it(open_window: OpenWindow) -> None:
+    window = open_window({"notes.md": TEXT})
+    window.show("notes.md")
+    window.wait_status(O200K)
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    wait_for(lambda: report(window, "p") is not None, "the report")
+    assert window.ask("cost/detail")["text"] in report(window, "p")["text"]
+    assert "[agents]" in report(window, "p")["text"]
+
+
+def test_a_plan_is_applied_and_taken_back(talking: Window) -> None:
+    """The dialog shows the plan; undo brings back what it took out."""
+    turns = [
+        {"role": role, "content": f"{number} " + "words that fill the window " * 40}
+        for number in range(10)
+        for role in ("user", "assistant")
+    ]
+    talking.ask("context/set", session="s3", model="gpt-4o", limit=4000)
+    before = talking.ask("context/append", session="s3", turns=turns)["tokens"]
+    talking.host("void vscode.commands.executeCommand('tokenSidecar.fitContext')")
+    dialog = "page.locator('.monaco-dialog-box')"
+    talking.page(f"await {dialog}.waitFor()")
+    shown = str(talking.page(f"return await {dialog}.innerText()"))
+    assert f"{before:,} -> " in shown
+    talking.page(f"await {dialog}.getByText('Fit the Context', {{exact: true}}).click()")
+    wait_for(lambda: talking.ask("context/usage")["tokens"] < before, "the smaller context")
+    talking.host("await vscode.commands.executeCommand('tokenSidecar.undoFitContext')")
+    assert talking.ask("context/usage")["tokens"] == before
+    taken_back = f"The last plan is taken back: {before:,} tokens."
+    wait_for(lambda: taken_back in " ".join(talking.messages()), "the message")

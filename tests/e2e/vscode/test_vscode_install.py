@@ -1,54 +1,66 @@
-"""The one-click environment: made from the copy of the server that the extension carries."""
+"""The one-click environment: made from the wheel that the extension carries, in a hostile folder."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.counting.engines.reference import Reference
+from tests import hostile
 from tests.e2e import editors_setup
-from tests.e2e.vscode.harness import Browser, CodeServer, Window, build_probe, build_vsix, wait_for
+from tests.e2e.tracing import Trace
+from tests.e2e.vscode.harness import (
+    EXTENSION,
+    Browser,
+    CodeServer,
+    Window,
+    build_probe,
+    build_vsix,
+    wait_for,
+)
+from tests.truth import truth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tests.hostile import Hostile
 
 TEXT = "No server yet.\n"
-COUNT = f"{Reference('o200k_base').count_whole(TEXT)} tokens"
-
-# Stands in for Python on PATH: `-m venv` and `-m pip` are done without a registry.
-PYTHON = """#!/bin/sh
-echo "$@" >> "$LOG"
-case "$*" in
-  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  *"pip install"*)
-    for last; do :; done
-    test -f "$last/pyproject.toml" -a -f "$last/sidecar/server/server.py" || exit 1
-    ln -s "{program}" "$(dirname "$0")/token-sidecar" ;;
-  *"-m sidecar"*) exit 1 ;;
-  *) exec "{python}" "$@" ;;
-esac
+COUNT = f"{truth(TEXT)} tokens"
+INSTALL_SECONDS = 600.0
+"""pip fetches some thirty wheels and compiles what is in them."""
+INSTALLED = """
+import importlib.metadata as m, json, re
+print(json.dumps({re.sub("[-_.]+", "-", each.metadata["Name"]).lower(): each.version
+                  for each in m.distributions()}))
 """
 
 
 @pytest.fixture
-def bare(browser: Browser, tmp_path: Path) -> Iterator[Window]:
-    """A window of a VS Code whose PATH has a Python 3.11, but no server."""
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    program = f"{sys.prefix}/bin/token-sidecar"
-    script = PYTHON.replace("{program}", program).replace("{python}", sys.executable)
-    (bin_folder / "python3").write_text(script.replace("$LOG", str(tmp_path / "calls")))
-    (bin_folder / "python3").chmod(0o755)
-    root = tmp_path / "ws/folder"
-    root.mkdir(parents=True)
-    (root / "a.md").write_text(TEXT)
-    server = CodeServer(tmp_path, editors_setup.ensure_vscode(), path=f"{bin_folder}:/usr/bin:/bin")
+def repository(tmp_path: Path) -> Hostile:
+    """A folder full of traps, with a file to count."""
+    made = hostile.make(tmp_path / "ws")
+    (made.root / "a.md").write_text(TEXT)
+    return made
+
+
+@pytest.fixture
+def bare(browser: Browser, tmp_path: Path, repository: Hostile) -> Iterator[Window]:
+    """A window on it whose PATH has the folder itself, then a Python 3.11, but no server."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").symlink_to(Path(sys.executable).resolve())
+    root = repository.root
+    path = f"{repository.path()}:{programs}:/usr/bin:/bin"
+    server = CodeServer(tmp_path, editors_setup.ensure_vscode(), path=path)
     server.install(build_vsix(), build_probe(tmp_path))
     try:
-        server.start()
+        server.start(cwd=root)
         window = Window(server, browser, root)
         window.open()
         yield window
@@ -57,7 +69,8 @@ def bare(browser: Browser, tmp_path: Path) -> Iterator[Window]:
         server.stop()
 
 
-def test_install_when_no_server_is_found(bare: Window, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_install_in_a_hostile_folder(bare: Window, repository: Hostile, tmp_path: Path) -> None:
     """The message's button makes an environment, installs into it, and the count is there."""
     bare.show("a.md")
     wait_for(lambda: bare.messages() != [], "the message")
@@ -65,12 +78,42 @@ def test_install_when_no_server_is_found(bare: Window, tmp_path: Path) -> None:
     assert "was not found" in message
     assert "login shell" in message
     bare.screenshot("not-found")
+    assert repository.fired() == set()
     bare.press_button("Install")
-    bare.wait_status(COUNT)
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert any(call.startswith("-m venv ") and "server-" in call for call in calls)
-    assert any("pip install" in call and call.endswith("/server") for call in calls)
+    wait_for(lambda: bare.messages() != [message], "the installing")
+    wait_for(lambda: (bare.status() or "").startswith(COUNT), bare.messages, INSTALL_SECONDS)
     pid = bare.server_pid()
+    program = program_of(pid)
+    assert program.is_relative_to(tmp_path / "user/User/globalStorage")
+    check_versions(program.parent / "python")
+    trace = Trace(tmp_path / "trace")
+    trace.wrap(program)
     bare.host("await vscode.commands.executeCommand('tokenSidecar.restart')")
     wait_for(lambda: bare.server_pid() not in (None, pid), "the server from the environment")
     bare.wait_status(COUNT)
+    bare.show("CLAUDE.md")
+    bare.wait_status(f"{truth(hostile.PROMPT * 2)} tokens")
+    assert os.readlink(f"/proc/{bare.server_pid()}/cwd") == str(tmp_path / "home")
+    assert repository.fired() == set()
+    # A long path makes pip write a script that starts its Python.
+    own = [str(program.with_name(name)) for name in ("token-sidecar.real", "python")]
+    assert trace.programs() in (own, own[:1])
+    assert trace.addresses() == set()
+
+
+def program_of(pid: int | None) -> Path:
+    """The console script that a process runs."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return Path(next(each for each in command if each.endswith("token-sidecar")))
+
+
+def check_versions(python: Path) -> None:
+    """What is installed is what the hashed requirements name."""
+    ask = [str(python), "-I", "-c", INSTALLED]
+    installed = json.loads(subprocess.run(ask, capture_output=True, check=True).stdout)
+    lines = (EXTENSION / "requirements.txt").read_text().splitlines()
+    pinned = dict(line.split()[0].split("==") for line in lines if "==" in line)
+    assert {"token-sidecar", "tiktoken", "pygls"} < set(installed)
+    for name, version in installed.items():
+        if name not in ("pip", "setuptools", "token-sidecar"):
+            assert pinned[name] == version

@@ -1,4 +1,4 @@
--- :TokenSidecar and its subcommands.
+-- :TokenSidecar and its subcommands: those of VS Code's palette, under shorter names.
 local M = {}
 
 local format = require('token_sidecar.format')
@@ -32,8 +32,8 @@ local function ask_workspace(method, extra, done)
   server.request(vim.api.nvim_get_current_buf(), method, params, done)
 end
 
-local function ask_report(method, title, empty)
-  ask_workspace(method, {}, function(it) report.open(title, it.text ~= '' and it.text or empty) end)
+local function ask_report(method, params, title, member)
+  ask_workspace(method, params, function(it) report.open(title, it[member]) end)
 end
 
 local function count(opts)
@@ -59,7 +59,7 @@ local function choose_model(query)
   local params, buf = { query = query, choices = true }, vim.api.nvim_get_current_buf()
   server.request(buf, 'models/list', params, function(known)
     if #known == 0 then return notify(('no model is known by %s'):format(query), vim.log.levels.WARN) end
-    local function label(each) return each.id end
+    local function label(each) return format.plain(each.id) end
     local function choose(chosen) return chosen and set_model(chosen.id) end
     vim.ui.select(known, { prompt = 'Count for the model', format_item = label }, choose)
   end)
@@ -86,7 +86,7 @@ local function fit_to(opts, max, mode)
     server.request(buf, 'tokens/fit', params, function(fitted)
       local text = fitted.text:gsub('\r\n?', '\n')
       if not fitted.changed then
-        return notify(('it fits: %s tokens'):format(format.integer(fitted.tokens)))
+        return notify('it fits: ' .. format.tokens_text(fitted.tokens))
       elseif vim.bo[buf].eol and text ~= '' and text:sub(-1) ~= '\n' and tokens == max then
         return fit(max - 1)
       elseif vim.api.nvim_buf_get_changedtick(buf) ~= tick then
@@ -130,13 +130,18 @@ local function fit(opts)
   end)
 end
 
+local function conversation(name)
+  return function() require('token_sidecar.conversation')[name](ask_workspace) end
+end
+
 ---@type table<string, fun(opts: token_sidecar.Command)>
 local SUBCOMMANDS = {
   compare = compare,
-  context = function() ask_report('context/usage', 'Context', 'No conversation is known here.') end,
-  cost = function() ask_report('cost/detail', 'Cost', 'Nothing has been recorded for this workspace.') end,
+  context = function() ask_report('context/usage', {}, 'Context', 'text') end,
+  cost = function() ask_report('cost/detail', { charts = true }, 'Cost', 'overview') end,
   count = count,
   fit = fit,
+  fitcontext = conversation('fit'),
   log = function()
     local name = vim.lsp.log.get_filename()
     if vim.fn.filereadable(name) == 0 then return notify('nothing has been logged yet') end
@@ -144,7 +149,10 @@ local SUBCOMMANDS = {
   end,
   model = model,
   reset = function() ask_workspace('context/reset', {}, function() notify('context forgotten') end) end,
+  probe = conversation('probe'),
   restart = function() server.restart() end,
+  sessions = conversation('sessions'),
+  undofit = conversation('undo'),
 }
 
 ---@param opts token_sidecar.Command

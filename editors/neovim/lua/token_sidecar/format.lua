@@ -1,10 +1,42 @@
 -- What people read: numbers, one short message.
 local M = {}
 
+-- In UTF-8: C0 but the line feed, DEL, C1, what reorders text or hides in it, and line separators.
+local OBEYED = {
+  '[%z\1-\9\11-\31\127]',
+  '\194[\128-\159]',
+  '\216\156',
+  '\226\128[\139\142\143\168-\174]',
+  '\226\129[\160-\175]',
+  '\239\187\191',
+}
+
+--- A name of somebody else's as it reads: what a terminal or the eye would obey becomes an escape.
+---@return string
+function M.plain(text)
+  for _, pattern in ipairs(OBEYED) do
+    text = text:gsub(pattern, function(one)
+      return ('\\u%04x'):format(#one == 1 and one:byte() or vim.fn.char2nr(one, true))
+    end)
+  end
+  return text
+end
+
+local PREFIX = 'token-sidecar: '
+
+--- A text on the one line that Neovim has for messages: its first sentences that fit, else a part.
+---@return string
+function M.on_a_line(text)
+  local room = vim.v.echospace - #PREFIX
+  if vim.fn.strdisplaywidth(text) <= room then return text end
+  local part = vim.fn.strcharpart(text, 0, room - 1)
+  return part:match('^.*%.%f[ ]') or part .. '…'
+end
+
 --- From anywhere: an exit callback may not draw.
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
-  vim.schedule(function() vim.notify('token-sidecar: ' .. text, level or vim.log.levels.INFO) end)
+  vim.schedule(function() vim.notify(PREFIX .. M.plain(text), level or vim.log.levels.INFO) end)
 end
 
 ---@return string `1,234,567`
@@ -17,10 +49,15 @@ function M.tokens(tokens, method)
   return ((method == 'estimate' or method == 'calibrated') and '~' or '') .. M.integer(tokens)
 end
 
+---@return string `1 token`, `~1,234 tokens`
+function M.tokens_text(tokens, method)
+  return M.tokens(tokens, method) .. (tokens == 1 and ' token' or ' tokens')
+end
+
 ---@param count token_sidecar.Count
 ---@return string `1,234 tokens (exact, gpt-5)`
 function M.count(count)
-  return ('%s tokens (%s, %s)'):format(M.tokens(count.tokens, count.method), count.method, count.model)
+  return ('%s (%s, %s)'):format(M.tokens_text(count.tokens, count.method), count.method, count.model)
 end
 
 return M

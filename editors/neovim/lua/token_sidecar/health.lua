@@ -12,17 +12,23 @@ function M.check()
   if vim.fn.has('nvim-0.11') == 0 then health.error('Neovim 0.11 or later is needed') end
   -- The version of what would be started, asked of the program itself.
   local argv = server.command()
+  if not argv then return health.error('no server found', INSTALL) end
   local ask = vim.list_extend(vim.list_slice(argv, 1, #argv - 1), { '--version' })
-  local ok, done = pcall(function() return vim.system(ask, { text = true }):wait(10000) end)
-  local said = vim.trim(ok and done.stdout .. done.stderr or tostring(done))
+  local ok, done = pcall(function() return vim.system(ask, { text = true, cwd = vim.uv.os_homedir() }):wait(10000) end)
+  local output = vim.trim(ok and done.stdout .. done.stderr or tostring(done))
   local report = ok and done.code == 0 and health.ok or health.error
-  report(('%s: %s'):format(table.concat(argv, ' '), said), INSTALL)
+  report(('%s: %s'):format(table.concat(argv, ' '), output), INSTALL)
   for _, client in ipairs(server.clients()) do
     local version = vim.tbl_get(client, 'server_info', 'version') or 'starting'
     local root, buffers = client.root_dir or '(no root)', vim.tbl_count(client.attached_buffers)
     health.ok(('%s, %s, %d buffers, positions in %s'):format(version, root, buffers, client.offset_encoding))
   end
   if #server.clients() == 0 then health.info('not running: it starts when a file is shown') end
+  local unknown = (package.loaded['token_sidecar.integrations.chats'] or {}).unknown or {}
+  for plugin, lacks in vim.spairs(unknown) do
+    local known = require('token_sidecar.integrations.' .. plugin:lower()).KNOWN
+    health.warn(('%s is not followed: %s; known to work: %s'):format(plugin, lacks, known))
+  end
 end
 
 return M

@@ -2,7 +2,8 @@
 local M = {}
 
 --- Shows a text in a floating window that `q` and `<Esc>` close.
-function M.open(title, text)
+---@param on_enter? fun(line: integer) what `<CR>` does on a line; the window is closed first
+function M.open(title, text, on_enter)
   local lines = vim.split(text, '\n')
   local buf, widths = vim.api.nvim_create_buf(false, true), vim.tbl_map(vim.fn.strdisplaywidth, lines)
   vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
@@ -22,6 +23,13 @@ function M.open(title, text)
   local options = { buffer = buf, nowait = true, silent = true }
   vim.keymap.set('n', 'q', '<Cmd>close<CR>', options)
   vim.keymap.set('n', '<Esc>', '<Cmd>close<CR>', options)
+  if not on_enter then return end
+  vim.wo.cursorline = true
+  vim.keymap.set('n', '<CR>', function()
+    local line = vim.fn.line('.')
+    vim.cmd.close()
+    on_enter(line)
+  end, options)
 end
 
 return M

@@ -3,12 +3,13 @@ local notify = require('token_sidecar.format').notify
 local M = {}
 
 local NAME = 'token_sidecar'
+local HOME, WINDOWS = assert(vim.uv.os_homedir()), vim.fn.has('win32') == 1
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
 local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] for a server that starts
 local chosen = {} ---@type table<string, string> models that the user chose, by root
 local crashes = {} ---@type table<string, number[]> times of unexpected ends in seconds, by root
-local told_missing, enabled_once, module_found = false, false, false
+local warned_missing, enabled_once, module_found = false, false, false
 
 ---@param buf? integer
 ---@return vim.lsp.Client[] those that run or start, and were not asked to end
@@ -29,23 +30,54 @@ local function client_of(buf)
   return buf and M.clients(buf)[1] or here[1] or M.clients()[1]
 end
 
+--- The folders around the current file and the current folder whose programs are not ours to run:
+--- whoever wrote a repository may have put them there. One that holds the home is the user's own.
+local function repositories()
+  local found = { vim.fn.getcwd() }
+  for _, from in ipairs({ vim.fn.getcwd(), vim.fs.dirname(vim.api.nvim_buf_get_name(0)) }) do
+    local marks = { upward = true, path = from, limit = math.huge }
+    vim.list_extend(found, vim.tbl_map(vim.fs.dirname, vim.fs.find(vim.lsp.config[NAME].root_markers or {}, marks)))
+  end
+  found = vim.tbl_map(function(folder) return vim.uv.fs_realpath(folder) or folder end, found)
+  return vim.tbl_filter(function(folder) return not vim.fs.relpath(folder, HOME) end, found)
+end
+
+--- The absolute path of a program on $PATH. A relative or empty entry would mean the current folder.
+local function on_path(name)
+  local file, separator = WINDOWS and name .. '.exe' or name, WINDOWS and ';' or ':'
+  local own = repositories()
+  local function inside(path)
+    return vim.iter(own):any(function(folder) return vim.fs.relpath(folder, path) ~= nil end)
+  end
+  for _, folder in ipairs(vim.split(vim.env.PATH or '', separator)) do
+    local path = vim.fs.joinpath(vim.uv.fs_realpath(folder) or folder, file)
+    local theirs = inside(path) or inside(vim.uv.fs_realpath(path) or path)
+    if vim.fn.isabsolutepath(folder) == 1 and vim.fn.executable(path) == 1 and not theirs then return path end
+  end
+end
+
+local function resolved(name, ...)
+  local path = name:find('[/\\]') and vim.fs.abspath(name) or on_path(name)
+  return path and vim.fn.executable(path) == 1 and { path, ... } or nil
+end
+
 --- What starts the server: vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD, the console script, the module.
----@return string[]
+---@return string[]? argv with the absolute path of a program that is there
 function M.command()
   local set = vim.g.token_sidecar_cmd or vim.env.TOKEN_SIDECAR_CMD or {}
   if type(set) == 'string' then
     set = vim.fn.executable(set) == 1 and { set } or vim.split(set, '%s+', { trimempty = true })
   end
-  if #set > 0 then return #set == 1 and { set[1], 'serve' } or set end
-  if vim.fn.executable('token-sidecar') == 1 then return { 'token-sidecar', 'serve' } end
+  if #set > 0 then return resolved(set[1], unpack(#set == 1 and { 'serve' } or set, #set == 1 and 1 or 2)) end
   -- -P: the workspace's own folder named sidecar must not be what runs.
-  return { vim.fn.executable('python3') == 1 and 'python3' or 'python', '-P', '-m', 'sidecar', 'serve' }
+  local module = { '-P', '-m', 'sidecar', 'serve' }
+  return resolved('token-sidecar', 'serve') or resolved('python3', unpack(module)) or resolved('python', unpack(module))
 end
 
 local function missing()
   waiting = {}
-  if not told_missing then
-    told_missing = true
+  if not warned_missing then
+    warned_missing = true
     notify('no server found. To install it: pipx install token-sidecar', vim.log.levels.WARN)
   end
 end
@@ -53,13 +85,13 @@ end
 --- Calls `found` if the server can be started, else says once how to install it.
 local function when_installed(found)
   local argv = M.command()
-  if vim.fn.executable(argv[1]) == 0 then
+  if not argv then
     return missing()
   elseif argv[3] ~= '-m' or module_found then
     return found()
   end
   local code = 'import sys, importlib.util as u; sys.exit(u.find_spec("sidecar.server") is None)'
-  vim.system({ argv[1], '-P', '-c', code }, {}, function(done)
+  vim.system({ argv[1], '-P', '-c', code }, { cwd = HOME }, function(done)
     module_found = done.code == 0
     vim.schedule(module_found and found or missing)
   end)
@@ -78,11 +110,13 @@ function M.root_dir(buf, on_dir)
   end)
 end
 
---- Starts the process. Its end reaches Neovim as an orderly one: Neovim's own long line about it,
+--- Starts the process, in the user's home: what lies in the current folder is not ours to run. Its end reaches Neovim as an orderly one: Neovim's own long line about it,
 --- together with our message, would make a hit-enter prompt.
 function M.spawn(dispatchers)
   local function on_exit() dispatchers.on_exit(0, 0) end
-  local rpc = vim.lsp.rpc.start(M.command(), setmetatable({ on_exit = on_exit }, { __index = dispatchers }))
+  local argv, level = assert(M.command(), 'no server found'), vim.g.token_sidecar_log_level
+  argv = level and vim.list_extend(vim.list_slice(argv), { '--log-level', level }) or argv
+  local rpc = vim.lsp.rpc.start(argv, setmetatable({ on_exit = on_exit }, { __index = dispatchers }), { cwd = HOME })
   local request, terminate = rpc.request, rpc.terminate
   rpc.token_sidecar_asked_to_end = false
   rpc.request = function(method, ...)
@@ -191,10 +225,9 @@ end
 function M.with_client(buf, run)
   local client = client_of(buf)
   if client and client.initialized then return run(client) end
-  if not (client or buf) and given_up(current_root()) then return end -- nobody asked for it
+  if not (client or buf) and (warned_missing or given_up(current_root())) then return end -- not asked for
   table.insert(waiting, { buf = buf, run = run })
   if not client then
-    told_missing = false
     local is_file = buf and vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= ''
     M.start(buf or 0, is_file or false)
   end
@@ -202,6 +235,7 @@ end
 
 --- The user asks for something: a server that was left ended may be started again.
 function M.revive()
+  warned_missing = false
   for root in pairs(crashes) do
     crashes[root] = not given_up(root) and crashes[root] or nil
   end
@@ -222,7 +256,7 @@ end
 --- Ends every server and starts them for the same buffers. Does not wait for the end: an edit while
 --- a buffer has no client would make Neovim stop listening to it. What hangs is ended by force.
 function M.restart()
-  crashes, told_missing = {}, false
+  crashes, warned_missing = {}, false
   local buffers = {}
   for _, client in ipairs(M.clients()) do
     vim.list_extend(buffers, vim.tbl_keys(client.attached_buffers))

@@ -27,10 +27,26 @@ local function show(buf, status)
   end
 end
 
+--- The part of a status that a chat's own buffer shows: its conversation and the cost.
+---@param status token_sidecar.StatusUpdate
+local function show_in_chats(status)
+  local chats = package.loaded['token_sidecar.integrations.chats']
+  local context, cost = status.context, status.cost
+  local parts = { context ~= vim.NIL and context.text or nil }
+  table.insert(parts, cost ~= vim.NIL and cost.text or nil)
+  local severity = context ~= vim.NIL and context.severity or 'ok'
+  local own = { uri = vim.NIL, version = vim.NIL, document = vim.NIL, severity = severity }
+  own.text = status.text ~= '' and table.concat(parts, ' · ') or ''
+  for _, buf in ipairs(chats and chats.in_front() or {}) do
+    show(buf, vim.tbl_extend('force', status, own))
+  end
+end
+
 ---@param status token_sidecar.StatusUpdate
 function M.update(status, ctx)
   local client, uri = vim.lsp.get_client_by_id(ctx.client_id), status.uri
   put_nulls_back(status)
+  show_in_chats(status)
   for buf in pairs(client and client.attached_buffers or {}) do
     if vim.uri_from_bufnr(buf) == uri then return show(buf, status) end
   end
@@ -44,7 +60,14 @@ function M.clear(buffers)
   end
 end
 
+--- Nobody asked for it, so it must not wait for a key: what has no room stands in the log.
 ---@param warning token_sidecar.ContextWarning
-function M.warn(warning) require('token_sidecar.format').notify(warning.message, vim.log.levels.WARN) end
+function M.warn(warning)
+  local format = require('token_sidecar.format')
+  local text = format.plain(warning.message)
+  local line = format.on_a_line(text)
+  if line ~= text then vim.lsp.log.warn('token-sidecar', text) end
+  format.notify(line, vim.log.levels.WARN)
+end
 
 return M

@@ -42,6 +42,10 @@
 ---@field skipped boolean
 ---@field trimLevel integer
 ---@field fits boolean
+---@field schemaVersion integer
+---@field intent? string
+---@field budgetApplied integer
+---@field pack token_sidecar.PackPart[]
 
 --- One part of an assembled request.
 ---@class token_sidecar.AssembledSection
@@ -59,6 +63,9 @@
 ---@field sections integer
 ---@field turns integer
 ---@field overhead integer
+---@field logs integer
+---@field config integer
+---@field time integer
 
 --- What reported usage has taught: real = estimated * factor.
 ---@class token_sidecar.CalibrationInfo
@@ -78,12 +85,18 @@
 ---@field chat "auth"|"loading"|"lying"|"supported"|"unknown"|"unreachable"|"unsupported"
 ---@field limit? integer
 ---@field checkedAt? string
+---@field reason? string
 
 --- A tool call that can be run.
 ---@class token_sidecar.CleanCall
 ---@field id string
 ---@field name string
 ---@field arguments table
+
+--- A part of the context by its label.
+---@class token_sidecar.ContextPart
+---@field label string
+---@field tokens integer
 
 --- The conversation's part; `percent` is of the usable window.
 ---@class token_sidecar.ContextStatus
@@ -92,6 +105,7 @@
 ---@field text string
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
+---@field sessions integer
 
 --- How full a conversation's context is: what the next request would carry.
 ---@class token_sidecar.ContextUsage
@@ -108,13 +122,15 @@
 ---@field model? string
 ---@field session? token_sidecar.SessionInfo
 ---@field breakdown? token_sidecar.Breakdown
----@field largest token_sidecar.Part[]
+---@field largest token_sidecar.ContextPart[]
 ---@field turns? integer
 ---@field shouldPrune? boolean
 ---@field compacted? boolean
 ---@field calibration? token_sidecar.CalibrationInfo
 ---@field costUsd? number
+---@field note? string
 ---@field text string
+---@field rows token_sidecar.ViewRow[]
 
 --- Params of `context/warning`: sent once per crossing.
 ---@class token_sidecar.ContextWarning
@@ -124,13 +140,32 @@
 ---@field message string
 ---@field usage? token_sidecar.ContextUsage
 
---- `cost/detail`: which calls, and what the rows are told apart by.
+--- One bar of a chart.
+---@class token_sidecar.CostBar
+---@field label string
+---@field share number
+---@field text string
+
+--- One bar for each value of a key; days are all there, from the first to the last.
+---@class token_sidecar.CostChart
+---@field by "agent"|"category"|"day"|"model"|"session"|"workspace"
+---@field title string
+---@field bars token_sidecar.CostBar[]
+
+--- `cost/detail`: which calls, and what the rows are grouped by.
 ---@class token_sidecar.CostDetailParams
 ---@field workspace? string
 ---@field session? string
 ---@field since? string
 ---@field until? string
 ---@field by? ("agent"|"category"|"day"|"model"|"session"|"workspace")[]
+---@field charts? boolean
+
+--- `cost/files`: the prompt files of a workspace.
+---@class token_sidecar.CostFilesParams
+---@field workspace? string
+---@field since? string
+---@field uris? string[]
 
 --- `cost/record`: a call that was made, with the vendor's usage object as it came.
 ---@class token_sidecar.CostRecordParams
@@ -149,6 +184,7 @@
 ---@field id string
 ---@field usage token_sidecar.Usage
 ---@field costUsd? number
+---@field unpriced boolean
 ---@field duplicate boolean
 
 --- The result of `cost/detail`. `text`: the rows' texts, and a total below several.
@@ -156,6 +192,11 @@
 ---@field rows token_sidecar.CostRow[]
 ---@field totals token_sidecar.CostTotals
 ---@field text string
+---@field basis string
+---@field note string
+---@field table? token_sidecar.CostTable
+---@field charts token_sidecar.CostChart[]
+---@field overview string
 
 --- The calls that have the keys asked for in common. Keys not asked for are null or absent.
 ---@class token_sidecar.CostRow
@@ -174,16 +215,27 @@
 ---@field cacheWriteTokens integer
 ---@field costUsd? number
 ---@field reportedCostUsd number
+---@field listedCostUsd? number
 ---@field unpriced boolean
 ---@field note string
 ---@field text string
+---@field costText string
 
---- What was spent today, everywhere, in USD; the tooltip has the workspace's total too.
+--- USD: what the agent's session that is shown has cost, else what was spent today, everywhere.
+---
+---     The tooltip has the workspace's total too.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
+
+--- A report as a table, ready to be shown; `total` is its last row, empty for a single one.
+---@class token_sidecar.CostTable
+---@field heads string[]
+---@field names integer
+---@field rows string[][]
+---@field total string[]
 
 --- Totals of a report. `cost_usd` is of the calls with a price; the others' tokens are apart.
 ---@class token_sidecar.CostTotals
@@ -254,6 +306,15 @@
 ---@field name string
 ---@field reason string
 
+--- A prompt file that rides along with every request of an agent, and what that has cost.
+---@class token_sidecar.FileCost
+---@field uri string
+---@field tokens? integer
+---@field requests integer
+---@field costUsd? number
+---@field cachedPercent? integer
+---@field text string
+
 --- Ask for a plan that makes the conversation fit, or apply one.
 ---@class token_sidecar.FitParams
 ---@field workspace? string
@@ -275,6 +336,7 @@
 ---@field fits boolean
 ---@field planId string
 ---@field reason? string
+---@field text string
 
 --- A text, a document or a part of it, to be shortened to a number of tokens.
 ---@class token_sidecar.FitTextParams
@@ -312,10 +374,11 @@
 ---@field query? string
 ---@field choices? boolean
 
---- A part of the context by its label.
----@class token_sidecar.Part
----@field label string
+--- A section as it stands in the assembled context.
+---@class token_sidecar.PackPart
+---@field name string
 ---@field tokens integer
+---@field trimmed boolean
 
 --- A tool call that is about to be run.
 ---@class token_sidecar.PendingToolCall
@@ -391,11 +454,16 @@
 ---@field content string
 ---@field toolCalls token_sidecar.CleanCall[]
 ---@field dropped token_sidecar.Dropped[]
+---@field unchecked string[]
+---@field model? string
+---@field requestId? string
 ---@field stopReason? string
 ---@field exhausted? "output"|"window"
 ---@field plan? token_sidecar.FitResult
 ---@field usage? token_sidecar.Usage
 ---@field calibration? token_sidecar.CalibrationInfo
+---@field usageRecorded boolean
+---@field usageProblem? string
 
 --- An open document that a section follows.
 ---@class token_sidecar.SectionDocument
@@ -411,11 +479,42 @@
 ---@field priority? integer
 ---@field truncation? "end"|"middle"|"start"
 
+--- The session to show until it ends; null chooses by itself again.
+---@class token_sidecar.SelectParams
+---@field workspace? string
+---@field session? string
+
 --- Which conversation the numbers are of.
 ---@class token_sidecar.SessionInfo
 ---@field id string
 ---@field source string
 ---@field updatedAt string
+
+--- One session of a workspace, whoever feeds it.
+---@class token_sidecar.SessionRow
+---@field id string
+---@field source string
+---@field title? string
+---@field model? string
+---@field tokens? integer
+---@field limit? integer
+---@field percent? integer
+---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
+---@field note? string
+---@field state "ended"|"idle"|"running"
+---@field parent? string
+---@field costUsd? number
+---@field updatedAt string
+---@field shown boolean
+---@field pinned boolean
+---@field label string
+---@field detail string
+---@field text string
+
+--- Which sessions to list: those of the last 24 hours, or all.
+---@class token_sidecar.SessionsParams
+---@field workspace? string
+---@field all? boolean
 
 --- What a conversation carries beside its turns. What is left out stays; null takes it away.
 ---@class token_sidecar.SetParams
@@ -430,6 +529,8 @@
 ---@field persist? boolean
 
 --- Params of `status/update`: `text` is the line to show; null parts are not known.
+---
+---     The text of a document whose text is not known, for a change of it was not understood, is `?`.
 ---@class token_sidecar.StatusUpdate
 ---@field workspace? string
 ---@field uri? string
@@ -473,3 +574,9 @@
 ---@class token_sidecar.UsageParams
 ---@field workspace? string
 ---@field session? string
+
+--- A line of a view: what it is, its value, and lines below it.
+---@class token_sidecar.ViewRow
+---@field label string
+---@field value string
+---@field children token_sidecar.ViewRow[]

@@ -9,8 +9,8 @@ local timer, asked = assert(vim.uv.new_timer()), 0
 local function is_visual() return vim.fn.mode():find('^[vV\22]') ~= nil end
 
 local function show(buf, count)
-  local tokens = require('token_sidecar.format').tokens(count.tokens, count.method)
-  local text = { { tokens .. ' tokens', 'TokenSidecarSelection' } }
+  local tokens = require('token_sidecar.format').tokens_text(count.tokens, count.method)
+  local text = { { tokens, 'TokenSidecarSelection' } }
   vim.api.nvim_buf_clear_namespace(buf, namespace, 0, -1)
   vim.api.nvim_buf_set_extmark(buf, namespace, vim.fn.line('.') - 1, 0, { virt_text = text })
 end

@@ -1,24 +1,124 @@
--- avante.nvim: its conversation and its model, whenever its view changes.
-local M = {}
+-- avante.nvim: what it is about to send, whole, what comes back, and a guard on submit.
+local M = { KNOWN = 'a933431 of 2026-08-21' }
 
-local sync = require('token_sidecar.integrations.sync')
+local chats = require('token_sidecar.integrations.chats')
+local hooked, current = false, nil
+local function quietly(read) return chats.quietly('avante', read) end
 
-local function model_of(config)
-  local provider = (config.providers or {})[config.provider] or config[config.provider] or {}
-  return type(provider.model) == 'string' and provider.model or nil
+--- A chat is a file of a project's: neither name alone tells which.
+local function session_of(sidebar)
+  local root = require('avante.utils').root.get({ buf = sidebar.code.bufnr })
+  local file = assert(sidebar.chat_history.filename, 'no member chat_history.filename')
+  return ('avante:%s:%s'):format(vim.fn.sha256(tostring(root)):sub(1, 12), file)
 end
 
---- Messages that are still being written are left for later.
-M.on_event = sync.quietly(function()
-  local history = assert(require('avante').get().chat_history)
-  local turns = {}
-  for _, entry in ipairs(history.messages) do
-    local done = entry.state ~= 'generating' and not entry.just_for_display
-    if done then table.insert(turns, sync.turn(entry.message, assert(entry.message.role))) end
+local function begin(call, provider, spec)
+  call.body = vim.tbl_extend('keep', spec.body, { model = provider.model })
+  chats.request(call, provider.context_window)
+end
+
+--- The provider with what it makes of a prompt, and the lines of the reply, caught.
+local function tapped(provider, call)
+  local tap = setmetatable({}, { __index = provider })
+  function tap:parse_curl_args(prompt)
+    local spec = provider:parse_curl_args(prompt)
+    if spec then quietly(begin)(call, provider, spec) end
+    return spec
   end
-  local system = type(history.system_prompt) == 'string' and history.system_prompt or nil
-  local chat = { model = model_of(require('avante.config')), systemPrompt = system, turns = turns }
-  sync.update('avante:' .. tostring(history.filename or history.timestamp or ''), chat)
+  for _, name in ipairs({ 'parse_response', 'parse_stream_data', 'parse_response_without_stream' }) do
+    tap[name] = provider[name]
+      and function(_, ...)
+        for index = 1, select('#', ...) do
+          chats.line(call, (select(index, ...)))
+        end
+        if call.stopped then chats.reply(call) end -- usage may come behind what ends the reply
+        return provider[name](provider, ...)
+      end
+  end
+  return tap
+end
+
+local function around_curl(curl)
+  return function(opts)
+    local session = current
+    local call = { session = session or 'avante:other', category = not session and 'other' or nil, lines = {} }
+    local on_stop = opts.handler_opts.on_stop
+    opts.provider = tapped(opts.provider, call)
+    opts.handler_opts.on_stop = function(stop, ...)
+      if not (stop and stop.streaming_tool_use) then
+        call.stopped = true
+        chats.reply(call)
+      end
+      if on_stop then return on_stop(stop, ...) end
+    end
+    return curl(opts)
+  end
+end
+
+local function around_stream(stream)
+  return function(opts)
+    local before = current
+    current = opts.token_sidecar_session
+    local ok, result = pcall(stream, opts)
+    current = before
+    if not ok then error(result, 0) end
+    return result
+  end
+end
+
+local function provider_now() return require('avante.providers')[require('avante.config').provider] end
+
+--- What would be sent now, without what is being typed.
+local look = quietly(function(session, opts)
+  local provider = provider_now()
+  local spec = provider:parse_curl_args(require('avante.llm').generate_prompts(opts))
+  begin({ session = session, lines = {} }, provider, spec)
+end)
+
+local function around_options(get_options)
+  return function(sidebar, request, cb)
+    local session = quietly(session_of)(sidebar)
+    get_options(sidebar, request, function(opts)
+      opts.token_sidecar_session = session
+      if cb then return cb(opts) end
+      if session then look(session, opts) end
+    end)
+  end
+end
+
+--- Where it is held the prompt goes back to where it was typed.
+local function around_submit(submit)
+  return function(sidebar, request)
+    local session = request ~= '' and request:sub(1, 1) ~= '/' and not sidebar.is_generating
+    session = session and quietly(session_of)(sidebar)
+    if not session then return submit(sidebar, request) end
+    local input = sidebar.containers.input
+    local function put(lines)
+      if input and vim.api.nvim_buf_is_valid(input.bufnr) then
+        vim.api.nvim_buf_set_lines(input.bufnr, 0, -1, false, lines)
+      end
+    end
+    put(vim.split(request, '\n'))
+    local model = (quietly(provider_now)() or {}).model
+    chats.guard(session, request, model, function()
+      put({})
+      submit(sidebar, request)
+    end)
+  end
+end
+
+--- Called when one of its windows appears.
+M.on_event = quietly(function(event)
+  if not hooked then
+    hooked = true
+    local llm, sidebar = require('avante.llm'), require('avante.sidebar')
+    chats.wrap(llm, 'curl', around_curl)
+    chats.wrap(llm, '_stream', around_stream)
+    chats.wrap(sidebar, 'get_generate_prompts_options', around_options)
+    chats.wrap(sidebar, 'handle_submit', around_submit)
+  end
+  local sidebar = require('avante').get()
+  if sidebar and sidebar.chat_history and sidebar.chat_history.filename then chats.show(event.buf, session_of(sidebar)) end
 end)
 
 return M

@@ -1,70 +1,134 @@
--- codecompanion.nvim: its conversation, its model, its reported tokens, and a guard on submit.
-local M = {}
+-- codecompanion.nvim: each of its requests, in chats, inline and in the background, and a guard on submit.
+local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 
-local sync = require('token_sidecar.integrations.sync')
+local chats = require('token_sidecar.integrations.chats')
+local NAME = 'codecompanion'
+local hooked, current, closed = false, nil, {}
+local function quietly(read) return chats.quietly(NAME, read) end
 
-local ROLES = { llm = 'assistant', assistant = 'assistant', user = 'user', tool = 'tool' }
-local GUARD_MS, AGAIN_SECONDS = 1000, 30
-local guarded, held_at = setmetatable({}, { __mode = 'k' }), setmetatable({}, { __mode = 'k' })
+local function session_of(chat) return NAME .. ':' .. assert(chat.id, 'no member id') end
+local function window_of(adapter) return require('codecompanion.adapters.shared').context_window(adapter) end
 
-local function model_of(chat)
-  local model = (chat.adapter or {}).model
-  local metadata = (_G.codecompanion_chat_metadata or {})[chat.bufnr] or {}
-  local name = type(model) == 'table' and model.name or model or (metadata.adapter or {}).model
-  return type(name) == 'string' and name or nil
+--- The call that a request is part of.
+local function call_of(opts)
+  local chat = opts.interaction == 'chat' and require(NAME).buf_get_chat(opts.bufnr)
+  local category = not chat and (opts.interaction or 'background') or nil
+  return { session = chat and session_of(chat) or NAME .. ':' .. category, category = category, lines = {} }, chat
 end
 
-local function turn(message)
-  local tools = message.tools or {}
-  local made = sync.turn(message, assert(ROLES[message.role]), message.tool_calls or tools.calls)
-  made.toolCallId = made.toolCallId or tools.call_id
-  if (message._meta or {}).tag == 'image' then
-    local mime = (message.context or {}).mimetype
-    local source = { type = 'base64', media_type = mime, data = made.content }
-    made.content = { { type = 'image', source = source } }
+local function model_of(adapter)
+  local model = adapter.schema.model.default
+  return type(model) == 'function' and model(adapter) or model
+end
+
+local begin = quietly(function(client, call, chat)
+  if not call.body.model then -- Gemini's is in the address
+    call.body = vim.tbl_extend('keep', { model = model_of(client.adapter) }, call.body)
   end
-  return made
+  chats.request(call, chat and window_of(client.adapter))
+end)
+
+--- Catches the body that a request is made with, and the lines of its reply.
+local function around_request(request)
+  return function(client, payload, actions, opts)
+    local call, chat = call_of(opts or {})
+    local tapped = vim.tbl_extend('force', actions, {
+      callback = function(err, data, ...)
+        chats.line(call, type(data) == 'table' and data.body or data)
+        if type(data) == 'table' then chats.reply(call) end
+        return actions.callback(err, data, ...)
+      end,
+      done = function(...)
+        chats.reply(call)
+        if actions.done then return actions.done(...) end
+      end,
+    })
+    current = { call = call, begin = function() begin(client, call, chat) end }
+    local job = request(client, payload, tapped, opts)
+    current = nil
+    return job
+  end
 end
 
-local function snapshot(chat)
-  local system, turns = sync.split(chat.messages, turn)
-  local schemas = (chat.tool_registry or {}).schemas or {}
-  local names = vim.tbl_keys(schemas)
-  table.sort(names)
-  local tools = vim.tbl_map(function(name) return schemas[name] end, names)
-  return { model = model_of(chat), systemPrompt = system, tools = tools, turns = turns }
+local function around_sync(send_sync)
+  return function(client, payload, opts)
+    local call = call_of({})
+    current = { call = call }
+    local response, err = send_sync(client, payload, opts)
+    current = nil
+    chats.line(call, response and response.body)
+    chats.reply(call)
+    return response, err
+  end
 end
 
-local function session_of(chat) return 'codecompanion:' .. tostring(assert(chat.id)) end
-
---- Asked before a chat is sent: false holds it; sent again within 30 seconds it goes.
-local function guard(chat)
-  local answer
-  local function keep(_, result) answer = result end
-  local function ask(client) client:request('context/preflight', { session = session_of(chat) }, keep) end
-  sync.update(session_of(chat), snapshot(chat), ask)
-  vim.wait(GUARD_MS, function() return answer ~= nil end, 10)
-  if not answer or answer.verdict == 'ok' then return end
-  local why = answer.reasons[1] and answer.reasons[1].message or answer.verdict
-  local insists = os.time() - (held_at[chat] or 0) < AGAIN_SECONDS
-  local hold = answer.verdict == 'refuse' and not insists
-  held_at[chat] = hold and os.time() or nil
-  why = hold and why .. ' Not sent; submit again to send it all the same.' or why
-  require('token_sidecar.format').notify(why, vim.log.levels.WARN)
-  if hold then return false end
+local function around_body(merge_body)
+  return function(...)
+    local body, now = merge_body(...), current
+    if now then now.call.body, current = body, nil end
+    if now and now.begin then now.begin() end
+    return body
+  end
 end
+
+--- What would be sent now, without what is being typed.
+local function look(chat)
+  if chat.adapter.type ~= 'http' then return end
+  local copies = vim.tbl_map(function(message) return vim.tbl_extend('force', {}, message) end, chat.messages)
+  local tools = chat.tool_registry.schemas
+  local payload = { messages = chat.adapter:map_roles(copies), tools = next(tools) and { tools } or {} }
+  local body = require('codecompanion.http').merge_body(vim.deepcopy(chat.adapter), payload)
+  body.model = body.model or model_of(chat.adapter)
+  chats.request({ session = session_of(chat), body = body, lines = {} }, window_of(chat.adapter))
+end
+
+--- What is typed: the lines below the user's header and its list of contexts. The plugin's own parser
+--- takes seconds for a long prompt, and runs when the submit goes.
+local function typed_in(chat)
+  local header = assert(chat.header_line, 'no member header_line')
+  local lines, first = vim.api.nvim_buf_get_lines(chat.bufnr, header, -1, false), 1
+  while lines[first] and lines[first]:find('^%s*$') or (lines[first] or ''):find('^>') do
+    first = first + 1
+  end
+  return vim.trim(table.concat(lines, '\n', first))
+end
+
+--- What is typed is in the buffer alone until the plugin has taken the submit.
+local function around_submit(submit)
+  return function(chat, opts)
+    local typed = quietly(function()
+      if chat.current_request or (opts or {}).auto_submit or chat.adapter.type ~= 'http' then return nil end
+      return typed_in(chat)
+    end)()
+    if not typed or typed == '' then return submit(chat, opts) end
+    local model = quietly(model_of)(chat.adapter)
+    chats.guard(session_of(chat), typed, model, function() submit(chat, opts) end)
+  end
+end
+
+local function hook()
+  hooked = true
+  local http = require('codecompanion.http')
+  chats.wrap(http, 'merge_body', around_body)
+  chats.wrap(http, 'request', around_request)
+  chats.wrap(http, 'send_sync', around_sync)
+  chats.wrap(require('codecompanion.interactions.chat'), 'submit', around_submit)
+end
+
+local LOOKED_AT = { ChatCreated = true, ChatDone = true, ChatCleared = true, ChatModel = true, ChatAdapter = true }
 
 --- Any of the plugin's `User CodeCompanion…` events.
-M.on_event = sync.quietly(function(event)
-  local chat = require('codecompanion').buf_get_chat(event.data.bufnr)
-  if not guarded[chat] then
-    guarded[chat] = true
-    chat:add_callback('on_before_submit', sync.quietly(guard))
+M.on_event = quietly(function(event)
+  if not hooked then hook() end
+  local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
+  if name == 'ChatClosed' then
+    closed[data.id] = true
+    return chats.forget(NAME .. ':' .. data.id)
   end
-  local now = snapshot(chat)
-  local tokens = event.match == 'CodeCompanionChatDone' and (chat.tokens or (chat.ui or {}).tokens)
-  now.usage = tonumber(tokens or 0) > 0 and { inputTokens = tokens } or nil
-  sync.update(session_of(chat), now)
+  local chat = LOOKED_AT[name] and data.bufnr and require(NAME).buf_get_chat(data.bufnr)
+  if not chat or closed[chat.id] or not chat.tool_registry then return end -- it is still being made
+  chats.show(chat.bufnr, session_of(chat))
+  look(chat)
 end)
 
 return M

@@ -1,30 +1,99 @@
--- CopilotChat.nvim: its conversation and its model, after each reply.
-local M = {}
+-- CopilotChat.nvim: what its client sends and gets, and a guard on what is asked.
+local M = { KNOWN = 'f0c2a23 of 2026-06-17' }
 
-local sync = require('token_sidecar.integrations.sync')
+local chats = require('token_sidecar.integrations.chats')
+local SESSION = 'copilotchat'
 local hooked = false
+local unguarded = false -- what opened the chat may be a prompt, asked before there was a guard
+local running = setmetatable({}, { __mode = 'k' }) ---@type table<thread, token_sidecar.Call> by coroutine
+local function quietly(read) return chats.quietly('CopilotChat', read) end
+local later = vim.schedule_wrap(quietly(function(run) run() end))
 
-local function turn(message) return sync.turn(message, assert(message.role), message.tool_calls) end
-
-local send = sync.quietly(function()
-  local plugin = require('CopilotChat')
-  local chat = plugin.chat
-  local messages = chat.get_messages and chat:get_messages() or assert(chat.messages)
-  local system, turns = sync.split(messages, turn)
-  local model = (chat.config or {}).model or plugin.config.model
-  sync.update('copilotchat', { model = model, systemPrompt = system, turns = turns })
+--- Whether the first prompt is held; it waits here, where it stands in the chat already.
+local is_held = quietly(function(opts)
+  local messages = opts.history
+  local held = require('plenary.async').wrap(function(done)
+    local function go() done(false) end
+    local function stay() done(true) end
+    vim.schedule(function() chats.guard(SESSION, messages[#messages].content, opts.model, go, stay) end)
+  end, 1)()
+  if held then require('CopilotChat').chat:finish() end
+  return held
 end)
 
---- Chains the plugin's own callback, once: called when its chat buffer appears.
-M.on_event = sync.quietly(function()
-  local config = require('CopilotChat').config
-  if hooked or type(config) ~= 'table' then return end
-  hooked = true
-  local before = config.callback
-  config.callback = function(...)
-    vim.schedule(send) -- the reply joins the messages after this call
-    if before then return before(...) end
+--- One answer: the client runs in a coroutine, and so does what it posts.
+local function around_ask(ask)
+  return function(client, opts)
+    local co = assert(coroutine.running())
+    local headless = opts and opts.headless
+    local first = unguarded and not headless
+    unguarded = unguarded and headless
+    if first and is_held(opts) then return end
+    local call = { session = headless and SESSION .. ':headless' or SESSION, lines = {} }
+    call.category = headless and 'headless' or nil
+    local models = quietly(function() return client:models() end)() or {}
+    call.limit = (models[opts.model] or {}).max_input_tokens
+    running[co] = call
+    local ok, response = pcall(ask, client, opts)
+    running[co] = nil
+    local total = ok and response and response.token_count or 0
+    later(function()
+      if #call.lines > 0 then return chats.reply(call) end
+      if ok and response and not headless then chats.append_reply(call, response.message, total) end
+    end)
+    if not ok then error(response, 0) end
+    return response
   end
+end
+
+local function around_post(post)
+  return function(url, args, ...)
+    local call = running[coroutine.running() or {}]
+    if not call or type(args) ~= 'table' or type(args.body) ~= 'table' then return post(url, args, ...) end
+    call.body = args.body
+    later(function() chats.request(call, call.limit) end)
+    local stream = args.stream
+    args = vim.tbl_extend('force', args, {
+      stream = stream and function(err, line, job)
+        chats.line(call, line)
+        return stream(err, line, job)
+      end,
+    })
+    local response, err = post(url, args, ...)
+    if response and #call.lines == 0 then chats.line(call, response.body) end
+    return response, err
+  end
+end
+
+--- What is asked may come from the chat, where it stays while it is held, or from a command.
+local function around_plugin(ask)
+  return function(prompt, config)
+    local merged = vim.tbl_extend('force', require('CopilotChat').config, config or {})
+    if merged.headless or not prompt or prompt == '' then return ask(prompt, config) end
+    chats.guard(SESSION, prompt, merged.model, function()
+      unguarded = false
+      ask(prompt, config)
+    end)
+  end
+end
+
+local function around_stop(stop)
+  return function(reset)
+    if reset then chats.forget(SESSION, true) end
+    return stop(reset)
+  end
+end
+
+--- Called when its chat's buffer appears.
+M.on_event = quietly(function(event)
+  chats.show(event.buf, SESSION)
+  if hooked then return end
+  hooked, unguarded = true, true
+  local plugin = require('CopilotChat')
+  chats.wrap(require('CopilotChat.utils.curl'), 'post', around_post)
+  chats.wrap(require('CopilotChat.client'), 'ask', around_ask)
+  chats.wrap(plugin, 'ask', around_plugin)
+  chats.wrap(plugin, 'stop', around_stop)
 end)
 
 return M

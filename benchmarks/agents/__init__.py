@@ -1,0 +1,1 @@
+"""Session files as coding agents write them, with exact known totals."""

@@ -1,0 +1,253 @@
+"""Claude Code's transcripts with known totals: resumes, forks, sub-agents, compaction and traps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import unicodedata
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.agents.truth import Clock, Tokens, Truth, append
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = "claude-opus-5"
+
+
+@dataclass
+class ClaudeHome:
+    """A `~/.claude` that sessions are written to."""
+
+    folder: Path
+    truth: Truth = field(default_factory=Truth)
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.seed)
+
+    def session(self, root: Path, *, slug: str | None = None, spaces: bool = False) -> Transcript:
+        """A new session that works in `root`."""
+        project = self.folder / "projects" / (slug or slug_of(root))
+        return Transcript(self, project, self.clock.uuid(), str(root), spaces=spaces)
+
+
+@dataclass
+class Transcript:
+    """One session's file. Each method appends what Claude Code would."""
+
+    home: ClaudeHome
+    project: Path
+    id: str
+    cwd: str
+    model: str = MODEL
+    size: int = 400
+    """Characters of a message, about."""
+    spaces: bool = False
+    trap_every: int = 1
+    """Of so many replies one holds what careless readers fall over."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = self.home.clock
+        self.cached = 0
+        self.parent: str | None = None
+        self.home.truth.context.setdefault(self.id, None)
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self.project / f"{self.id}.jsonl"
+
+    def write(self, *lines: dict[str, Any], path: Path | None = None) -> None:
+        """Lines that a copy of the session carries on."""
+        self.history += lines if path is None else ()
+        append(path or self.path, *lines, spaces=self.spaces)
+
+    def line(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """What every line of a conversation has."""
+        own = self.clock.uuid()
+        common = {
+            "parentUuid": self.parent,
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": self.cwd,
+            "sessionId": self.id,
+            "version": "2.1.240",
+            "gitBranch": "main",
+            "type": kind,
+        }
+        self.parent = own
+        return {**common, "uuid": own, "timestamp": self.clock.tick(), **fields}
+
+    def user(self) -> None:
+        """A person's message; its text looks like a usage."""
+        text = self.clock.text(self.size) + '"usage":{"input_tokens":999999}'
+        self.write(self.line("user", message={"role": "user", "content": text}))
+
+    def tokens(self) -> Tokens:
+        """The next call's tokens: what was sent before comes from the cache."""
+        rng = self.clock.rng
+        write = rng.randrange(200, 3_000)
+        hour = write if rng.random() < 0.3 else 0
+        made = Tokens(rng.randrange(1, 40), self.cached, write, hour, rng.randrange(20, 900))
+        self.cached += write
+        return made
+
+    def reply(self, blocks: int = 3, **message: Any) -> dict[str, Any]:
+        """A model's reply, a line for each block: only the last one has the whole output."""
+        tokens, name = self.tokens(), f"msg_01{self.clock.id()}"
+        request = f"req_{self.clock.id()}"
+        line: dict[str, Any] = {}
+        for block in range(blocks):
+            last = block == blocks - 1
+            output = tokens.output if last else min(tokens.output, 1 + 2 * block)
+            body = self.message(name, tokens._replace(output=output), last=last, **message)
+            line = self.line("assistant", requestId=request, message=body)
+            self.write(line)
+        self.took(name, tokens)
+        return line
+
+    def took(self, name: str, tokens: Tokens) -> None:
+        """A call of the main conversation, as the truth knows it."""
+        self.home.truth.calls[name] = (self.id, tokens)
+        self.home.truth.context[self.id] = tokens.prompt + tokens.output
+
+    def message(
+        self, name: str, tokens: Tokens, *, last: bool = True, **fields: Any
+    ) -> dict[str, Any]:
+        """The `message` of a line. Its tool input holds what a careless search would find."""
+        traps = self.clock.rng.randrange(self.trap_every) == 0
+        trap = {"id": None, "usage": {"input_tokens": 777_777}, "type": "assistant"}
+        content = [
+            {"type": "text", "text": self.clock.text(self.size)},
+            {
+                "type": "tool_use",
+                "id": f"toolu_{self.clock.id()}",
+                "name": "Edit",
+                "input": trap if traps else {},
+            },
+        ]
+        body = {
+            "model": self.model,
+            "id": name,
+            "type": "message",
+            "role": "assistant",
+            "content": content,
+            "stop_reason": "end_turn" if last else None,
+            "stop_sequence": None,
+            "usage": usage(tokens, **({"speed": None} if traps else {})),
+        }
+        return {**body, **fields}
+
+    def tool_result(self) -> None:
+        """What a tool answered; of a sub-agent it holds that one's usage."""
+        content = [{"type": "tool_result", "content": self.clock.text(self.size)}]
+        total = {"totalTokens": 88_888, "usage": {"input_tokens": 88_888, "output_tokens": 8}}
+        message = {"role": "user", "content": content}
+        self.write(self.line("user", message=message, toolUseResult=total))
+
+    def synthetic(self) -> None:
+        """What Claude Code says itself where a call failed."""
+        body = self.message(self.clock.uuid(), Tokens(), model="<synthetic>")
+        self.write(self.line("assistant", isApiErrorMessage=True, message=body))
+
+    def compact(self) -> None:
+        """A compaction: the size shows with the next reply."""
+        meta = {"trigger": "auto", "preTokens": self.cached}
+        self.write(
+            self.line("system", subtype="compact_boundary", compactMetadata=meta),
+            self.line(
+                "user",
+                isCompactSummary=True,
+                message={"role": "user", "content": self.clock.text(self.size)},
+            ),
+        )
+        self.cached = self.clock.rng.randrange(1_000, 9_000)
+        self.home.truth.context[self.id] = None
+
+    def sidechain(self, *, replays: dict[str, Any] | None = None) -> None:
+        """A sub-agent's line in the file itself, as before 2.0; or a replay of a message."""
+        if replays is not None:
+            again = {**replays, "isSidechain": True, "requestId": f"req_{self.clock.id()}"}
+            self.write({**again, "uuid": self.clock.uuid()})
+            return
+        name, tokens = f"msg_02{self.clock.id()}", Tokens(7, 0, 50, 0, 3)
+        body = self.message(name, tokens, model="claude-haiku-4-5")
+        self.write({**self.line("assistant", message=body), "isSidechain": True})
+        self.home.truth.calls[name] = (self.id, tokens)
+
+    def subagent(self, *, workflow: str | None = None) -> None:
+        """A sub-agent's own file below the session's folder, beside a journal."""
+        folder = self.project / self.id / "subagents"
+        if workflow:
+            folder = folder / "workflows" / workflow
+        path = folder / f"agent-{self.clock.id(8)}.jsonl"
+        for _ in range(3):
+            name, tokens = f"msg_03{self.clock.id()}", Tokens(3, 900, 100, 0, 40)
+            body = self.message(name, tokens)
+            line = {**self.line("assistant", message=body), "isSidechain": True, "agentId": "a"}
+            self.write(line, path=path)
+            self.home.truth.calls[name] = (self.id, tokens)
+        append(folder / "journal.jsonl", {"type": "assistant", "message": {"usage": {}}})
+
+    def copy(self, *, background: bool = False, keeps: int | None = None) -> Transcript:
+        """A resumed or forked session: the history under a new session id."""
+        other = Transcript(
+            self.home, self.project, self.clock.uuid(), self.cwd, self.model, self.size, self.spaces
+        )
+        marks = {"sessionKind": "bg"} if background else {}
+        other.write(*({**line, "sessionId": other.id, **marks} for line in self.history[:keeps]))
+        other.cached, other.parent = self.cached, self.parent
+        self.home.truth.context[other.id] = self.home.truth.context[self.id]
+        return other
+
+    def half_line(self) -> None:
+        """A line that is still being written."""
+        body = self.message(f"msg_04{self.clock.id()}", Tokens(9, 9, 9, 0, 9))
+        text = json.dumps(self.line("assistant", message=body))
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(text[: len(text) // 2])
+
+
+def usage(tokens: Tokens, **fields: Any) -> dict[str, Any]:
+    """The `usage` of a message."""
+    return {
+        "input_tokens": tokens.fresh,
+        "cache_creation_input_tokens": tokens.write,
+        "cache_read_input_tokens": tokens.read,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": tokens.write - tokens.write_1h,
+            "ephemeral_1h_input_tokens": tokens.write_1h,
+        },
+        "output_tokens": tokens.output,
+        "service_tier": "standard",
+        **fields,
+    }
+
+
+def slug_of(root: Path) -> str:
+    """The name of a project's folder."""
+    name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", os.path.realpath(root)))
+    return name if len(name) <= 200 else f"{name[:200]}-{zlib.crc32(name.encode()):x}"
+
+
+def everyday(home: ClaudeHome, root: Path, turns: int = 6) -> Transcript:
+    """A session with everything that is common in it."""
+    session = home.session(root, spaces=bool(home.clock.rng.getrandbits(1)))
+    for turn in range(turns):
+        session.user()
+        first = session.reply()
+        session.tool_result()
+        session.reply(blocks=1)
+        if turn % 3 == 1:
+            session.subagent(workflow="w1" if turn % 2 else None)
+            session.sidechain()
+            session.sidechain(replays=first)
+        if turn % 4 == 3:
+            session.synthetic()
+            session.compact()
+    return session

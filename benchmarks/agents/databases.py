@@ -1,0 +1,188 @@
+"""Goose's, Crush's and Zed's databases with known totals, each held open by its writer."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.agents.truth import Clock, Tokens, Truth, stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MODEL, PROVIDER = "claude-sonnet-5", "anthropic"
+
+
+@dataclass
+class Store:
+    """A database in which sessions are rows that are written again in place."""
+
+    path: Path
+    truth: Truth = field(default_factory=Truth)
+    seed: int = 1
+    tables = ""
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.seed)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.db = sqlite3.connect(self.path, isolation_level=None)
+        self.db.execute("PRAGMA journal_mode = WAL")
+        self.db.executescript(self.tables)
+
+    def put(self, table: str, **row: Any) -> None:
+        """A row, new or in its place."""
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        self.db.execute(
+            f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})",  # noqa: S608
+            tuple(row.values()),
+        )
+
+    def tokens(self) -> Tokens:
+        """A call's, with a cache."""
+        rng = self.clock.rng
+        return Tokens(
+            rng.randrange(1, 90), rng.randrange(4_000), rng.randrange(900), 0, rng.randrange(9, 400)
+        )
+
+
+class GooseStore(Store):
+    """`sessions.db`."""
+
+    tables = """
+CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, name TEXT, user_set_name BOOLEAN,
+  working_dir TEXT, created_at TIMESTAMP, updated_at TIMESTAMP, total_tokens INTEGER,
+  input_tokens INTEGER, output_tokens INTEGER, accumulated_total_tokens INTEGER,
+  accumulated_input_tokens INTEGER, accumulated_output_tokens INTEGER, provider_name TEXT,
+  model_config_json TEXT);
+"""
+
+    def session(self, root: Path, calls: int = 3, *, ledger: bool = False) -> str:
+        """A session; `ledger`: of a database that has a row a request."""
+        name, total = self.clock.id(8), Tokens()
+        if ledger:
+            self.db.execute(
+                "CREATE TABLE IF NOT EXISTS usage_ledger (id INTEGER PRIMARY KEY, session_id TEXT,"
+                " model TEXT, input_tokens INTEGER, output_tokens INTEGER,"
+                " cache_read_tokens INTEGER, cache_write_tokens INTEGER, cost REAL,"
+                " cost_source TEXT, compaction BOOLEAN, created_at TIMESTAMP)"
+            )
+        for _ in range(calls):
+            tokens = self.tokens()
+            total = Tokens(total.fresh + tokens.prompt, output=total.output + tokens.output)
+            at = self.clock.tick()[:19].replace("T", " ")
+            self.put(
+                "sessions", id=name, name="A name", user_set_name=True, working_dir=str(root),
+                created_at=at, updated_at=at, total_tokens=tokens.prompt + tokens.output,
+                input_tokens=tokens.prompt, output_tokens=tokens.output,
+                accumulated_input_tokens=total.fresh, accumulated_output_tokens=total.output,
+                provider_name=PROVIDER, model_config_json=json.dumps(
+                    {"model_name": MODEL, "context_limit": 1_000_000, "temperature": None}
+                ),
+            )  # fmt: skip
+            self.truth.context[name] = tokens.prompt + tokens.output
+            if ledger:
+                number = len(self.truth.calls) + 1
+                self.put(
+                    "usage_ledger", id=number, session_id=name, model=MODEL,
+                    input_tokens=tokens.prompt, output_tokens=tokens.output,
+                    cache_read_tokens=tokens.read, cache_write_tokens=tokens.write, cost=0.01,
+                    cost_source="provider", compaction=False, created_at=at,
+                )  # fmt: skip
+                self.truth.calls[f"{name}/{number}"] = (name, tokens)
+        if not ledger:
+            self.truth.calls[name] = (name, total)
+        return name
+
+
+class CrushStore(Store):
+    """`crush.db` of one project."""
+
+    tables = """
+CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, parent_session_id TEXT, title TEXT,
+  message_count INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER, cost REAL,
+  summary_message_id TEXT, updated_at INTEGER, created_at INTEGER);
+CREATE TABLE IF NOT EXISTS messages (id TEXT PRIMARY KEY, session_id TEXT, role TEXT, parts TEXT,
+  model TEXT, provider TEXT, created_at INTEGER, updated_at INTEGER);
+"""
+
+    def session(self, name: str = "", calls: int = 3, parent: str | None = None) -> str:
+        """A session, or more calls of one: its tokens are the newest call's, its cost the sum."""
+        name = name or self.clock.uuid()
+        for number in range(calls):
+            tokens = self.tokens()
+            self.clock.tick()
+            now = int(self.clock.now.timestamp())
+            self.put(
+                "sessions", id=name, parent_session_id=parent, title="A title",
+                prompt_tokens=tokens.prompt, completion_tokens=tokens.output,
+                cost=0.25 * (number + 1), updated_at=now, created_at=now,
+            )  # fmt: skip
+            self.put("messages", id=self.clock.uuid(), session_id=name, role="assistant",
+                     parts="[]", model=MODEL, provider=PROVIDER, created_at=now)  # fmt: skip
+            if parent is None:
+                self.truth.context[name] = tokens.prompt + tokens.output
+        return name
+
+    def summarise(self, name: str) -> None:
+        """A summary: its size is the completion, and there is no prompt."""
+        self.db.execute(
+            "UPDATE sessions SET prompt_tokens = 0, completion_tokens = 700,"
+            " summary_message_id = 'm', updated_at = updated_at + 1 WHERE id = ?",
+            (name,),
+        )
+        self.truth.context[name] = None
+
+
+class ZedStore(Store):
+    """`threads.db`. `pack`: how documents are compressed."""
+
+    tables = """
+CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_at TEXT,
+  data_type TEXT, data BLOB, parent_id TEXT, folder_paths TEXT);
+"""
+    pack: Callable[[bytes], bytes] | None = None
+
+    def thread(
+        self, root: Path, turns: int = 3, *, name: str = "", parent: str | None = None
+    ) -> str:
+        """A thread; each turn takes several calls, of which the newest alone is kept by message."""
+        name = name or self.clock.uuid()
+        messages: list[Any] = []
+        usage: dict[str, Any] = {}
+        total = Tokens()
+        for _ in range(turns):
+            user = self.clock.uuid()
+            messages += [{"User": {"id": user, "content": [{"Text": self.clock.text(200)}]}},
+                         {"Agent": {"content": [{"Text": "…"}], "tool_results": {}}}, "Resume"]  # fmt: skip
+            for _ in range(3):
+                tokens = self.tokens()
+                total = Tokens(*(one + two for one, two in zip(total, tokens, strict=True)))
+                usage = {user: _zed(tokens), **{k: v for k, v in usage.items() if k != user}}
+        document = json.dumps({
+            "title": "A title", "messages": messages, "request_token_usage": usage,
+            "cumulative_token_usage": _zed(total), "version": "0.3.0",
+            "model": {"provider": "zed.dev", "model": MODEL},
+        }).encode()  # fmt: skip
+        self.clock.tick()
+        self.put(
+            "threads", id=name, summary="A title", updated_at=stamp(self.clock.now),
+            data_type="zstd" if self.pack else "json",
+            data=self.pack(document) if self.pack else document, parent_id=parent,
+            folder_paths=str(root),
+        )  # fmt: skip
+        self.truth.calls[name] = (parent or name, total)
+        if parent is None:
+            self.truth.context[name] = tokens.prompt + tokens.output
+        return name
+
+
+def _zed(tokens: Tokens) -> dict[str, int]:
+    """Tokens as Zed writes them, without zeros."""
+    named = {
+        "input_tokens": tokens.fresh, "output_tokens": tokens.output,
+        "cache_creation_input_tokens": tokens.write, "cache_read_input_tokens": tokens.read,
+    }  # fmt: skip
+    return {name: number for name, number in named.items() if number}

@@ -1,0 +1,1 @@
+"""The fit of estimates and their bands: `python -m benchmarks fit-estimates`."""

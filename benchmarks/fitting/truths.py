@@ -1,0 +1,76 @@
+"""What texts really cost: each generation's own vocabulary, by name of the generation.
+
+ctok stands for Claude's count endpoint, and Gemma 3 for Gemini: proxies both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.fitting.environment import FOLDER, NPM, ROOT
+from sidecar.counting import vocabularies
+from sidecar.counting.engines import engine
+from sidecar.counting.vocabulary_files import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_GGUF = {"r50k_base": "gpt-2", "llama3": "llama-bpe", "command": "command-r", "llama2": "llama-spm"}
+GEMMA = NPM / "@lenml" / "tokenizer-gemma3" / "models" / "tokenizer.json"
+
+
+def counters() -> dict[str, Callable[[str], int]]:
+    """Generation to its own count of a text."""
+    found: dict[str, Callable[[str], int]] = {
+        name: engine(name, "bulk").count for name in ("o200k_base", "cl100k_base")
+    }
+    for generation in vocabularies.PACKAGED:
+        file = vocabularies.packaged_file(generation)
+        if file is not None:
+            found[generation] = load(file, generation).count
+    for generation, name in _GGUF.items():
+        path = ROOT / ".vocabularies" / f"ggml-vocab-{name}.gguf"
+        if path.is_file():
+            found[generation] = load(path, generation).count
+    if GEMMA.is_file():
+        found["gemma"] = load(GEMMA, "gemma").count
+    return found | _sentence_piece() | _claude()
+
+
+def _sentence_piece() -> dict[str, Callable[[str], int]]:
+    """Mistral's before tekken."""
+    data = Path(importlib.import_module("mistral_common").__file__ or "").parent / "data"
+    name = "mistral-v3"
+    return {name: load(data / "mistral_instruct_tokenizer_240323.model.v3", name).count}
+
+
+def _claude() -> dict[str, Callable[[str], int]]:
+    """Less the frame that the endpoint puts around a message."""
+    token_count = importlib.import_module("ctok").token_count
+
+    def counter(version: str) -> Callable[[str], int]:
+        frame = token_count("a", version) - 1
+        return lambda text: int(token_count(text, version)) - int(frame)
+
+    return {"claude": counter("3.0"), "claude-4.7": counter("4.7")}
+
+
+def counted(texts: Sequence[str]) -> dict[str, list[int]]:
+    """Generation to the tokens of each text; numbers are kept in the environment's folder.
+
+    Minutes for texts that are new: ctok counts some 100 KB a second.
+    """
+    path = FOLDER / "truths.json"
+    known: dict[str, dict[str, int]] = json.loads(path.read_text()) if path.is_file() else {}
+    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in texts]
+    for name, count in counters().items():
+        numbers = known.setdefault(name, {})
+        for digest, text in zip(digests, texts, strict=True):
+            if digest not in numbers:
+                numbers[digest] = count(text)
+        path.write_text(json.dumps(known))
+    return {name: [numbers[digest] for digest in digests] for name, numbers in known.items()}

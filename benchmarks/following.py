@@ -1,0 +1,156 @@
+"""Agents' session files through a real server: first number, an appended line, memory, contents.
+
+    python -m benchmarks.following [MEGABYTES]
+
+CPU is that of all threads of the server's process, as Linux counts it; the peer is ccusage's
+statusline on the same history.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.corpus import history
+from benchmarks.agents.truth import WORDS
+from benchmarks.client import SERVER, StdioClient
+from benchmarks.transcripts import MEGABYTES, peer, peer_cpu, spread
+
+if TYPE_CHECKING:
+    from benchmarks.agents.claude import Transcript
+    from benchmarks.agents.truth import Truth
+
+STARTS = 5
+MOST_SECONDS = 600.0
+APPENDS = 50
+CONTENTS = WORDS[3:40].encode()
+"""Stands in nearly every message of the history."""
+
+
+class Server(StdioClient):
+    """A server whose user's folders lie below `home`, with one root."""
+
+    def __init__(self, home: Path, state: Path) -> None:
+        os.environ.update(HOME=str(home), TOKEN_SIDECAR_STATE=str(state))
+        with (state / "log").open("ab") as log:
+            super().__init__([*SERVER, "--log-level", "DEBUG"], stderr=log)
+        uri = (home / "work" / "0").as_uri()
+        folders = [{"uri": uri, "name": "root"}]
+        params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}
+        self.request("initialize", params)
+        self.notify("initialized", {})
+
+    def context(self, tokens: int | None) -> None:
+        """Wait for a status whose context has so many tokens."""
+        shown = None
+        while shown != tokens:
+            params = self.receive().get("params") or {}
+            shown = (params.get("context") or {}).get("tokens")
+
+    def cpu(self) -> float:
+        """Seconds of all its threads that live."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+    def peak(self) -> float:
+        """The most memory that it ever held, in megabytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024
+
+
+def run() -> None:
+    """Write a history, follow it through a server, and print each figure."""
+    megabytes = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else MEGABYTES
+    with tempfile.TemporaryDirectory() as folder:
+        home, state = Path(folder, "home"), Path(folder, "state")
+        state.mkdir()
+        truths = history(home, megabytes)
+        spread(home)
+        status = peer_cpu(peer(Path(folder, "peer")), home, "statusline", "--offline", "--no-cache")
+        session = _newest(home)
+        firsts = [_first(home, state, session) for _ in range(STARTS)]
+        server = Server(home, state)
+        took = _read_all(server, state, (*truths, session.home.truth))
+        lines = _appended(server, session)
+        print(f"\nFollowing sessions through the server: {megabytes} MB")
+        print(f"  first context after `initialized`, p50 {statistics.median(firsts) * 1e3:7.1f} ms")
+        print(f"  all of it read and priced       {took:9.1f} s wall")
+        line = statistics.median(lines)
+        print(f"  an appended line, CPU p50       {line * 1e3:9.2f} ms, 1/{status / line:,.0f}")
+        print(f"    of the peer's status line     {status * 1e3:9.1f} ms")
+        print(f"  memory at most                  {server.peak():9.1f} MB")
+        server.close()
+        _check_contents(home, state)
+
+
+def _first(home: Path, state: Path, session: Transcript) -> float:
+    """Seconds from `initialized` to the first status with a context."""
+    server = Server(home, state)
+    start = time.perf_counter()
+    server.context(session.home.truth.context[session.id])
+    took = time.perf_counter() - start
+    server.close()
+    return took
+
+
+def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
+    """Seconds until the ledger has every call of the history."""
+    server.request("cost/detail", {})
+    start, calls = time.perf_counter(), sum(len(truth.calls) for truth in truths)
+    while (found := _calls(state)) < calls:
+        assert time.perf_counter() - start < MOST_SECONDS, (found, calls)
+        time.sleep(0.5)
+    assert found == calls, (found, calls)
+    return time.perf_counter() - start
+
+
+def _calls(state: Path) -> int:
+    """Calls in the ledger."""
+    with closing(sqlite3.connect(f"file:{state / 'ledger.db'}?mode=ro", uri=True)) as ledger:
+        return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
+
+
+def _newest(home: Path) -> Transcript:
+    """A session of this hour in the server's root."""
+    claudes = ClaudeHome(home / ".claude", seed=9)
+    claudes.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    session = claudes.session(home / "work" / "0")
+    session.user()
+    session.reply()
+    return session
+
+
+def _appended(server: Server, session: Transcript) -> list[float]:
+    """CPU seconds for each line that the session grows by, its number shown and right."""
+    times = []
+    for _ in range(APPENDS):
+        start = server.cpu()
+        session.reply(blocks=1)
+        server.context(session.home.truth.context[session.id])
+        times.append(server.cpu() - start)
+        time.sleep(0.1)
+    return times
+
+
+def _check_contents(home: Path, state: Path) -> None:
+    """Nothing of the messages is in what the server keeps and logs."""
+    kept = [path for path in state.rglob("*") if path.is_file()]
+    bearing = sum(CONTENTS in path.read_bytes() for path in home.rglob("*.jsonl"))
+    assert bearing
+    found = [path.name for path in kept if CONTENTS in path.read_bytes()]
+    print(f"  messages in {bearing} session files, in {len(kept)} files of ours: {len(found)}")
+    assert found == []
+
+
+if __name__ == "__main__":
+    run()

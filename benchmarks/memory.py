@@ -1,0 +1,68 @@
+"""Memory of the server: idle, after 10 MB documents were closed, and with many small ones open.
+
+Of what is resident, part is pages of shared libraries, which the system drops when it needs room:
+`own` is what the process alone holds. For Linux, which says so.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.client import SERVER, StdioClient
+from benchmarks.corpus import source_text
+
+BIG, MANY = 3, 1_000
+SETTLED_SECONDS = 5.0
+"""By then windows and prices are loaded, and what was closed is given back."""
+
+
+class Held(NamedTuple):
+    """Megabytes: all that is resident, and what no other process can share."""
+
+    resident: float
+    own: float
+
+    def __str__(self) -> str:
+        return f"{self.resident:6.1f} MB resident, {self.own:6.1f} MB own"
+
+
+def held(client: StdioClient) -> Held:
+    """What a server holds now."""
+    lines = Path(f"/proc/{client.process.pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {line.split(":")[0]: int(line.split()[1]) / 1000 for line in lines}
+    return Held(sizes["Rss"], sizes["Private_Dirty"] + sizes["Private_Clean"])
+
+
+def run() -> None:
+    """Print each figure."""
+    client = StdioClient(SERVER)
+    client.initialize()
+    _counted(client, "file:///bench/first", "some words")
+    time.sleep(SETTLED_SECONDS)
+    idle = held(client)
+    text = source_text(10_000_000)
+    for number in range(BIG):
+        _counted(client, f"file:///bench/big{number}", text)
+    big = held(client)
+    for number in range(BIG):
+        identifier = {"uri": f"file:///bench/big{number}"}
+        client.notify("textDocument/didClose", {"textDocument": identifier})
+    time.sleep(SETTLED_SECONDS)
+    closed = held(client)
+    for number in range(MANY):
+        part = text[number * 10_000 :][:10_000]
+        _counted(client, f"file:///bench/small{number}", part)
+    many = held(client)
+    client.close()
+    print("\nMemory of the server with o200k_base")
+    print(f"  idle                          {idle}")
+    print(f"  {BIG} documents of 10 MB          {big}")
+    print(f"  after they were closed        {closed}: {closed.own / idle.own:.2f}x of idle")
+    print(f"  {MANY:,} documents of 10 KB       {many}: +{many.own - closed.own:.1f} MB")
+
+
+def _counted(client: StdioClient, uri: str, text: str) -> None:
+    client.open(text, uri)
+    client.request("tokens/count", {"textDocument": {"uri": uri}})

@@ -1,0 +1,66 @@
+"""Our share of Neovim's start with codecompanion, CopilotChat, avante and lualine beside us.
+
+    python -m benchmarks.neovim_startup [--runs 21]
+
+Neovim's own clock (`--startuptime`) says how long it read what lies in our folder; the median of
+the runs is printed beside the whole start, and of what share it is. Fails above 1 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.e2e.neovim.chat_plugins import ALL
+from tests.e2e.neovim.harness import NVIM, SHIM, environment
+from tests.e2e.neovim.plugins import on_path
+
+MOST_MS = 1.0
+LUALINE = "require('lualine').setup({ sections = { lualine_x = { 'token_sidecar' } } })"
+OURS = rf"{re.escape(str(SHIM))}|require\('(?:lualine\.components\.)?token_sidecar"
+SOURCED = re.compile(rf"(\d+\.\d+)  (\d+\.\d+)(?:  \d+\.\d+)?: .*(?:{OURS})")
+"""A line of the log: the clock, and how long this took with what it loads."""
+
+
+def start(init: Path, log: Path, folder: Path) -> tuple[float, float]:
+    """Milliseconds of one start: those of our files, and all of them."""
+    log.unlink(missing_ok=True)
+    command = [
+        str(NVIM),
+        "--headless",
+        "--clean",
+        "-u",
+        str(init),
+        "--startuptime",
+        str(log),
+        "+qa",
+    ]
+    subprocess.run(command, env=environment(folder), capture_output=True, check=True)
+    lines = log.read_text("utf-8").splitlines()
+    ours = sum(float(found[2]) for line in lines if (found := SOURCED.match(line)))
+    return ours, max(float(line.split()[0]) for line in lines if re.match(r"\d", line))
+
+
+def main() -> int:
+    """Exits 1 where the share is too big."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=21)
+    runs = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as kept:
+        folder = Path(kept)
+        init = folder / "init.lua"
+        lua = [f"vim.opt.runtimepath:prepend('{SHIM}')", *(each.lua for each in ALL)]
+        init.write_text("\n".join([*lua, on_path("lualine.nvim"), LUALINE]), "utf-8")
+        made = [start(init, folder / "log", folder) for _ in range(runs)]
+    ours, whole = (statistics.median(column) for column in zip(*made, strict=True))
+    print(f"ours {ours:.2f} ms of {whole:.1f} ms, {100 * ours / whole:.1f} %")
+    return int(ours > MOST_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

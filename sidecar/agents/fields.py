@@ -1,0 +1,82 @@
+"""Pieces that the readers' typed decoders share."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from sidecar import typed
+from sidecar.models.catalogue import provider_of as _provider_of
+
+T = TypeVar("T")
+
+TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
+"""Tokens; null where an agent leaves them out."""
+
+
+Number = float | None
+"""A number of a program whose numbers may be fractions; null where it is left out."""
+
+
+def count(number: Number) -> int:
+    """Tokens; 0 where a number is none, and stands for "not reported"."""
+    return int(number) if number is not None and 0 < number <= 10**12 else 0
+
+
+def whole(data: bytes, kind: type[T]) -> T:
+    """A store that is one JSON document. Raises OSError where it is half written."""
+    try:
+        return typed.decode(data, kind)
+    except msgspec.DecodeError as error:
+        raise OSError("not a complete session file") from error
+
+
+class Record(msgspec.Struct, gc=False):
+    """A record of which only the named fields are decoded: no message's content ever is."""
+
+
+class CamelRecord(Record, rename="camel"):
+    """A record with its names in camelCase."""
+
+
+def when(text: str | None) -> datetime | None:
+    """A time in ISO 8601 (UTC where it names no zone); None where it is no time."""
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def from_ms(milliseconds: float | None) -> datetime | None:
+    """A time from milliseconds since 1970; None where it is no time."""
+    if not milliseconds or not 0 < milliseconds < 253_402_300_800_000:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def at_of(stamp: str | float | None) -> datetime | None:
+    """A time in either form."""
+    return when(stamp) if isinstance(stamp, str) else from_ms(stamp)
+
+
+def from_ns(nanoseconds: int) -> datetime:
+    """A time from nanoseconds since 1970, such as a file's."""
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+
+
+def credits_usd(credits: float | None) -> Decimal | None:
+    """USD of GitHub's AI credits: 0.01 each."""
+    return None if credits is None or credits < 0 else Decimal(repr(credits)) / 100
+
+
+@lru_cache(maxsize=256)
+def provider_of(model: str) -> str:
+    """Who serves a model by its name; "" where the name does not show it."""
+    return _provider_of(model)

@@ -1,0 +1,107 @@
+"""The folders that agents keep their files in, and which agents have been on this machine.
+
+Known without the readers, so that only those are loaded that have something to read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sidecar.agents.places import Places
+
+
+class _Home(NamedTuple):
+    """`variable` of the environment names an agent's folders in the place of its defaults."""
+
+    variable: str | None
+    defaults: Callable[[Places], Iterable[Path]]
+
+
+_HOMES = {
+    "claude-code": _Home("CLAUDE_CONFIG_DIR", lambda at: (at.home / ".claude", _xdg(at, "claude"))),
+    "codex": _Home("CODEX_HOME", lambda at: [at.home / ".codex"]),
+    "copilot-cli": _Home("COPILOT_HOME", lambda at: [at.home / ".copilot"]),
+    "gemini-cli": _Home(None, lambda at: [at.home / ".gemini"]),
+    "opencode": _Home("OPENCODE_DATA_DIR", lambda at: [at.data / "opencode"]),
+    "kilo": _Home(None, lambda at: [at.data / "kilo"]),
+    "goose": _Home(None, lambda at: [_goose(at)]),
+    "crush": _Home("CRUSH_GLOBAL_DATA", lambda at: [at.local_data / "crush"]),
+    "zed": _Home(None, lambda at: [at.local_data / ("zed" if _is_free_unix(at) else "Zed")]),
+    "amp": _Home("AMP_DATA_DIR", lambda at: [at.data / "amp"]),
+    "vibe": _Home("VIBE_HOME", lambda at: [at.home / ".vibe"]),
+    "continue": _Home("CONTINUE_GLOBAL_DIR", lambda at: [at.home / ".continue"]),
+    "aider": _Home(None, lambda _: ()),
+    "qwen-code": _Home("QWEN_DATA_DIR", lambda at: [at.home / ".qwen"]),
+    "pi": _Home("PI_CODING_AGENT_DIR", lambda at: [at.home / ".pi" / "agent"]),
+    "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
+}
+_DATABASES = {"opencode": "OPENCODE_DB", "kilo": "KILO_DB"}
+"""Variables that name one more database of an agent, wherever it lies."""
+_IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo")
+"""Extensions of VS Code and its kin, with what they keep among the editor's user data."""
+AIDER_FILE = ".aider.chat.history.md"
+"""In the project itself."""
+
+_APPS = (
+    "Code", "Code - Insiders", "Code - Exploration", "VSCodium", "VSCodium - Insiders", "Cursor",
+    "Windsurf", "Positron", "Kiro", "Trae",
+)  # fmt: skip
+EDITOR_SERVERS = (
+    ".vscode-server", ".vscode-server-insiders", ".vscode-remote", ".vscodium-server",
+)  # fmt: skip
+
+
+def homes(places: Places, agent: str) -> tuple[Path, ...]:
+    """The folders of an agent that is no editor's extension; they need not exist."""
+    variable, defaults = _HOMES[agent]
+    return places.folders(agent, variable, *defaults(places))
+
+
+def editors(places: Places, agent: str) -> tuple[Path, ...]:
+    """The folders of user data of VS Code and its kin; they need not exist."""
+    local = [places.config / app / "User" for app in _APPS]
+    portable = places.variable("VSCODE_PORTABLE")
+    local += [Path(portable) / "user-data" / "User"] if portable else []
+    served = [places.home / name / "data" / "User" for name in EDITOR_SERVERS]
+    served.append(places.data / "code-server" / "User")
+    return (*places.folders(agent, None, *local), *served)
+
+
+def named_database(places: Places, agent: str) -> Path | None:
+    """The database that a variable of the environment names beside an agent's folders."""
+    named = places.variable(_DATABASES.get(agent))
+    return places.expand(named) if named else None
+
+
+def is_here(places: Places, agent: str, roots: Iterable[str]) -> bool:
+    """Whether an agent may have left anything on this machine, or in one of the roots."""
+    paths: list[Path | str] = []
+    paths += homes(places, agent) if agent in _HOMES else ()
+    paths += editors(places, agent) if agent in _IN_EDITORS else ()
+    database = named_database(places, agent)
+    paths += [database.parent] if database else ()
+    if agent == "aider":
+        paths += [os.path.join(root, AIDER_FILE) for root in roots]
+    return any(map(os.path.exists, paths))
+
+
+def _xdg(places: Places, name: str) -> Path:
+    return places.xdg_config / name
+
+
+def _goose(places: Places) -> Path:
+    named = places.variable("GOOSE_PATH_ROOT")
+    if named:
+        return places.expand(named) / "data"
+    if places.platform == "win32":
+        return places.config / "Block" / "goose" / "data"
+    return places.data / "goose"
+
+
+def _is_free_unix(places: Places) -> bool:
+    return places.platform.startswith(("linux", "freebsd"))

@@ -1,0 +1,119 @@
+"""What readers of JSON lines share: where the files lie, their newest lines, and decoding."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+
+from sidecar.agents.fields import from_ns
+from sidecar.agents.homes import homes
+from sidecar.agents.listing import below, stat_of
+from sidecar.agents.occupancy import Track, occupancy
+from sidecar.agents.tail import lines_backwards, open_quietly
+from sidecar.agents.values import StoredSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.agents.values import Found
+
+_TAIL = 16 << 20
+T = TypeVar("T")
+
+
+class Decoded(Generic[T]):
+    """Lines, decoded one after the other; those that are broken are passed over and counted."""
+
+    def __init__(self, lines: Iterable[bytes], decode: Callable[[bytes], T]) -> None:
+        self._lines, self._decode = lines, decode
+        self.skipped = 0
+
+    def __iter__(self) -> Iterator[T]:
+        for line in self._lines:
+            try:
+                one = self._decode(line)
+            except msgspec.DecodeError:
+                self.skipped += 1
+                continue
+            yield one
+
+
+class LineFiles:
+    """Stores that are files below an agent's folders: the listings of a `Reader`."""
+
+    agent: str
+    inner: str
+    """Where they lie in the agent's homes."""
+    suffixes: tuple[str, ...] = (".jsonl",)
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        """See `sidecar.agents.reader.Reader`."""
+        return tuple(str(home / self.inner) for home in homes(places, self.agent))
+
+    def is_store(self, path: str) -> bool:
+        """Whether a file below the folders is a store, by its name alone."""
+        return path.endswith(self.suffixes)
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+        """See `sidecar.agents.reader.Reader`."""
+        for folder in self.folders(places):
+            for found in below(self.agent, folder, *self.suffixes):
+                if self.is_store(found.path):
+                    yield found
+
+    def store_at(self, places: Places, path: str) -> Found | None:
+        """See `sidecar.agents.reader.Reader`."""
+        inside = any(path.startswith(folder + os.sep) for folder in self.folders(places))
+        return stat_of(self.agent, path) if inside and self.is_store(path) else None
+
+
+class Newest(Generic[T]):
+    """What a store says, from its newest line back to where nothing older matters."""
+
+    def __init__(self) -> None:
+        self.at: datetime | None = None
+        self.active: bool | None = None
+        self.model: str | None = None
+        """Of the last call before what left the size unknown."""
+        self.track = Track()
+        self.skipped = 0
+
+    def take(self, entry: T) -> bool:
+        """Take a line; True where nothing older is needed."""
+        raise NotImplementedError
+
+    def look(self, path: str, decode: Callable[[bytes], T]) -> None:
+        """Take as many lines of a file as are needed, the newest first. Raises OSError."""
+        with open_quietly(path) as file:
+            lines = (line for line in lines_backwards(file, most=_TAIL) if line.strip())
+            entries = Decoded(lines, decode)
+            any(map(self.take, entries))
+        self.skipped = entries.skipped
+
+    def session(
+        self,
+        found: Found,
+        name: str,
+        cwd: str | None,
+        *,
+        title: str | None = None,
+        window: int | None = None,
+    ) -> StoredSession:
+        """The session that the lines are of. `window`: where its calls carry none."""
+        newest = self.track.newest
+        return StoredSession(
+            id=name,
+            source=found.agent,
+            path=found.path,
+            cwd=cwd,
+            updated_at=self.at or from_ns(found.mtime_ns),
+            model=newest.model if newest else self.model,
+            title=title,
+            occupancy=occupancy(self.track, window=window),
+            active=self.active,
+        )

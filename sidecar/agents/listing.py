@@ -1,0 +1,67 @@
+"""Session stores by directory listings alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from sidecar.agents.values import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def stat_of(agent: str, path: str | Path, *, live: bool = True) -> Found | None:
+    """One store that may be there; None where it is not, or is no regular file."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(status.st_mode):  # who opens a FIFO waits for its writer
+        return None
+    return Found(agent, str(path), status.st_ino, status.st_size, status.st_mtime_ns, live)
+
+
+def database(agent: str, path: str | Path) -> Found | None:
+    """A SQLite store, as large and as new as it is with its write-ahead log."""
+    found, log = stat_of(agent, path), stat_of(agent, f"{path}-wal")
+    if found is None or log is None:
+        return found
+    newest = max(found.mtime_ns, log.mtime_ns)
+    return Found(agent, found.path, found.inode, found.size + log.size, newest)
+
+
+def files_of(path: str | Path) -> tuple[str, ...]:
+    """What of a SQLite store changes with it."""
+    return str(path), f"{path}-wal"
+
+
+def entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder; nothing where there is none or it may not be read."""
+    try:
+        with os.scandir(folder) as scan:
+            yield from scan
+    except OSError:
+        return
+
+
+def below(agent: str, folder: str | Path, *suffixes: str, live: bool = True) -> Iterator[Found]:
+    """All files with one of these suffixes in a folder and in its folders, links not followed."""
+    stack = [entries(folder)]  # folders may be nested deeper than Python calls
+    while stack:
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+        elif entry.is_dir(follow_symlinks=False):
+            stack.append(entries(entry.path))
+        elif entry.name.endswith(suffixes):
+            yield from listed(agent, entry, live=live)
+
+
+def listed(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Found]:
+    """The store that an entry is; nothing where it has vanished."""
+    found = stat_of(agent, entry.path, live=live)
+    if found is not None:
+        yield found

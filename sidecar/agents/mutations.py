@@ -1,0 +1,109 @@
+"""VS Code's `ObjectMutationLog`: lines that set, push to and delete from one object.
+
+It is replayed onto typed records, which know the few fields that matter; a change of anything else
+is passed over without decoding its value.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.fields import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INITIAL, SET, PUSH, DELETE = range(4)
+_MOST_ITEMS = 1 << 16
+
+ItemPath = tuple[str | int, ...]
+
+
+class Mutation(Record):
+    """A line. `value` is a view of it, not decoded."""
+
+    kind: int
+    path: ItemPath = msgspec.field(default=(), name="k")
+    value: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name="v")
+    length: int | None = msgspec.field(default=None, name="i")
+
+
+entry = typed.decoder(Mutation)
+"""One line. Raises msgspec.DecodeError."""
+
+
+def apply(state: Record, one: Mutation) -> None:
+    """Change `state` as a line other than an initial one says; what it has no field for is skipped.
+
+    Raises msgspec.DecodeError for a value that is not of its field's type.
+    """
+    holder: Any = state
+    kind: Any = type(state)
+    for step in one.path[:-1]:
+        holder, kind = _child(holder, step), _type_of(kind, step)
+        if holder is None or kind is None:
+            return
+    target = _type_of(kind, one.path[-1]) if one.path else None
+    if target is None:
+        return
+    if one.kind == SET:
+        _put(holder, one.path[-1], _decoder(target)(one.value))
+    elif one.kind == DELETE:
+        _put(holder, one.path[-1], None)
+    elif one.kind == PUSH:
+        _push(holder, one.path[-1], _decoder(target)(one.value) or [], one.length)
+
+
+def _push(holder: Any, step: str | int, more: Any, length: int | None) -> None:
+    """Truncate a list, then append to it; one that is missing counts as empty."""
+    items = _child(holder, step)
+    kept = [] if items is None else items if length is None else items[: max(0, length)]
+    if isinstance(kept, list) and isinstance(more, list):
+        _put(holder, step, [*kept, *more])
+
+
+def _fields_of(holder: Any) -> dict[str | int, tuple[str, Any]]:
+    kind: Any = type(holder)
+    return _fields(kind)
+
+
+def _child(holder: Any, step: str | int) -> Any:
+    if isinstance(holder, list):
+        return holder[step] if isinstance(step, int) and 0 <= step < len(holder) else None
+    field = _fields_of(holder).get(step)
+    return None if field is None else getattr(holder, field[0])
+
+
+def _put(holder: Any, step: str | int, value: Any) -> None:
+    if not isinstance(holder, list):
+        setattr(holder, _fields_of(holder)[step][0], value)
+    elif isinstance(step, int) and 0 <= step < _MOST_ITEMS:
+        holder += [None] * (step + 1 - len(holder))
+        holder[step] = value
+
+
+def _type_of(kind: Any, step: str | int) -> Any:
+    """The type of a member of `kind`; None where that is not one that is read."""
+    for one in (kind, *get_args(kind)):
+        if get_origin(one) is list:
+            return get_args(one)[0] if isinstance(step, int) else None
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            return _fields(one).get(step, (None, None))[1]
+    return None
+
+
+@lru_cache(maxsize=64)
+def _fields(kind: type) -> dict[str | int, tuple[str, Any]]:
+    """Attributes and types by the names on the wire."""
+    if not issubclass(kind, msgspec.Struct):
+        return {}
+    return {one.encode_name: (one.name, one.type) for one in msgspec.structs.fields(kind)}
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: Any) -> Callable[[typed.Json], Any]:
+    return typed.decoder(kind | None)

@@ -1,0 +1,59 @@
+"""The one rule of how full a session's window is; every reader goes by it. Pure.
+
+The newest call of the main conversation after the last compaction counts: all its input, cached or
+not, plus its output, which the next request sends back. Calls are never added up, a summarisation
+call is no size of what is left, and 0 is not a value.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sidecar.agents.values import Occupancy, Quality, Reading
+
+COMPACTED = "compacted: the size shows with the next turn"
+REWOUND = "rewound: the size shows with the next turn"
+NO_USAGE = "this model reports no usage"
+NOT_VISIBLE = "not visible from this machine"
+
+
+class Track(msgspec.Struct, frozen=True, gc=False):
+    """What the lines so far say: the calls of the main conversation, summarisations left out."""
+
+    newest: Reading | None = None
+    why: str | None = None
+    """Why the size is not known, where it is not."""
+
+    def call(self, reading: Reading) -> Track:
+        """A call of the main conversation; one without a prompt's size changes nothing known."""
+        if reading.prompt > 0:
+            return Track(newest=reading)
+        return self if self.newest or self.why else Track(why=NO_USAGE)
+
+    def compaction(self) -> Track:
+        """The conversation was replaced by a summary of unknown size."""
+        return Track(why=COMPACTED)
+
+    def rewind(self) -> Track:
+        """The newest turns were taken back, and what is left was never measured."""
+        return Track(why=REWOUND)
+
+
+def occupancy(
+    track: Track, quality: Quality = "exact", *, window: int | None = None, note: str | None = None
+) -> Occupancy:
+    """How full the window is. `window`: the agent's figure where its calls carry none."""
+    newest = track.newest
+    if newest is None:
+        return Occupancy(
+            limit=window,
+            quality=quality,
+            compacted=track.why == COMPACTED,
+            note=track.why or note,
+        )
+    return Occupancy(
+        tokens=newest.prompt + newest.output,
+        limit=newest.window or window,
+        quality=quality,
+        note=note,
+    )

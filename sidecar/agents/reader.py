@@ -1,0 +1,128 @@
+"""The protocol behind which each agent is one file, and the table of those files.
+
+A reader has no state: it takes places, roots and what it returned before, and returns new values.
+All of it is synchronous and made for a worker thread; values may cross threads, as they are frozen.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from sidecar.agents.homes import is_here
+from sidecar.defects import log_defect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.agents.values import Batch, Found, Glance, Mark
+    from sidecar.config.settings import Agents
+
+
+class Reader(Protocol):
+    """One agent. No method writes anything; a store that is gone or locked raises OSError."""
+
+    @property
+    def agent(self) -> str:
+        """The agent's name as in contract `session.source`."""
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        """What to watch: folders with all below them, and files. They need not exist.
+
+        Stores appear and grow there; what lies beside them in great numbers is left out.
+        """
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterable[Found]:
+        """All stores, by listings alone.
+
+        With `roots`, those may be left out that by their names are of none of them.
+        """
+
+    def store_at(self, places: Places, path: str) -> Found | None:
+        """The store that a change of the file at `path` is a change of, as it is now.
+
+        None where that is none of this agent's, or is gone.
+        """
+
+    def glance(
+        self, places: Places, found: Found, roots: Roots, before: Glance | None = None
+    ) -> Glance:
+        """The sessions of `roots` in a store that was found, from as little of it as will do.
+
+        `before` is what the last glance at the same store gave; it is never changed.
+        """
+
+    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
+        """The calls after `mark` (None: all), each batch with the mark up to which it goes.
+
+        Whoever stops between two batches goes on from the last mark. Copies of a call may be
+        handed on again: `Call.request` says which are the same.
+        """
+
+
+@runtime_checkable
+class MarksCopies(Protocol):
+    """A reader whose stores say themselves that they were begun as copies of others."""
+
+    def is_copy(self, found: Found) -> bool:
+        """Whether a store begins with another's lines, which made those calls."""
+
+
+def stores_of(reader: Reader, places: Places, roots: Roots | None = None) -> list[Found]:
+    """What `Reader.find` finds; nothing where it fails, which costs no other agent its sessions."""
+    try:
+        return list(reader.find(places, roots))
+    except Exception as exc:
+        log_defect(exc, f"session files of {reader.agent}")
+        return []
+
+
+_MODULES = {
+    "claude-code": "claude_code",
+    "codex": "codex",
+    "copilot-chat": "copilot_chat",
+    "copilot-cli": "copilot_cli",
+    "gemini-cli": "gemini_cli",
+    "opencode": "opencode",
+    "cline": "cline",
+    "roo-code": "roo_code",
+    "kilo": "kilo",
+    "goose": "goose",
+    "crush": "crush",
+    "zed": "zed",
+    "amp": "amp",
+    "vibe": "vibe",
+    "continue": "continue_dev",
+    "aider": "aider",
+    "qwen-code": "qwen_code",
+    "pi": "pi",
+    "kimi-cli": "kimi_cli",
+}
+"""Agents and the modules of `sidecar.agents.readers` that read them; each has a `READER`."""
+
+KNOWN = tuple(_MODULES)
+
+
+def readers_of(settings: Agents) -> tuple[Reader, ...]:
+    """The readers that the settings allow; none where agents are disabled."""
+    return tuple(_reader(agent) for agent in _wanted(settings))
+
+
+def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[Reader, ...]:
+    """Those of them whose agents may have left anything here; no others are imported. Blocking."""
+    wanted = _wanted(settings)
+    return tuple(_reader(agent) for agent in wanted if is_here(places, agent, roots.paths))
+
+
+def _wanted(settings: Agents) -> list[str]:
+    if not settings.enabled:
+        return []
+    wanted = KNOWN if settings.sources is None else settings.sources
+    return [agent for agent in KNOWN if agent in wanted]
+
+
+def _reader(agent: str) -> Reader:
+    reader: Reader = import_module(f"sidecar.agents.readers.{_MODULES[agent]}").READER
+    return reader

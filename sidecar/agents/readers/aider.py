@@ -1,0 +1,156 @@
+"""aider: `.aider.chat.history.md` in the project, whose numbers are rounded.
+
+A chat begins with a heading that has the only time; its text may hold lines that look like
+aider's own, which all begin with `> `.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.agents.fields import from_ns, provider_of
+from sidecar.agents.folding import Folded, fold_lines
+from sidecar.agents.homes import AIDER_FILE, homes
+from sidecar.agents.listing import stat_of
+from sidecar.agents.occupancy import Track, occupancy
+from sidecar.agents.tail import lines_backwards, open_quietly
+from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.messages.usage import disjoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.agents.values import Batch, Found, Mark
+
+AGENT = "aider"
+_TAIL = 4 << 20
+_STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
+_NUMBER = rb"([\d.,]+)([kM]?)"
+_TOKENS = re.compile(
+    rb"> Tokens: " + _NUMBER + rb" sent,(?: " + _NUMBER + rb" cache write,)?"
+    rb"(?: " + _NUMBER + rb" cache hit,)? " + _NUMBER + rb" received\."
+    rb"(?: Cost: \$([\d.,]+) message)?"
+)
+_SCALE = {b"": 1, b"k": 1_000, b"M": 1_000_000}
+
+
+class _State(msgspec.Struct, frozen=True):
+    """Of a history, after some of its lines."""
+
+    started: str | None = None
+    """In local time."""
+    model: str | None = None
+    calls: int = 0
+    """Of the present chat."""
+
+
+class Aider:
+    """See `sidecar.agents.reader.Reader`."""
+
+    agent = AGENT
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        return tuple(map(str, homes(places, AGENT)))
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+        known = (*self.folders(places), *(roots.paths if roots is not None else ()))
+        for folder in dict.fromkeys(known):
+            found = stat_of(AGENT, os.path.join(folder, AIDER_FILE))
+            if found is not None:
+                yield found
+
+    def store_at(self, places: Places, path: str) -> Found | None:  # noqa: ARG002
+        return stat_of(AGENT, path) if os.path.basename(path) == AIDER_FILE else None
+
+    def glance(
+        self,
+        places: Places,  # noqa: ARG002
+        found: Found,
+        roots: Roots,
+        before: Glance | None = None,  # noqa: ARG002
+    ) -> Glance:
+        cwd = os.path.dirname(found.path)
+        if not roots.hold(cwd):
+            return Glance(found)
+        reading = model = None
+        started = ""
+        with open_quietly(found.path) as file:
+            for line in lines_backwards(file, most=_TAIL):
+                if reading is None and (numbers := _TOKENS.match(line)):
+                    prompt, _, _, output = _counts(numbers)
+                    reading = Reading(prompt, output)
+                elif model is None and (named := _MODEL.match(line)):
+                    model = named.group(1).decode("utf-8", "replace")
+                elif begun := _STARTED.match(line):
+                    started = begun.group(1).decode()
+                    break
+        session = StoredSession(
+            id=f"{cwd}#{started}",
+            source=AGENT,
+            path=found.path,
+            cwd=cwd,
+            updated_at=from_ns(found.mtime_ns),
+            model=model,
+            occupancy=occupancy(Track(newest=reading), "estimate"),
+        )
+        return Glance(found, (session,))
+
+    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
+        return fold_lines(found, mark, _State(), partial(_fold, str(Path(found.path).parent)))
+
+
+READER = Aider()
+
+
+def _fold(folder: str, state: _State, data: bytes) -> Folded[_State]:
+    calls = []
+    for line in data.split(b"\n"):
+        if begun := _STARTED.match(line):
+            state = _State(begun.group(1).decode())
+        elif named := _MODEL.match(line):
+            model = named.group(1).decode("utf-8", "replace")
+            state = msgspec.structs.replace(state, model=model)
+        elif (numbers := _TOKENS.match(line)) and state.started is not None:
+            state = msgspec.structs.replace(state, calls=state.calls + 1)
+            calls.append(_call(folder, state, numbers))
+    return Folded(state, calls)
+
+
+def _call(folder: str, state: _State, numbers: re.Match[bytes]) -> Call:
+    prompt, write, read, output = _counts(numbers)
+    cost, model, started = numbers.group(9), state.model or "unknown", state.started or ""
+    return Call(
+        at=datetime.fromisoformat(started).astimezone(),
+        agent=AGENT,
+        session=f"{folder}#{started}",
+        model=model,
+        provider=provider_of(model),
+        usage=disjoint(prompt - min(prompt, read + write), read, write, 0, output, 0),
+        request=f"{folder}#{started}#{state.calls}",
+        workspace=folder,
+        cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
+        quality="estimate",
+    )
+
+
+def _counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:
+    """Sent, of it written to and read from a cache, and received."""
+    pairs = zip(numbers.groups()[0:8:2], numbers.groups()[1:8:2], strict=True)
+    sent, write, read, output = (_count(number, scale) for number, scale in pairs)
+    return sent, write, read, output
+
+
+def _count(number: bytes | None, scale: bytes | None) -> int:
+    text = (number or b"0").decode().replace(",", "").rstrip(".")
+    return int(Decimal(text or "0") * _SCALE[scale or b""])

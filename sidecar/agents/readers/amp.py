@@ -1,0 +1,185 @@
+"""Amp: `threads/T-*.json`, each thread one document, rewritten as a whole. No sub-agents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.agents.fields import (
+    CamelRecord,
+    Number,
+    Record,
+    at_of,
+    count,
+    from_ms,
+    from_ns,
+    provider_of,
+    whole,
+)
+from sidecar.agents.folding import Folded, fold_whole
+from sidecar.agents.homes import homes
+from sidecar.agents.listing import entries, listed, stat_of
+from sidecar.agents.occupancy import Track, occupancy
+from sidecar.agents.tail import open_quietly
+from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.agents.vscode import local_path
+from sidecar.messages.usage import Usage, disjoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.agents.values import Batch, Found, Mark
+
+AGENT = "amp"
+
+
+class _Usage(CamelRecord):
+    model: str | None = None
+    input_tokens: Number = None
+    output_tokens: Number = None
+    cache_creation_input_tokens: Number = None
+    cache_read_input_tokens: Number = None
+    max_input_tokens: Number = None
+    timestamp: str | float | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The parts of a call. OpenAI's models have what was no cache under its writes."""
+        fresh, write = count(self.input_tokens), count(self.cache_creation_input_tokens)
+        if provider_of(self.model or "") == "openai":
+            fresh, write = fresh + write, 0
+        read = count(self.cache_read_input_tokens)
+        return disjoint(fresh, read, write, 0, count(self.output_tokens), 0)
+
+    @property
+    def at(self) -> datetime | None:
+        return at_of(self.timestamp)
+
+
+class _Message(CamelRecord):
+    role: str | None = None
+    message_id: int | str | None = None
+    usage: _Usage | None = None
+
+
+class _Tree(Record):
+    uri: str | None = None
+
+
+class _Initial(Record):
+    trees: list[_Tree] | None = None
+
+
+class _Environment(Record):
+    initial: _Initial | None = None
+
+
+class _Thread(Record):
+    id: str | None = None
+    title: str | None = None
+    created: Number = None
+    messages: list[_Message] | None = None
+    env: _Environment | None = None
+
+    @property
+    def folders(self) -> list[str]:
+        initial = self.env.initial if self.env else None
+        paths = (local_path(one.uri) for one in (initial.trees if initial else None) or ())
+        return [path for path in paths if path]
+
+    @property
+    def replies(self) -> Iterator[tuple[str, _Usage]]:
+        """Messages with a usage, each by an id that stays."""
+        for number, one in enumerate(self.messages or ()):
+            if one.usage is not None:
+                yield str(number if one.message_id is None else one.message_id), one.usage
+
+
+class _State(msgspec.Struct, frozen=True):
+    """Of a thread's document."""
+
+    thread: str
+
+
+class Amp:
+    """See `sidecar.agents.reader.Reader`."""
+
+    agent = AGENT
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        return tuple(str(home / "threads") for home in homes(places, AGENT))
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+        for folder in self.folders(places):
+            for entry in entries(folder):
+                if entry.name.startswith("T-") and entry.name.endswith(".json"):
+                    yield from listed(AGENT, entry)
+
+    def store_at(self, places: Places, path: str) -> Found | None:
+        one = Path(path)
+        named = one.name.startswith("T-") and one.suffix == ".json"
+        return stat_of(AGENT, path) if named and str(one.parent) in self.folders(places) else None
+
+    def glance(
+        self,
+        places: Places,  # noqa: ARG002
+        found: Found,
+        roots: Roots,
+        before: Glance | None = None,  # noqa: ARG002
+    ) -> Glance:
+        with open_quietly(found.path) as file:
+            thread = whole(file.read(), _Thread)
+        cwd = next(filter(roots.hold, thread.folders), None)
+        if cwd is None:
+            return Glance(found)
+        track, at, model = Track(), from_ms(thread.created), None
+        for _, one in thread.replies:
+            usage, model, at = one.usage, one.model, one.at or at
+            window = count(one.max_input_tokens) or None
+            track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, model, window))
+        session = StoredSession(
+            id=thread.id or Path(found.path).stem,
+            source=AGENT,
+            path=found.path,
+            cwd=cwd,
+            updated_at=at or from_ns(found.mtime_ns),
+            model=model,
+            title=thread.title or None,
+            occupancy=occupancy(track),
+        )
+        return Glance(found, (session,))
+
+    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
+        return fold_whole(found, mark, _State(Path(found.path).stem), _fold)
+
+
+READER = Amp()
+
+
+def _fold(state: _State, data: bytes) -> Folded[_State]:
+    thread = whole(data, _Thread)
+    name, folders = thread.id or state.thread, thread.folders
+    calls = []
+    for request, one in thread.replies:
+        usage, at = one.usage, one.at or from_ms(thread.created)
+        if at is None or not usage.prompt_tokens + usage.output_tokens:
+            continue
+        calls.append(
+            Call(
+                at=at,
+                agent=AGENT,
+                session=name,
+                model=one.model or "unknown",
+                provider=provider_of(one.model or ""),
+                usage=usage,
+                request=f"{name}/{request}",
+                workspace=folders[0] if folders else "",
+                quality="lower bound",
+            )
+        )
+    return Folded(state, calls)

@@ -1,0 +1,246 @@
+"""Cline and Roo Code: `tasks/<id>/ui_messages.json` in VS Code's storage, rewritten as a whole.
+
+The numbers of a call are JSON in the text of a message, beside the prompt, which is not decoded.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.fields import (
+    CamelRecord,
+    Number,
+    Record,
+    count,
+    from_ms,
+    from_ns,
+    provider_of,
+    whole,
+)
+from sidecar.agents.folding import Folded, fold_whole
+from sidecar.agents.homes import editors
+from sidecar.agents.listing import entries, stat_of
+from sidecar.agents.occupancy import Track, occupancy
+from sidecar.agents.tail import open_quietly
+from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.messages.usage import Usage, disjoint, included
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.agents.values import Batch, Found, Mark
+
+_MESSAGES = "ui_messages.json"
+
+
+class _Numbers(CamelRecord):
+    tokens_in: Number = None
+    tokens_out: Number = None
+    cache_reads: Number = None
+    cache_writes: Number = None
+    cost: Number = None
+    api_protocol: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The cache comes beside the input, but where Roo says that it is OpenAI's form."""
+        parts = count(self.tokens_in), count(self.cache_reads), count(self.cache_writes)
+        form = included if self.api_protocol == "openai" else disjoint
+        return form(*parts, 0, count(self.tokens_out), 0)
+
+
+class _ModelInfo(CamelRecord):
+    model_id: str | None = None
+    provider_id: str | None = None
+
+
+class _Condensed(CamelRecord):
+    new_context_tokens: Number = None
+
+
+class _Message(CamelRecord):
+    ts: Number = None
+    say: str | None = None
+    partial: bool | None = None
+    text: msgspec.Raw = msgspec.Raw(b'""')
+    model_info: _ModelInfo | None = None
+    context_condense: _Condensed | None = None
+
+    @property
+    def numbers(self) -> _Numbers | None:
+        """Those of a call; None for all other messages, and while none are known."""
+        if self.say != "api_req_started":
+            return None
+        with suppress(msgspec.DecodeError):
+            found = _numbers(typed.decode(self.text, str))
+            usage = found.usage
+            return found if usage.prompt_tokens + usage.output_tokens else None
+        return None
+
+
+class _Used(Record):
+    ts: Number = None
+    model_id: str | None = None
+    model_provider_id: str | None = None
+
+
+class _Metadata(Record):
+    model_usage: list[_Used] | None = None
+
+
+class _Item(CamelRecord):
+    id: str | None = None
+    workspace: str | None = None
+    cwd_on_task_initialization: str | None = None
+
+    @property
+    def folder(self) -> str:
+        return self.workspace or self.cwd_on_task_initialization or ""
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """What lies beside the messages of a task."""
+
+    id: str
+    workspace: str
+
+
+_numbers = typed.decoder(_Numbers)
+
+
+class Tasks:
+    """See `sidecar.agents.reader.Reader`."""
+
+    def __init__(self, agent: str, extension: str, *, has_copies: bool = False) -> None:
+        """`has_copies`: a task's folder holds a repository too; they are polled, not watched."""
+        self.agent = agent
+        self._extension, self._has_copies = extension, has_copies
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        return () if self._has_copies else self._tasks(places)
+
+    def _tasks(self, places: Places) -> tuple[str, ...]:
+        extension = Path("globalStorage") / self._extension / "tasks"
+        return tuple(str(user / extension) for user in editors(places, self.agent))
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+        for folder in self._tasks(places):
+            for task in entries(folder):
+                found = stat_of(self.agent, os.path.join(task.path, _MESSAGES))
+                if found is not None:
+                    yield found
+
+    def store_at(self, places: Places, path: str) -> Found | None:
+        parts = Path(path)
+        inside = str(parts.parent.parent) in self._tasks(places)
+        return stat_of(self.agent, path) if inside and parts.name == _MESSAGES else None
+
+    def glance(
+        self,
+        places: Places,  # noqa: ARG002
+        found: Found,
+        roots: Roots,
+        before: Glance | None = None,  # noqa: ARG002
+    ) -> Glance:
+        task = _task(found.path)
+        if not roots.hold(task.workspace):
+            return Glance(found)
+        with open_quietly(found.path) as file:
+            messages = whole(file.read(), list[_Message])
+        track, model = Track(), None
+        models = _models(found.path)
+        for one in messages:
+            numbers = one.numbers
+            if one.say == "condense_context" and not one.partial:
+                track = _condensed(track, one)
+            elif numbers is not None:
+                usage, model = numbers.usage, _model(one, models)[0]
+                track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, model))
+        session = StoredSession(
+            id=task.id,
+            source=self.agent,
+            path=found.path,
+            cwd=task.workspace,
+            updated_at=from_ms(messages[-1].ts if messages else None) or from_ns(found.mtime_ns),
+            model=model,
+            occupancy=occupancy(track),
+        )
+        return Glance(found, (session,))
+
+    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
+        fold = partial(_fold, self.agent, _models(found.path))
+        return fold_whole(found, mark, _task(found.path), fold)
+
+
+READER = Tasks("cline", "saoudrizwan.claude-dev")
+
+
+def _fold(agent: str, models: Sequence[_Used], task: _Task, data: bytes) -> Folded[_Task]:
+    calls = []
+    for one in whole(data, list[_Message]):
+        numbers, at = one.numbers, from_ms(one.ts)
+        if numbers is None or at is None:
+            continue
+        model, provider = _model(one, models)
+        cost = numbers.cost
+        calls.append(
+            Call(
+                at=at,
+                agent=agent,
+                session=task.id,
+                model=model or "unknown",
+                provider=provider,
+                usage=numbers.usage,
+                request=f"{task.id}/{int(one.ts or 0)}",
+                workspace=task.workspace,
+                cost_usd=None if cost is None or cost < 0 else Decimal(repr(cost)),
+            )
+        )
+    return Folded(task, calls)
+
+
+def _condensed(track: Track, one: _Message) -> Track:
+    """The size after a summary, where it is recorded."""
+    size = count(one.context_condense.new_context_tokens if one.context_condense else None)
+    return track.call(Reading(size)) if size else track.compaction()
+
+
+def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
+    """The model of a call and its provider: by the message, else by what was in use then."""
+    info = one.model_info
+    if info is not None and info.model_id:
+        return info.model_id, info.provider_id or provider_of(info.model_id)
+    used = [each for each in models if (each.ts or 0) <= (one.ts or 0)] or models[:1]
+    name = used[-1].model_id if used else None
+    return name, (used[-1].model_provider_id or provider_of(name or "")) if used else ""
+
+
+def _models(path: str) -> Sequence[_Used]:
+    beside = os.path.join(os.path.dirname(path), "task_metadata.json")
+    with suppress(OSError, msgspec.DecodeError), open_quietly(beside) as file:
+        return typed.decode(file.read(), _Metadata).model_usage or ()
+    return ()
+
+
+def _task(path: str) -> _Task:
+    """A task and the folder that it works in: by its own item, else by the list of all tasks."""
+    folder = Path(path).parent
+    with suppress(OSError, msgspec.DecodeError):
+        with open_quietly(str(folder / "history_item.json")) as file:
+            item = typed.decode(file.read(), _Item)
+        return _Task(folder.name, item.folder)
+    with suppress(OSError, msgspec.DecodeError):
+        with open_quietly(str(folder.parents[1] / "state" / "taskHistory.json")) as file:
+            items = typed.decode(file.read(), list[_Item])
+        return _Task(folder.name, next((one.folder for one in items if one.id == folder.name), ""))
+    return _Task(folder.name, "")

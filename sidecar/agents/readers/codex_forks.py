@@ -1,0 +1,130 @@
+"""Where a copied history ends: threads that were forked or spawned begin with their parent's lines.
+
+The copies bear new times or the old ones. In this order: ordinals, where the first own one is
+named; turns, and totals, that the parent's file has as well; when a turn was begun. Without the
+parent's file, a pause ends the copy, which is written at once.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from sidecar.agents.fields import when
+from sidecar.agents.listing import entries
+from sidecar.agents.readers.codex_lines import entry, wanted
+from sidecar.agents.tail import chunks, open_quietly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.agents.readers.codex_lines import Payload, RolloutLine
+    from sidecar.agents.readers.codex_state import RolloutState, UsageParts
+
+_PAUSE = timedelta(seconds=2)
+_STARTS = ("turn_context", "task_started", "turn_started")
+
+
+class Parent(NamedTuple):
+    """What identifies a parent's lines: its turns' ids, and its totals after each call."""
+
+    turns: frozenset[str] = frozenset()
+    totals: frozenset[UsageParts] = frozenset()
+
+
+def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Parent) -> bool:
+    """Whether a line of a thread that has a parent is its own, and so all after it."""
+    kind = one.kind
+    if state.first_ordinal is not None and one.ordinal is not None:
+        return one.ordinal >= state.first_ordinal
+    if kind in _STARTS and payload.turn_id and parent.turns:
+        return payload.turn_id not in parent.turns
+    total = payload.info.total_token_usage if payload.info else None
+    if kind == "token_count" and total is not None and parent.totals:
+        return total.parts not in parent.totals
+    if kind not in (*_STARTS, "token_count") or parent.turns or parent.totals:
+        return False
+    own = _is_later(state, one, payload)
+    state.copied_at = state.copied_at if own else one.timestamp or state.copied_at
+    return own
+
+
+def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
+    """Whether a line was first written after the thread began, as far as its times say."""
+    began, at = when(state.began), when(one.timestamp)
+    if began is None or at is None or at < began:
+        return False
+    started = _time(payload.started_at)
+    if started is not None:
+        # Whole seconds, while the thread's own time has milliseconds.
+        return started >= began.replace(microsecond=0)
+    copied_at = when(state.copied_at)
+    return not state.copied or copied_at is None or at - copied_at > _PAUSE
+
+
+def _time(value: float | str | None) -> datetime | None:
+    if isinstance(value, str):
+        return when(value)
+    return None if not value or value > 1e11 else datetime.fromtimestamp(value, UTC)
+
+
+def parent_of(path: str, thread: str | None) -> Parent:
+    """What is known of a thread's parent; nothing where its file is gone."""
+    if thread is None:
+        return Parent()
+    for found in _files_of(path, thread):
+        try:
+            status = os.stat(found)
+            return _read(found, status.st_size, status.st_mtime_ns)
+        except OSError:
+            continue
+    return Parent()
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, _size: int, _mtime_ns: int) -> Parent:
+    """The turns and totals in a rollout, as it is at a size and time. Raises OSError."""
+    turns: set[str] = set()
+    totals: set[UsageParts] = set()
+    with open_quietly(path) as file:
+        for data, _ in chunks(file):
+            for line in wanted(data):
+                try:
+                    payload = entry(line).payload
+                except msgspec.DecodeError:
+                    continue
+                if payload and payload.turn_id:
+                    turns.add(payload.turn_id)
+                if payload and payload.info and payload.info.total_token_usage:
+                    totals.add(payload.info.total_token_usage.parts)
+    return Parent(frozenset(turns), frozenset(totals))
+
+
+def _files_of(path: str, thread: str) -> Iterator[str]:
+    """The rollouts of a thread in the home that `path` lies in: days around its id's time."""
+    home = next(
+        (one.parent for one in Path(path).parents if one.name in ("sessions", "archived_sessions")),
+        None,
+    )
+    if home is None:
+        return
+    folders = [*_days(home / "sessions", thread), home / "archived_sessions", Path(path).parent]
+    for folder in dict.fromkeys(folders):
+        for item in entries(folder):
+            if item.name.endswith((f"{thread}.jsonl", f"{thread}.jsonl.zst")):
+                yield item.path
+
+
+def _days(sessions: Path, thread: str) -> list[Path]:
+    """The folders that a thread may have been begun in: its id begins with the time (UUIDv7)."""
+    try:
+        at = datetime.fromtimestamp(int(thread.replace("-", "")[:12], 16) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return []
+    days = (at + timedelta(days=offset) for offset in (-1, 0, 1))
+    return [sessions / day.strftime("%Y/%m/%d") for day in days]

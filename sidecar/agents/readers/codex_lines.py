@@ -1,0 +1,137 @@
+"""The lines of Codex' rollouts of which something is read, and the search for them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.fields import Record, TokenCount
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, included
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
+_KIND_WITHIN = 320
+"""Bytes: the types of a line and of its payload stand before all else."""
+
+
+class Tokens(Record):
+    """Tokens of a call, or of a thread so far; cached and written tokens are part of the input."""
+
+    input_tokens: TokenCount = None
+    cached_input_tokens: TokenCount = None
+    cache_write_input_tokens: TokenCount = None
+    output_tokens: TokenCount = None
+    reasoning_output_tokens: TokenCount = None
+    total_tokens: TokenCount = None
+
+    @property
+    def parts(self) -> tuple[int, int, int, int, int]:
+        """Input, of it cached and written, output, of it reasoning."""
+        return (
+            self.input_tokens or 0,
+            self.cached_input_tokens or 0,
+            self.cache_write_input_tokens or 0,
+            self.output_tokens or 0,
+            self.reasoning_output_tokens or 0,
+        )
+
+
+class Info(Record):
+    """What a `token_count` says; `total_token_usage` is of the thread, never an occupancy."""
+
+    total_token_usage: Tokens | None = None
+    last_token_usage: Tokens | None = None
+    model_context_window: TokenCount = None
+    model: str | None = None
+
+
+class ThreadSettings(Record):
+    """What `thread_settings_applied` changes."""
+
+    model: str | None = None
+    cwd: str | None = None
+
+
+class Payload(Record):
+    """The named fields of all lines."""
+
+    type: str | None = None
+    id: str | None = None
+    timestamp: str | None = None
+    cwd: str | None = None
+    model: str | None = None
+    model_provider: str | None = None
+    source: msgspec.Raw = msgspec.Raw(b"")
+    forked_from_id: str | None = None
+    parent_thread_id: str | None = None
+    subagent_history_start_ordinal: int | str | None = None
+    turn_id: str | None = None
+    started_at: float | str | None = None
+    thread_name: str | None = None
+    thread_settings: ThreadSettings | None = None
+    model_context_window: TokenCount = None
+    info: Info | None = None
+    thread_id: str | None = None
+    response_id: str | None = None
+    compaction_response_id: str | None = None
+    usage: Tokens | None = None
+
+    @property
+    def is_subagent(self) -> bool:
+        """Whether the thread of this `session_meta` was started by another thread."""
+        return b'"subagent"' in bytes(self.source)
+
+    @property
+    def parent(self) -> str | None:
+        """The thread whose history this one may begin with a copy of."""
+        spawned = re.search(rb'"parent_thread_id"\s*:\s*"([^"]+)"', bytes(self.source))
+        return (
+            self.forked_from_id
+            or self.parent_thread_id
+            or (spawned.group(1).decode("utf-8", "replace") if spawned else None)
+        )
+
+
+class RolloutLine(Record):
+    """A line."""
+
+    type: str | None = None
+    timestamp: str | None = None
+    ordinal: int | None = None
+    payload: Payload | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """The line's type, of an event that of its payload."""
+        return self.payload.type if self.type == "event_msg" and self.payload else self.type
+
+
+entry = typed.decoder(RolloutLine)
+
+
+def wanted(data: bytes) -> Iterator[bytes]:
+    """The lines of `data` that may be of a kind that is read."""
+    start, search, find = 0, _KIND.search, data.find
+    while (end := find(b"\n", start)) >= 0:
+        head = min(end, start + _KIND_WITHIN)
+        if search(data, start, head) or find(b'"payload"', start, head) < 0:
+            yield data[start:end]
+        start = end + 1
+
+
+def usage_of(parts: tuple[int, int, int, int, int]) -> Usage:
+    """The parts of a call that do not overlap."""
+    prompt, cached, written, output, reasoning = parts
+    return included(prompt, cached, written, 0, output, reasoning)
+
+
+def reading_of(tokens: Tokens, model: str | None, window: int | None) -> Reading:
+    """What a call sent and got; an estimate of Codex' own, which has a total alone, is none."""
+    prompt, _, _, output, _ = tokens.parts
+    return Reading(prompt, output, model, window)

@@ -1,0 +1,115 @@
+"""Continue: `dev_data/*/tokensGenerated.jsonl`, a line a call: sums alone, of no session."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.fields import CamelRecord, Number, at_of, count, provider_of
+from sidecar.agents.folding import Folded, fold_lines
+from sidecar.agents.homes import homes
+from sidecar.agents.listing import entries, stat_of
+from sidecar.agents.scan import lines_with
+from sidecar.agents.values import Call, Glance
+from sidecar.messages.usage import disjoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.agents.values import Batch, Found, Mark
+
+AGENT = "continue"
+_NAME = "tokensGenerated.jsonl"
+
+
+class _Line(CamelRecord):
+    timestamp: str | float | None = None
+    model: str | None = None
+    provider: str | None = None
+    prompt_tokens: Number = None
+    generated_tokens: Number = None
+
+
+class _State(msgspec.Struct, frozen=True):
+    """Of a file whose lines each say all that is needed."""
+
+    lines: int = 0
+
+
+_line = typed.decoder(_Line)
+
+
+class Continue:
+    """See `sidecar.agents.reader.Reader`."""
+
+    agent = AGENT
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        return tuple(str(home / "dev_data") for home in homes(places, AGENT))
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+        if roots is not None:
+            return
+        for folder in self.folders(places):
+            for version in entries(folder):
+                found = stat_of(AGENT, os.path.join(version.path, _NAME), live=False)
+                if found is not None:
+                    yield found
+
+    def store_at(self, places: Places, path: str) -> Found | None:
+        one = Path(path)
+        inside = one.name == _NAME and str(one.parents[1]) in self.folders(places)
+        return stat_of(AGENT, path, live=False) if inside else None
+
+    def glance(
+        self,
+        places: Places,  # noqa: ARG002
+        found: Found,
+        roots: Roots,  # noqa: ARG002
+        before: Glance | None = None,  # noqa: ARG002
+    ) -> Glance:
+        return Glance(found)
+
+    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
+        return fold_lines(found, mark, _State(), _fold)
+
+
+READER = Continue()
+
+
+def _fold(state: _State, data: bytes) -> Folded[_State]:
+    calls = []
+    skipped = 0
+    lines = state.lines
+    for text in lines_with(data, b'"promptTokens"'):
+        lines += 1
+        try:
+            one = _line(text)
+        except msgspec.DecodeError:
+            skipped += 1
+            continue
+        at = at_of(one.timestamp)
+        prompt, output = count(one.prompt_tokens), count(one.generated_tokens)
+        if at is None or not prompt + output:
+            continue
+        model = one.model or "unknown"
+        calls.append(
+            Call(
+                at=at,
+                agent=AGENT,
+                session="",
+                model=model,
+                provider=one.provider or provider_of(model),
+                usage=disjoint(prompt, 0, 0, 0, output, 0),
+                request=blake2b(b"%d %b" % (lines, text), digest_size=12).hexdigest(),
+                quality="estimate",
+            )
+        )
+    return Folded(_State(lines), calls, skipped)

@@ -1,0 +1,275 @@
+"""What is kept of VS Code's chat sessions: their requests, slim, and what these say.
+
+`promptTokens` of a request is its newest call's prompt, so it is a context and never a bill;
+`completionTokens` is the output of the whole turn. A turn's input can only be known from
+`modelTotals`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.agents.fields import (
+    CamelRecord,
+    Number,
+    Record,
+    count,
+    credits_usd,
+    from_ms,
+    provider_of,
+)
+from sidecar.agents.occupancy import Track
+from sidecar.agents.values import Call, Quality, Reading
+from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
+from sidecar.messages.usage import Usage, included
+from sidecar.models.catalogue import known_window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+AGENT = "copilot-chat"
+PROVIDER = "github-copilot"
+_COMPLETE, _SEALED = 1, (1, 2, 3)
+_VENDORS = {"gemini": "google", "xai": "x-ai", "copilot": PROVIDER, "copilotcli": PROVIDER}
+
+
+class _Named(Record):
+    id: str | None = None
+    name: str | None = None
+
+
+class _State(Record):
+    value: int | None = None
+
+
+class _Usage(CamelRecord):
+    prompt_tokens: Number = None
+    completion_tokens: Number = None
+
+
+class CallTotals(CamelRecord):
+    """A model and what a call, or a whole turn, took of it."""
+
+    model: str | None = None
+    input_tokens: Number = None
+    cached_tokens: Number = None
+    output_tokens: Number = None
+
+    @property
+    def usage(self) -> Usage:
+        """In parts that do not overlap."""
+        prompt, cached = count(self.input_tokens), count(self.cached_tokens)
+        return included(prompt, cached, 0, 0, count(self.output_tokens), 0)
+
+
+class _Summary(CamelRecord):
+    tool_call_round_id: str | None = None
+    outcome: str | None = None
+
+    @property
+    def worked(self) -> bool:
+        return self.outcome in (None, "", "success")
+
+
+class _Round(Record):
+    id: str | None = None
+    summary: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Metadata(CamelRecord):
+    """Of a finished turn. `compacted` is worked out here: no text of a summary is kept."""
+
+    prompt_tokens: Number = None
+    output_tokens: Number = None
+    resolved_model: str | None = None
+    summary: _Summary | None = None
+    summaries: list[_Summary] | None = None
+    tool_call_rounds: list[_Round] | None = None
+    compacted: bool = msgspec.field(default=False, name="-compacted")
+
+    def __post_init__(self) -> None:
+        rounds, self.tool_call_rounds = self.tool_call_rounds or [], None
+        summaries = (self.summary, *(self.summaries or []))
+        made = [one.tool_call_round_id for one in summaries if one and one.worked]
+        made += [one.id for one in rounds if bytes(one.summary) not in (b"null", b'""')]
+        newest = rounds[-1].id if rounds else None
+        self.summary = self.summaries = None
+        self.compacted = self.compacted or (bool(made) and (newest is None or newest in made))
+
+
+class _Result(CamelRecord):
+    prompt_tokens: Number = None
+    output_tokens: Number = None
+    usage: _Usage | None = None
+    metadata: _Metadata | None = None
+
+
+class CopilotTurn(CamelRecord):
+    """A turn."""
+
+    request_id: str | None = None
+    timestamp: Number = None
+    model_id: str | None = None
+    prompt_tokens: Number = None
+    completion_tokens: Number = None
+    copilot_credits: Number = None
+    model_totals: list[CallTotals | None] | None = None
+    model_state: _State | None = None
+    agent: _Named | None = None
+    slash_command: _Named | None = None
+    result: _Result | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the turn is under way."""
+        return self.model_state is not None and self.model_state.value not in _SEALED
+
+    @property
+    def compacted(self) -> bool:
+        """Whether the turn ended with a summary: its prompt is the size before."""
+        names = [one.name for one in (self.agent, self.slash_command) if one]
+        return "compact" in names or self._metadata.compacted
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the newest call's prompt; 0 where they were not reported."""
+        result = self.result or _Result()
+        older = result.usage or _Usage()
+        numbers = (self.prompt_tokens, self._metadata.prompt_tokens, result.prompt_tokens)
+        return next((n for n in map(count, (*numbers, older.prompt_tokens)) if n), 0)
+
+    @property
+    def last_output(self) -> int:
+        """Tokens of the newest call's reply, as far as that is known: of a finished turn."""
+        finished = self.model_state is None or self.model_state.value == _COMPLETE
+        return count(self._metadata.output_tokens) if finished else 0
+
+    @property
+    def output(self) -> int:
+        """Tokens of the whole turn's replies, at least."""
+        result = self.result or _Result()
+        older = count(result.output_tokens) or count((result.usage or _Usage()).completion_tokens)
+        return count(self.completion_tokens) or count(self._metadata.output_tokens) or older
+
+    @property
+    def model(self) -> str | None:
+        """The model that served it."""
+        named = (self.model_id or "").rpartition("/")[2]
+        return self._metadata.resolved_model or (named if named != "auto" else None) or None
+
+    @property
+    def provider(self) -> str:
+        """Who bills it: by the vendor in the model's id."""
+        vendor = (self.model_id or "copilot/").partition("/")[0]
+        return _VENDORS.get(vendor) or provider_of(vendor + "/" + (self.model or ""))
+
+    @property
+    def _metadata(self) -> _Metadata:
+        found = self.result.metadata if self.result else None
+        return found or _Metadata()
+
+
+class _Limits(CamelRecord):
+    max_input_tokens: Number = None
+    max_output_tokens: Number = None
+
+
+class _Configuration(CamelRecord):
+    context_size: Number = None
+
+
+class _Selected(CamelRecord):
+    identifier: str | None = None
+    metadata: _Limits | None = None
+    model_configuration: _Configuration | None = None
+
+    @property
+    def window(self) -> int | None:
+        """Tokens: the prompt's and the output's, as VS Code's own ring has it.
+
+        Where a provider gives the whole window as the prompt's, nothing is added to it.
+        """
+        limits = self.metadata or _Limits()
+        chosen = count(self.model_configuration.context_size if self.model_configuration else None)
+        prompt = chosen or count(limits.max_input_tokens)
+        name = (self.identifier or "").rpartition("/")[2]
+        if not prompt or known_window(name) == prompt:
+            return prompt or None
+        return prompt + count(limits.max_output_tokens)
+
+
+class _Input(CamelRecord):
+    selected_model: _Selected | None = None
+
+
+class Chat(CamelRecord):
+    """A session. None of its text is in it."""
+
+    session_id: str | None = None
+    custom_title: str | None = None
+    working_directory: str | Uri | None = None
+    requests: list[CopilotTurn | None] | None = None
+    input_state: _Input | None = None
+
+    @property
+    def turns(self) -> list[CopilotTurn]:
+        """The requests that are there now."""
+        return [one for one in self.requests or () if one is not None]
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that the selected model takes; None where the session does not say."""
+        selected = self.input_state.selected_model if self.input_state else None
+        return selected.window if selected else None
+
+    @property
+    def selected(self) -> str | None:
+        """The selected model's id, with its vendor."""
+        selected = self.input_state.selected_model if self.input_state else None
+        return selected.identifier if selected else None
+
+    @property
+    def track(self) -> Track:
+        """What the requests say of the size."""
+        track = Track()
+        for one in self.turns:
+            if one.compacted:
+                track = track.compaction()
+            elif one.prompt or one.output or not one.is_live:
+                track = track.call(Reading(one.prompt, one.last_output, one.model))
+        return track
+
+
+def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Call]:
+    """A turn as it was billed: by model where the totals are there, else as far as it is known."""
+    at = from_ms(request.timestamp)
+    parts = _parts(request)
+    if at is None or request.request_id is None:
+        return
+    usd = credits_usd(request.copilot_credits) if request.copilot_credits else None
+    quality: Quality = "exact" if request.model_totals else "lower bound"
+    for number, (model, usage) in enumerate(parts):
+        if not usage.prompt_tokens + usage.output_tokens and not (usd and number == 0):
+            continue
+        yield Call(
+            at=at,
+            agent=AGENT,
+            session=session,
+            model=model or "unknown",
+            provider=request.provider,
+            usage=usage,
+            request=f"{request.request_id}/{number}" if number else request.request_id,
+            workspace=workspace,
+            cost_usd=usd if number == 0 else None,
+            quality=quality,
+        )
+
+
+def _parts(request: CopilotTurn) -> Sequence[tuple[str | None, Usage]]:
+    """Models and what they used; at least one."""
+    totals = [one for one in request.model_totals or () if one is not None]
+    if totals:
+        return [(one.model or request.model, one.usage) for one in totals]
+    return [(request.model, included(request.prompt, 0, 0, 0, request.output, 0))]

@@ -1,0 +1,97 @@
+"""opencode's messages: the few fields of them that are read."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.fields import Number, Record, count, from_ms
+from sidecar.agents.values import Call
+from sidecar.messages.usage import Usage, disjoint
+
+
+class _Cache(Record):
+    read: Number = None
+    write: Number = None
+
+
+class _Tokens(Record):
+    input: Number = None
+    output: Number = None
+    reasoning: Number = None
+    """Beside the output, as the cache is beside the input."""
+    cache: _Cache | None = None
+
+    @property
+    def usage(self) -> Usage:
+        cache, reasoning = self.cache or _Cache(), count(self.reasoning)
+        output = count(self.output) + reasoning
+        read, write = count(cache.read), count(cache.write)
+        return disjoint(count(self.input), read, write, 0, output, reasoning)
+
+
+class _Time(Record):
+    created: Number = None
+    completed: Number = None
+
+
+class _Model(Record):
+    id: str | None = None
+    provider_id: str | None = msgspec.field(default=None, name="providerID")
+
+
+class MessagePath(Record):
+    cwd: str | None = None
+
+
+class OpenCodeMessage(Record):
+    """The `data` of a message. Of `summary` only whether it is true is read."""
+
+    role: str | None = None
+    session_id: str | None = msgspec.field(default=None, name="sessionID")
+    model_id: str | None = msgspec.field(default=None, name="modelID")
+    provider_id: str | None = msgspec.field(default=None, name="providerID")
+    model: _Model | str | None = None
+    tokens: _Tokens | None = None
+    time: _Time | None = None
+    path: MessagePath | None = None
+    summary: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def is_summary(self) -> bool:
+        return bytes(self.summary) == b"true"
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The model, and who serves it."""
+        model = self.model if isinstance(self.model, _Model) else _Model()
+        return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
+
+    def call(self, agent: str, session: str, folder: str, child: bool) -> Call | None:
+        """The call that a finished message is."""
+        time = self.time or _Time()
+        at = from_ms(time.created)
+        if self.tokens is None or at is None or not time.completed:
+            return None
+        usage = self.tokens.usage
+        if not usage.prompt_tokens + usage.output_tokens:
+            return None
+        model, provider = self.named
+        kept = f"{int(time.created or 0)} {model} {msgspec.structs.astuple(usage)}"
+        return Call(
+            at=at,
+            agent=agent,
+            session=session,
+            model=model,
+            provider=provider,
+            usage=usage,
+            request=blake2b(kept.encode(), digest_size=12).hexdigest(),
+            workspace=folder,
+            category="subagent" if child else "summary" if self.is_summary else "main",
+        )
+
+
+decode = typed.decoder(OpenCodeMessage)
+"""Raises msgspec.DecodeError."""

@@ -1,0 +1,173 @@
+"""Zed: `threads/threads.db`, each thread one JSON document, mostly compressed.
+
+Its usage by message has the newest call of each turn alone: the bill is the cumulative usage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.compressed import plain
+from sidecar.agents.databases import columns
+from sidecar.agents.fields import Number, Record, count, from_ns, provider_of, when
+from sidecar.agents.folding import Folded
+from sidecar.agents.homes import homes
+from sidecar.agents.occupancy import Track, occupancy
+from sidecar.agents.readers.one_database import OneDatabase, Since
+from sidecar.agents.values import Call, Reading, StoredSession
+from sidecar.messages.usage import Usage, disjoint
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.agents.values import Found
+
+AGENT = "zed"
+_MOST = 256 << 20
+
+
+class _Tokens(Record):
+    """Zeros are left out; the parts do not overlap."""
+
+    input_tokens: Number = None
+    output_tokens: Number = None
+    cache_creation_input_tokens: Number = None
+    cache_read_input_tokens: Number = None
+
+    @property
+    def usage(self) -> Usage:
+        read, write = count(self.cache_read_input_tokens), count(self.cache_creation_input_tokens)
+        return disjoint(count(self.input_tokens), read, write, 0, count(self.output_tokens), 0)
+
+
+class _Model(Record):
+    provider: str | None = None
+    model: str | None = None
+
+
+class _User(Record):
+    id: str | None = None
+
+
+class _Message(Record):
+    """A message: what is not a person's has no `User`."""
+
+    user: _User | None = msgspec.field(default=None, name="User")
+
+
+class _Thread(Record):
+    messages: list[_Message | str] | None = None
+    request_token_usage: dict[str, _Tokens] | None = None
+    cumulative_token_usage: _Tokens | None = None
+    model: _Model | None = None
+
+    @property
+    def newest(self) -> Usage | None:
+        """What the newest call of the newest measured turn took."""
+        known = self.request_token_usage or {}
+        for one in reversed(self.messages or []):
+            user = one.user if isinstance(one, _Message) else None
+            if user is not None and user.id in known:
+                return known[user.id].usage
+        return None
+
+
+_thread = typed.decoder(_Thread)
+
+
+def _paths(places: Places) -> tuple[Path, ...]:
+    return tuple(home / "threads" / "threads.db" for home in homes(places, AGENT))
+
+
+def _rows(
+    connection: sqlite3.Connection, since: str | float | None = None
+) -> Iterator[tuple[str, str, str | None, str, str | None, str | None, bytes]]:
+    """Id, time, title, form, parent, folders and document of threads."""
+    known = columns(connection, "threads")
+    if not {"id", "updated_at", "data_type", "data"} <= known:
+        return
+    rest = ", ".join(
+        name if name in known else "NULL"
+        for name in ("summary", "data_type", "parent_id", "folder_paths", "data")
+    )
+    yield from connection.execute(
+        f"SELECT id, updated_at, {rest} FROM threads WHERE ? IS NULL OR updated_at >= ?",  # noqa: S608
+        (since, since),
+    )
+
+
+def _decoded(form: str, data: bytes | str) -> _Thread:
+    """A thread. Raises OSError or msgspec.DecodeError where it is damaged."""
+    found = data.encode() if isinstance(data, str) else data
+    return _thread(plain(found, _MOST) if form == "zstd" else found)
+
+
+def _sessions(
+    found: Found, connection: sqlite3.Connection, roots: Roots
+) -> Iterator[StoredSession]:
+    for name, at, title, form, parent, folders, data in _rows(connection):
+        cwd = next(filter(roots.hold, (folders or "").split("\n")), None)
+        if parent or cwd is None:
+            continue
+        try:
+            thread = _decoded(form, data)
+        except (OSError, msgspec.DecodeError):
+            continue
+        model, usage = (thread.model or _Model()).model, thread.newest
+        track = Track()
+        if usage is not None:
+            track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, model))
+        yield StoredSession(
+            id=name,
+            source=AGENT,
+            path=found.path,
+            cwd=cwd,
+            updated_at=when(at) or from_ns(found.mtime_ns),
+            model=model,
+            title=title or None,
+            occupancy=occupancy(track),
+        )
+
+
+def _fold(path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:  # noqa: ARG001
+    calls: list[Call] = []
+    skipped = 0
+    for name, text, _, form, parent, folders, data in _rows(connection, state.at):
+        state = Since(max(text, str(state.at or "")))
+        at = when(text)
+        try:
+            thread = _decoded(form, data)
+        except (OSError, msgspec.DecodeError):
+            skipped += 1
+            continue
+        usage = (thread.cumulative_token_usage or _Tokens()).usage
+        if at is None or not usage.prompt_tokens + usage.output_tokens:
+            continue
+        model = (thread.model or _Model()).model or "unknown"
+        provider = (thread.model or _Model()).provider
+        calls.append(
+            Call(
+                at=at,
+                agent=AGENT,
+                session=parent or name,
+                model=model,
+                provider=provider_of(model) if provider in (None, "zed.dev") else str(provider),
+                usage=usage,
+                request=name,
+                workspace=(folders or "").split("\n")[0],
+                category="subagent" if parent else "main",
+            )
+        )
+    return Folded(state, calls, skipped)
+
+
+READER = OneDatabase(
+    AGENT, _paths, _sessions, lambda path: lambda connection, state: _fold(path, connection, state)
+)

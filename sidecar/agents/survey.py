@@ -1,0 +1,69 @@
+"""Which agents have sessions on this machine, and whether their files can be read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.agents.fields import from_ns
+from sidecar.agents.reader import KNOWN, stores_of
+from sidecar.defects import log_defect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.reader import Reader
+    from sidecar.agents.values import Found
+    from sidecar.config.settings import Agents
+
+
+class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
+    """The stores of one agent; its newest one was read as a sample."""
+
+    agent: str
+    stores: int
+    size: int
+    """Bytes."""
+    newest_at: datetime
+    calls: int
+    """In the newest store."""
+    skipped: int
+    """Lines of it that are not understood."""
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+def survey(readers: Sequence[Reader], places: Places) -> Iterator[Surveyed]:
+    """The agents that have stores here."""
+    for reader in readers:
+        stores = stores_of(reader, places)
+        if not stores:
+            continue
+        newest = max(stores, key=lambda found: (found.live, found.mtime_ns))
+        calls, skipped, problem = _sample(reader, newest)
+        size = sum(found.size for found in stores)
+        at = from_ns(newest.mtime_ns)
+        yield Surveyed(reader.agent, len(stores), size, at, calls, skipped, problem)
+
+
+def unknown(settings: Agents) -> tuple[str, ...]:
+    """Names in the settings that no reader has, as a mistyped one would be."""
+    named = (*(settings.sources or ()), *settings.paths)
+    return tuple(name for name in dict.fromkeys(named) if name not in KNOWN)
+
+
+def _sample(reader: Reader, found: Found) -> tuple[int, int, str | None]:
+    """How many calls and broken lines a store holds, or why it cannot be read."""
+    calls = skipped = 0
+    try:
+        for batch in reader.read(found):
+            calls, skipped = calls + len(batch.calls), batch.mark.skipped
+    except OSError as error:
+        return calls, skipped, error.strerror or str(error)
+    except Exception as exc:
+        log_defect(exc, f"a session file of {found.agent}")
+        return calls, skipped, "holds what no session has"
+    return calls, skipped, None

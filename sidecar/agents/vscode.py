@@ -1,0 +1,171 @@
+"""VS Code's and its kin's folders of user data, and the project folders that they are about."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.fields import Record
+from sidecar.agents.homes import EDITOR_SERVERS
+from sidecar.agents.listing import entries
+from sidecar.agents.tail import open_quietly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.agents.roots import Roots
+
+_MOST = 1 << 20
+_PATHS = re.compile(rb'"(?:path|uri)"\s*:\s*("(?:[^"\\]|\\.)*")')
+
+
+class Uri(Record):
+    """A URI as VS Code serialises it."""
+
+    scheme: str = "file"
+    path: str = ""
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """One folder of `workspaceStorage`."""
+
+    path: str
+    folders: tuple[str, ...]
+    """The project's folders on this machine; none where they lie elsewhere or are not named."""
+    name: str | None = None
+    """Of a project whose window is on another machine: its folder's name, all that is known here"""
+
+    def of(self, roots: Roots) -> str | None:
+        """The project's folder that the roots hold."""
+        return next(filter(roots.hold, self.folders), None) or self._by_name(roots)
+
+    def _by_name(self, roots: Roots) -> str | None:
+        """The one root of the project's name."""
+        found = [path for path in roots.paths if os.path.basename(path) == self.name]
+        return found[0] if self.name and len(found) == 1 else None
+
+
+def storages(user: Path) -> Iterator[Storage]:
+    """The projects that were opened, several times where a folder was made anew."""
+    for entry in entries(user / "workspaceStorage"):
+        yield storage(entry.path)
+
+
+def storage(path: str) -> Storage:
+    """What a folder of `workspaceStorage` is about."""
+    for name in ("workspace.json", "meta.json"):
+        try:
+            at = os.stat(os.path.join(path, name))
+        except OSError:
+            continue
+        return _storage(path, name, at.st_mtime_ns)
+    return Storage(path, ())
+
+
+def local_path(uri: str | Uri | None, *, on_server: bool = False) -> str | None:
+    """The path that a URI names on this machine; None where it is on another one.
+
+    The windows of a server's own user data are on it, whatever the browser called it.
+    """
+    if isinstance(uri, Uri):
+        scheme, path = uri.scheme, uri.path
+    else:
+        try:
+            parts = urlsplit(uri or "")
+        except ValueError:
+            return None
+        scheme, path = parts.scheme, unquote(parts.path)
+    if scheme != "file" and not (on_server and scheme == "vscode-remote"):
+        return None
+    drive = re.match(r"/[A-Za-z]:", path)
+    return path[1:].replace("/", "\\") if drive else path or None
+
+
+class _OwnModel(Record, rename="camel"):
+    id: str | None = None
+    max_input_tokens: float | None = None
+    max_output_tokens: float | None = None
+
+
+class _Group(Record):
+    models: list[_OwnModel] | None = None
+
+
+def own_window(user: Path, model: str) -> int | None:
+    """The window in tokens of a model that the user added, by its last name."""
+    path = user / "chatLanguageModels.json"
+    try:
+        groups = _groups(str(path), os.stat(path).st_mtime_ns)
+    except OSError:
+        return None
+    for one in (one for group in groups for one in group.models or ()):
+        if one.id and one.id.rpartition("/")[2] == model and one.max_input_tokens:
+            return int(one.max_input_tokens + (one.max_output_tokens or 0))
+    return None
+
+
+@lru_cache(maxsize=8)
+def _groups(path: str, _mtime_ns: int) -> list[_Group]:
+    try:
+        return typed.decode(_bytes(path), list[_Group])
+    except msgspec.DecodeError:
+        return []
+
+
+class _Workspace(Record):
+    folder: str | None = None
+    workspace: str | None = None
+    configuration: str | None = None
+    name: str | None = None
+
+
+@lru_cache(maxsize=4096)
+def _storage(path: str, name: str, _mtime_ns: int) -> Storage:
+    try:
+        found = typed.decode(_bytes(os.path.join(path, name)), _Workspace)
+    except (OSError, msgspec.DecodeError):
+        return Storage(path, ())
+    served = is_server(path)
+    folder = local_path(found.folder, on_server=served)
+    if folder is not None:
+        return Storage(path, (folder,))
+    of_several = local_path(found.workspace or found.configuration, on_server=served)
+    if of_several is not None:
+        return Storage(path, _folders_in(of_several))
+    return Storage(path, (), found.name if served else None)
+
+
+def is_server(path: str) -> bool:
+    """Whether user data is that of a server, which runs where the files are."""
+    return any(
+        f"{os.sep}{name}{os.sep}" in path for name in (*EDITOR_SERVERS, "code-server", "serve-web")
+    )
+
+
+def _folders_in(path: str) -> tuple[str, ...]:
+    """The folders of a `.code-workspace`, which is JSON with comments."""
+    try:
+        named = _PATHS.findall(_bytes(path))
+    except OSError:
+        return ()
+    found = []
+    for text in named:
+        try:
+            name = typed.decode(text, str)
+        except msgspec.DecodeError:
+            continue
+        name = local_path(name) or name if "://" in name else name
+        found.append(os.path.normpath(os.path.join(os.path.dirname(path), name)))
+    return tuple(found)
+
+
+def _bytes(path: str) -> bytes:
+    with open_quietly(path) as file:
+        return file.read(_MOST)

@@ -1,0 +1,119 @@
+"""`token-sidecar config`: a sample to begin with, what is in force, what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from sidecar.cli.output import say, say_json, warn
+
+if TYPE_CHECKING:
+    from sidecar.config.loaded import Loaded
+
+_WORKSPACE = click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="The folder whose configuration is meant; the current one by default.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def config() -> None:
+    """Write a configuration, show what is in force, check it."""
+
+
+@config.command()
+@_WORKSPACE
+@click.option("--user", is_flag=True, help="Your own file: all keys, endpoints and prices too.")
+@_JSON
+def init(workspace: Path, user: bool, as_json: bool) -> None:
+    """Write a commented sample, never over a file.
+
+    Exits 0, or 2 where there is a file already.
+    """
+    from sidecar.config.load import find_root
+    from sidecar.config.paths import config_file, project_files
+    from sidecar.config.sample import sample
+
+    path = config_file() if user else project_files(find_root(workspace.resolve()))[0]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(sample(user=user))
+    except FileExistsError:
+        warn(f"{path} is there already, and stays as it is")
+        sys.exit(2)
+    except OSError as error:
+        warn(f"{path} cannot be written: {error.strerror or 'unknown reason'}")
+        sys.exit(2)
+    if as_json:
+        say_json({"written": str(path)})
+    else:
+        say(
+            f"Written: {path}",
+            "All of it is comments: take away a # to set a key.",
+        )
+
+
+@config.command()
+@_WORKSPACE
+@_JSON
+def show(workspace: Path, as_json: bool) -> None:
+    """Show each value in force, and where it stands.
+
+    Exits 0.
+    """
+    loaded = _load(workspace)
+    settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
+    rows = [
+        {"key": key, "value": value_of(settings, key), "from": str(origin)}
+        for key, origin in sorted(loaded.origins.items())
+        if f"{key}[0]" not in loaded.origins
+    ]
+    if as_json:
+        say_json({"values": rows})
+    else:
+        width = max(len(row["key"]) for row in rows)
+        say(*(f"{row['key']:<{width}}  {row['value']}  ({row['from']})" for row in rows))
+
+
+@config.command()
+@_WORKSPACE
+@_JSON
+def check(workspace: Path, as_json: bool) -> None:
+    """Print what is wrong in the files that are read.
+
+    Exits 0 when nothing is, 2 when something is.
+    """
+    problems = _load(workspace).problems
+    if as_json:
+        say_json({"problems": [str(problem) for problem in problems]})
+    else:
+        say(*(str(problem) for problem in problems) if problems else ("No problems.",))
+    sys.exit(2 if problems else 0)
+
+
+def _load(workspace: Path) -> Loaded:
+    from sidecar.config.load import find_root, load
+
+    return load(find_root(workspace.resolve()))
+
+
+def value_of(settings: Any, key: str) -> str:
+    """A setting by its key, such as `context.limit` or `budget[0]`, as JSON."""
+    found = settings
+    for part in re.findall(r"[^.\[\]]+", key):
+        if isinstance(found, dict):
+            found = found.get(part)
+        elif isinstance(found, list | tuple) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+    given = {k: v for k, v in found.items() if v is not None} if isinstance(found, dict) else found
+    return json.dumps(given, default=str)

@@ -1,0 +1,117 @@
+"""What the verbs count with: the functions of the server.
+
+Where an endpoint is asked, an event loop runs for as long as the verb counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+
+from sidecar.workspace.gauges import Gauges
+from sidecar.workspace.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from sidecar.config.settings import Settings
+    from sidecar.counting.engines import Purpose
+    from sidecar.workspace.counts import Counts
+    from sidecar.workspace.documents import Snapshot
+    from sidecar.workspace.gauges import Gauge
+
+    GaugeOf = Callable[[Snapshot, str], Gauge]
+    """What counts a text for a model; waits for an endpoint where one is asked. Any thread's."""
+
+T = TypeVar("T")
+
+
+def gauged(
+    settings: Settings,
+    models: Iterable[str],
+    work: Callable[[Gauges, GaugeOf], T],
+    purpose: Purpose = "interactive",
+) -> T:
+    """The outcome of work that counts texts for these models."""
+    return asking(settings, work) if asks(settings, models) else work(*gauging(settings, purpose))
+
+
+def asks(settings: Settings, models: Iterable[str]) -> bool:
+    """Whether an endpoint is asked for texts of one of these models."""
+    gauges = Gauges(State())
+    return any(gauges.asks(model, settings) for model in models)
+
+
+def asking(settings: Settings, work: Callable[[Gauges, GaugeOf], T]) -> T:
+    """The outcome of work that runs beside an event loop which asks endpoints."""
+    import asyncio
+
+    return asyncio.run(_asking(settings, work))
+
+
+def gauging(settings: Settings, purpose: Purpose) -> tuple[Gauges, GaugeOf]:
+    """What counts without asking anybody."""
+    gauges = Gauges(State(), purpose)
+    loaded: set[str] = set()
+
+    def gauge(taken: Snapshot, model: str) -> Gauge:
+        if model not in loaded:
+            tokenizer = gauges.tokenizers(settings).for_model(model)
+            tokenizer.count("a")  # a vocabulary from a file says only now how it really counts
+            if tokenizer.method != "exact":
+                gauges.state.calibrations()
+            loaded.add(model)
+        return gauges.here(taken, model, settings)
+
+    return gauges, gauge
+
+
+def window_of(gauges: Gauges, model: str, settings: Settings) -> int | None:
+    """The window that an endpoint reports, in tokens; asked for where that was not done yet."""
+    if not gauges.window_due(model, settings):
+        return gauges.known_limit(model, settings)
+    import asyncio
+
+    async def ask() -> int | None:
+        endpoints = Gauges(State()).endpoints(settings)
+        try:
+            return await endpoints.limit(model)
+        finally:
+            await endpoints.aclose()
+
+    return asyncio.run(ask())
+
+
+async def _asking(settings: Settings, work: Callable[[Gauges, GaugeOf], T]) -> T:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    async with opened() as counts:
+
+        def gauge(taken: Snapshot, model: str) -> Gauge:
+            if not counts.asks(model, settings):
+                return counts.here(taken, model, settings)
+            asked = counts.gauge(taken, model, settings)
+            return asyncio.run_coroutine_threadsafe(asked, loop).result()
+
+        return await asyncio.to_thread(work, counts, gauge)
+
+
+@contextlib.asynccontextmanager
+async def opened() -> AsyncIterator[Counts]:
+    """Counts of the server's kind, and what was learned; that is kept in the end."""
+    from sidecar.workspace.counts import LATEST_SECONDS, Counts
+    from sidecar.workspace.windows import Windows
+    from sidecar.workspace.workers import Workers
+
+    state, workers = State(), Workers()
+    counts = Counts(workers, state, Windows(state))
+    counts.seconds = LATEST_SECONDS  # nobody types, and no late answer corrects what was printed
+    state.calibrations()
+    try:
+        yield counts
+    finally:
+        await counts.aclose()
+        workers.close()
+        with contextlib.suppress(OSError):  # a full disk fails no count
+            state.close()

@@ -1,0 +1,72 @@
+"""What the command line prints for people and for CI: each line passes here, and is only text."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from sidecar.text.printable import json_text, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+T = TypeVar("T")
+
+LONG_WORK = 8_000_000
+"""Bytes from which on a terminal is shown how far the work has come."""
+
+
+def prepare() -> None:
+    """Let no character end a command: a console of few characters is shown escapes for others."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, each of which stays one."""
+    click.echo("\n".join(map(printable, lines)), err=err)
+
+
+def say_styled(line: str) -> None:
+    """Print a line whose colours are meant; all else in it is only text."""
+    parts = _STYLE.split(line)
+    text = (part if index % 2 else printable(part) for index, part in enumerate(parts))
+    click.echo("".join(text), color=True)
+
+
+_STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
+
+
+def warn(*lines: str) -> None:
+    """Print lines on standard error, each with the program's name."""
+    for line in lines:
+        say(f"token-sidecar: {line}", err=True)
+
+
+def say_json(value: object) -> None:
+    """Print a value as one line of JSON."""
+    click.echo(json_text(value))
+
+
+def encodable(text: str) -> bool:
+    """Whether standard output has all of these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
+    """The same; where it is about many bytes, a terminal is shown how far it has come."""
+    if not sys.stderr.isatty() or size < LONG_WORK:
+        return work
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(work, "Counting", steps, console=Console(stderr=True), transient=True)

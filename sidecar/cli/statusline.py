@@ -1,0 +1,122 @@
+"""`token-sidecar statusline`: one line for Claude Code's status line, tmux or a prompt."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sidecar.cli.output import say_styled
+from sidecar.text.printable import printable
+
+if TYPE_CHECKING:
+    from sidecar.workspace.statuslines import Quota, RateLimits, StatuslineInput
+
+CHAIN_SECONDS = 5.0
+_MOST_NAME = 100
+_MOST_PERCENT = 10_000
+_MOST_BYTES = 1 << 20
+
+
+@click.command()
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Without input: the workspace's root folder; the current one by default.",
+)
+@click.option(
+    "--chain", metavar="COMMAND", help="Run this status line too, and put its line first."
+)
+def statusline(workspace: Path, chain: str | None) -> None:
+    """Print a line of how full the context is and what it has cost.
+
+    Reads what Claude Code writes to a status line's standard input, and keeps the window, the
+    percentage and the plan's limits, which stand in no file. Without input: of the session that
+    runs in the workspace. Always exits 0: an editor shows nothing else of a line that failed.
+    """
+    from sidecar.workspace.statuslines import read_input
+
+    data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MOST_BYTES)
+    sent = read_input(data) if data.strip() else None
+    first = _chained(chain, data) if chain else ""
+    mine = _of_claude_code(sent) if sent is not None else _live(workspace.resolve())
+    # Colours are meant in the person's own line, not in a model's name.
+    say_styled(" · ".join(part for part in (first, printable(mine)) if part))
+
+
+def _of_claude_code(sent: StatuslineInput) -> str:
+    """The line of what Claude Code says; its numbers are kept for the editor."""
+    from sidecar.config.load import load
+    from sidecar.config.paths import state_dir
+    from sidecar.context.window import Window, resolve_limit
+    from sidecar.text.printable import counted
+    from sidecar.workspace.statuslines import keep
+
+    with contextlib.suppress(OSError):  # a full disk must not take the line away
+        keep(state_dir(), sent)
+    folder = sent.workspace.project_dir or sent.cwd
+    root = Path(folder) if folder and os.path.isdir(folder) else None
+    settings = load(root).settings.context
+    text = "?"
+    if sent.tokens is not None:
+        text = counted(sent.tokens, "token")
+        if sent.limit is not None:
+            limit = resolve_limit(transcript=sent.limit, setting=settings.limit)
+            text = f"{Window(limit, settings.reserve).percent(sent.tokens)} %"
+    parts = [(sent.model.display_name or sent.model.id or "")[:_MOST_NAME], f"ctx {text}"]
+    if sent.cost_usd is not None:
+        parts.append(f"${sent.cost_usd:,.2f}")
+    return " · ".join([part for part in parts if part] + _quotas(sent.rate_limits))
+
+
+def _quotas(limits: RateLimits | None) -> list[str]:
+    if limits is None:
+        return []
+    named: tuple[tuple[str, Quota | None], ...] = (
+        ("5h", limits.five_hour),
+        ("7d", limits.seven_day),
+    )
+    return [
+        f"{name} {quota.used_percentage:.0f} %"
+        for name, quota in named
+        if quota is not None
+        and quota.used_percentage is not None
+        and 0 <= quota.used_percentage <= _MOST_PERCENT
+    ]
+
+
+def _live(root: Path) -> str:
+    """The line of the session that the editor would show; "" where there is none."""
+    from sidecar.cli.sessions import SessionsView
+    from sidecar.workspace.status import context_status
+
+    view = SessionsView(root)
+    try:
+        usage = view.usage()
+    finally:
+        view.close()
+    part = context_status(usage, "ok", "percent")
+    if part is None:
+        return ""
+    parts = [usage.model or "", part.text]
+    if usage.cost_usd is not None:
+        parts.append(f"${usage.cost_usd:,.2f}")
+    return " · ".join(filter(None, parts))
+
+
+def _chained(command: str, data: bytes) -> str:
+    """The first line that another status line prints for the same input; "" where it fails."""
+    try:
+        done = subprocess.run(  # noqa: S602 - the person's own command, as Claude Code would run it
+            command, shell=True, input=data, capture_output=True, timeout=CHAIN_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    return lines[0] if lines else ""

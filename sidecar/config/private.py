@@ -1,0 +1,65 @@
+"""Files that are the user's alone: state and caches. Folders are 0700 and files 0600. Blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with those above that are missing, and close one that others may look into.
+
+    Raises OSError.
+    """
+    for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        with contextlib.suppress(FileExistsError):
+            missing.mkdir(mode=0o700)
+    with contextlib.suppress(OSError):
+        _close(folder)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Put a file in place as a whole: other processes read the old one or the new. Raises OSError.
+
+    Its folder must be there.
+    """
+    import tempfile
+
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # always 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def set_aside(path: Path, why: str) -> None:
+    """Rename a file that cannot be used, and say so in the log: it is begun anew. Never raises."""
+    aside = path.with_name(f"{path.name}.broken-{time.time_ns()}")
+    try:
+        os.replace(path, aside)
+    except OSError:
+        logger.warning("%s cannot be used and is left alone: %s", path, why)
+    else:
+        logger.warning("%s could not be used and is now %s: %s", path, aside.name, why)
+
+
+def _close(folder: Path) -> None:
+    """Take a folder of the user's from others; not one that is shared, such as /tmp."""
+    if os.name == "nt":
+        return  # the profile's folders are the user's alone
+    status = folder.stat()
+    shared = status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX
+    if status.st_mode & 0o077 and not shared:
+        folder.chmod(0o700)

@@ -1,0 +1,71 @@
+"""What it does to counts to put other turns in the place of a conversation's, and to undo that."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import msgspec
+
+from sidecar.context.counter import Sums
+from sidecar.context.counts import TurnCounts
+from sidecar.context.model_counts import Anchor, ModelCounts
+from sidecar.counting.count import Measure
+from sidecar.messages.turns import Turn
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """Turns that take the place of all turns so far."""
+
+    turns: list[Turn]
+    measures: list[Measure]
+    origins: list[int]
+    """For each, the turn that it was, or whose place it took; never falling."""
+    changes: bool
+    """Whether anything differs from the turns so far."""
+    cached_lost: int
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What an edit took the place of."""
+
+    model: str
+    turns: list[Turn]
+    measures: tuple[Measure, ...]
+    anchor: Anchor | None
+    compacted: bool
+    edited_length: int
+    edited_total: Sums
+    edited_anchor: Anchor | None
+
+
+def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
+    """The anchor as it holds for the turns after an edit."""
+    covers = bisect_left(edit.origins, anchor.covers)
+    change = new.between(0, covers).minus(old.between(0, anchor.covers))
+    return msgspec.structs.replace(
+        anchor,
+        covers=covers,
+        prompt_covers=bisect_left(edit.origins, anchor.prompt_covers),
+        adjust=anchor.adjust.plus(change),
+        cached=max(0, anchor.cached - edit.cached_lost),
+    )
+
+
+def restored_ledger(ledger: ModelCounts, saved: Saved) -> ModelCounts:
+    """The counts from before an edit, with those of the turns appended since."""
+    restored = ModelCounts()
+    later = ledger.counts.measures[saved.edited_length :]
+    restored.counts = TurnCounts([*saved.measures, *later])
+    anchor = ledger.anchor
+    if anchor is saved.edited_anchor or anchor is None:
+        restored.anchor = saved.anchor
+        return restored
+    change = restored.counts.between(0, len(saved.measures)).minus(saved.edited_total)
+    shift = len(saved.measures) - saved.edited_length
+    restored.anchor = msgspec.structs.replace(
+        anchor,
+        covers=anchor.covers + shift,
+        prompt_covers=anchor.prompt_covers + shift,
+        adjust=anchor.adjust.plus(change),
+    )
+    return restored

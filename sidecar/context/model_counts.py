@@ -1,0 +1,164 @@
+"""What one model's counter says about a conversation, and the reported number that anchors it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sidecar.context.counter import Sums
+from sidecar.context.counts import TurnCounts, shares
+from sidecar.counting.count import Measure
+
+CHAT_MARKS = 8
+"""Tokens by which an endpoint's count of a chat may exceed the same chat's reported usage: the
+marks that close the reply and open the next one."""
+
+
+PREAMBLE = 24
+"""Tokens that a template may put before a conversation: a begin-of-text token, a system prompt of
+its own. In doubt until a prompt was reported."""
+CORRECTION = 16.0
+"""No template puts so many more tokens around a message than its formula says."""
+
+
+class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+    """A number that a server gave for the conversation as it stood: all later counts add to it."""
+
+    kind: Literal["usage", "chat"]
+    """`usage`: reported with a reply. `chat`: the endpoint counted the chat."""
+    base: int
+    """Tokens of what it covers: for `usage` the prompt and the output that is sent back."""
+    covers: int
+    """How many turns it covers."""
+    fixed: Sums
+    """What was counted beside the turns when it was given; the difference to today's is added."""
+    prompt: int = 0
+    """Tokens of the prompt alone."""
+    prompt_covers: int = 0
+    """How many turns the prompt held."""
+    reasoning: int = 0
+    """Output that is not in `base`, because it is not sent back."""
+    pending: bool = False
+    """The reply that it covers has not been appended yet."""
+    cached: int = 0
+    """Tokens of the prompt that the vendor's cache held."""
+    adjust: Sums = Sums()
+    """What pruning has since taken from the turns that it covers."""
+
+    @property
+    def with_sections(self) -> bool:
+        """Whether the sections were in the number: an endpoint counts the chat without them."""
+        return self.kind == "usage"
+
+
+class ChatTotal(msgspec.Struct, frozen=True):
+    """An endpoint's count of a whole chat of so many turns."""
+
+    tokens: int
+    covers: int
+    fixed: Sums
+
+
+class ModelCounts:
+    """One model's counts of a conversation."""
+
+    def __init__(self) -> None:
+        self.counts = TurnCounts()
+        self.anchor: Anchor | None = None
+        self.chat: ChatTotal | None = None
+        self.correction = 0.0
+        """Tokens around each message beyond its formula, learned where a server counts texts."""
+        self.unexplained: tuple[int, int] | None = None
+        """For how many turns a prompt was last reported, and by what it exceeded its own count."""
+
+    def copy(self) -> ModelCounts:
+        """The same counts and anchor, apart from these."""
+        made = ModelCounts()
+        made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
+        made.correction, made.unexplained = self.correction, self.unexplained
+        return made
+
+    def priming(self, tokens: int) -> Sums:
+        """What a request carries once, `tokens` by formula: in doubt where all else is counted."""
+        if self.chat is None and self.counts.between(0).endpoint:
+            return Sums(estimate=tokens, error=PREAMBLE)
+        return Sums(exact=tokens)
+
+    def own(self, priming: Sums, upto: int | None = None) -> Sums:
+        """The first `upto` turns as they were counted, without any reported number."""
+        return priming.plus(self.counts.between(0, upto))
+
+    def reported(self, own: Sums) -> None:
+        """Learn what the template puts around a message from what two prompts have grown by.
+
+        Args:
+            own: the count of the prompt that the anchor was reported for, texts by the server.
+        """
+        anchor, before = self.anchor, self.unexplained
+        if anchor is None or not anchor.prompt:
+            return
+        covers, over = anchor.prompt_covers, anchor.prompt - own.tokens()
+        self.unexplained = covers, over
+        if before is None or covers <= before[0]:
+            return
+        if all(self.counts[index].counted for index in range(before[0], covers)):
+            learned = self.correction + (over - before[1]) / (covers - before[0])
+            self.correction = min(max(learned, -CORRECTION), CORRECTION)
+
+    def total(self, fixed: Sums, sections: Sums, priming: Sums, upto: int | None = None) -> Sums:
+        """What the next request would carry of the first `upto` turns (all by default).
+
+        The anchor's number, what was counted since, and what changed beside the turns since.
+
+        Args:
+            fixed: this counter's own count of system prompt and tools.
+            sections: its count of the sections.
+            priming: tokens that a request carries beside all of them.
+            upto: how many turns; no fewer than the anchor covers.
+        """
+        anchor = self.anchor
+        if anchor is None:
+            return fixed.plus(sections).plus(self.own(priming, upto))
+        now = fixed.plus(sections) if anchor.with_sections else fixed
+        since = self.counts.between(anchor.covers, upto)
+        total = Sums(endpoint=anchor.base).plus(anchor.adjust).plus(now.minus(anchor.fixed))
+        return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
+
+    def share_chat(
+        self, total: int, first: int, end: int, fixed: Sums, priming: int, tokenizer: str
+    ) -> None:
+        """Share what the chat has grown by since its last count among the turns that are new.
+
+        Args:
+            total: the endpoint's count of `end` turns, system prompt and tools, in tokens.
+            first: the first turn of this append, where no total is known from before it.
+            end: how many turns the total covers.
+            fixed: this counter's own count of system prompt and tools.
+            priming: tokens that a request carries beside them.
+            tokenizer: whose counts these are from now on.
+        """
+        last = self.chat
+        if last is not None:
+            first = last.covers
+            grown = total - last.tokens - fixed.minus(last.fixed).tokens()
+        else:
+            grown = total - fixed.tokens() - priming - self.counts.between(0, first).tokens()
+        old = self.counts.measures[first:]
+        parts = shares(grown, [measure.tokens for measure in old[: end - first]])
+        counted = [Measure(tokens, "endpoint", tokenizer, 0.0) for tokens in parts]
+        self.counts.recount_tail(first, [*counted, *old[end - first :]])
+        self.chat = ChatTotal(total, end, fixed)
+
+    def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
+        """Whether the endpoint's total speaks of the chat that the anchor was reported for.
+
+        It does where the prompt that was reported is exactly what the endpoint had counted for
+        it; where that is not known, where both numbers for the same turns are close.
+        """
+        anchor = self.anchor
+        if anchor is None or anchor.kind == "chat":
+            return True
+        if before is not None and before.covers == anchor.prompt_covers:
+            return before.tokens == anchor.prompt
+        return anchor.covers == end and abs(total - anchor.base) <= CHAT_MARKS

@@ -1,0 +1,133 @@
+"""A report to look at: a table, a chart a key, and both in characters for who shows text only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.cost.days import every_day
+from sidecar.cost.reports import ordered_keys, report_on
+from sidecar.cost.rows import (
+    DEFAULT_KEYS,
+    CostBar,
+    CostChart,
+    CostKey,
+    CostReport,
+    CostRow,
+    CostTable,
+)
+from sidecar.cost.sums import Scope
+from sidecar.text.printable import printable
+from sidecar.text.tables import aligned, bar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import tzinfo
+
+    from sidecar.cost.ledger import Ledger
+    from sidecar.cost.prices import Prices
+    from sidecar.cost.reports import Cancelled, Progress
+
+_CHARTS: tuple[tuple[CostKey, str], ...] = (
+    ("day", "By day"),
+    ("model", "By model"),
+    ("agent", "By agent"),
+)
+_MOST_DAYS = 30
+_MOST_BARS = 12
+_BAR_CELLS = 32
+_HEADS = ("Calls", "Prompt", "Cache read", "Completion", "Cost")
+
+
+def overview(
+    ledger: Ledger,
+    prices: Prices,
+    scope: Scope | None = None,
+    by: Sequence[CostKey] = DEFAULT_KEYS,
+    *,
+    zone: tzinfo | None = None,
+    cancelled: Cancelled | None = None,
+    progress: Progress | None = None,
+) -> CostReport:
+    """As `report`, with its table and charts, all of one moment."""
+    report_progress = progress or (lambda _what, _share: None)
+    with ledger.reader(cancelled) as connection:
+        report_progress("reading prices", 0.0)
+        found = report_on(connection, prices, scope or Scope(), by, zone=zone)
+        charts = []
+        for number, (key, title) in enumerate(_CHARTS, 1):
+            report_progress("adding up", number / 4)
+            rows = report_on(connection, prices, scope or Scope(), [key], zone=zone).rows
+            charts.append(CostChart(by=key, title=title, bars=_bars(key, rows)))
+    table = _table(found, ordered_keys(by))
+    made = msgspec.structs.replace(found, table=table, charts=charts if found.rows else [])
+    return msgspec.structs.replace(made, overview=_text(made))
+
+
+def _bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
+    costs = {_name(row, key): row.cost_usd for row in rows}
+    if key == "day":
+        days = every_day(set(costs), _MOST_DAYS) if costs else []
+        costs = {day: costs.get(day, 0.0) for day in days}
+    elif len(costs) > _MOST_BARS:
+        names = list(costs)  # the dearest first
+        rest = [costs.pop(name) or 0.0 for name in names[_MOST_BARS - 1 :]]
+        costs[f"{len(rest)} others"] = sum(rest)
+    most = max((cost or 0.0 for cost in costs.values()), default=0.0) or 1.0
+    return [
+        CostBar(label=name, share=(cost or 0.0) / most, text=_usd(cost))
+        for name, cost in costs.items()
+    ]
+
+
+def _table(found: CostReport, keys: list[CostKey]) -> CostTable:
+    rows = [
+        [*(_name(row, key) for key in keys), *_numbers(row), row.cost_text] for row in found.rows
+    ]
+    totals = found.totals
+    prompt = totals.input_tokens + totals.cache_read_tokens + totals.cache_write_tokens
+    numbers = (totals.calls, prompt, totals.cache_read_tokens, totals.output_tokens)
+    total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers)]
+    return CostTable(
+        heads=[*(key.capitalize() for key in keys), *_HEADS],
+        names=len(keys),
+        rows=rows,
+        total=[*total, totals.cost_text] if len(rows) > 1 else [],
+    )
+
+
+def _name(row: CostRow, key: CostKey) -> str:
+    return printable(getattr(row, key) or "(none)")
+
+
+def _numbers(row: CostRow) -> list[str]:
+    numbers = (row.calls, row.prompt_tokens, row.cache_read_tokens, row.completion_tokens)
+    calls, prompt, *rest = (f"{number:,}" for number in numbers)
+    return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest]
+
+
+def _usd(cost: float | None) -> str:
+    if cost is None:
+        return "unpriced"
+    return f"${cost:,.2f}" if cost >= 0.1 or not cost else f"${cost:,.4f}"
+
+
+def _text(found: CostReport) -> str:
+    table, parts = found.table, []
+    if table is None or not found.rows:
+        return ""
+    rows = [table.heads, *table.rows, *([table.total] if table.total else [])]
+    parts.append(_right(rows, table.names))
+    for chart in found.charts:
+        bars = [(one.label, one.text, bar(one.share, _BAR_CELLS)) for one in chart.bars]
+        parts.append([chart.title, *aligned(bars)])
+    if found.basis:
+        parts.append([found.basis])
+    parts.append(found.text.split("\n"))
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _right(rows: list[list[str]], names: int) -> list[str]:
+    """All columns after the names to the right, the last one too."""
+    return aligned([[*row, ""] for row in rows], left=names)

@@ -1,0 +1,47 @@
+"""What audio, video and files cost, by the vendors' published rates.
+
+docs/reference/sources.md names the pages. A length or a file that is not known is a guess, with a
+doubt that says so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sidecar.counting.images import Seen, media_resolution
+from sidecar.models.families import counts_as_gemini_3
+
+if TYPE_CHECKING:
+    from sidecar.messages.clips import Clip
+
+FILE_TOKENS = 1_500
+"""A guess at a file whose text is not at hand: about a page of a PDF."""
+_GUESS = Seen(FILE_TOKENS, 3 * FILE_TOKENS)
+
+_OPENAI_AUDIO = 10.0
+"""Tokens of a second: one for 100 ms of what a user says."""
+
+
+def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") -> Seen:
+    """What a clip costs a model. `detail`: Gemini's media resolution."""
+    if clip.media == "document" or clip.seconds is None:
+        return _GUESS
+    if generation == "gemma":
+        rate = _gemini_rate(bare, clip, media_resolution(detail))
+    elif clip.media == "audio":
+        rate = _OPENAI_AUDIO
+    else:
+        return _GUESS
+    tokens = math.ceil(clip.seconds * rate)
+    published = generation == "gemma" or "audio" in bare or "realtime" in bare
+    return Seen(tokens, math.ceil(tokens * (0.1 if published else 2.0)))
+
+
+def _gemini_rate(bare: str, clip: Clip, resolution: str) -> float:
+    """Tokens of a second: the frames that are looked at, and the sound."""
+    newer = counts_as_gemini_3(bare)
+    sound = 25.0 if newer else 32.0
+    frames = {"high": 280} if newer else {"low": 64}
+    frame = frames.get(resolution, 70 if newer else 258)
+    return sound if clip.media == "audio" else clip.fps * frame + sound

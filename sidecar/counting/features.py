@@ -1,0 +1,120 @@
+"""What a text consists of, as numbers that add up over its pieces: the terms of fitted estimates.
+
+Each byte of the text's UTF-8 becomes a class (a character's first byte gives its script), and
+classes, neighbours and beginnings of runs are counted. No feature looks across a cut that
+`sidecar.text.cuts` allows, so that the numbers of the pieces add up to those of the whole.
+"""
+
+from __future__ import annotations
+
+_CLASSES = {
+    **dict.fromkeys(b"abcdefghijklmnopqrstuvwxyz", "a"),
+    **dict.fromkeys(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "A"),
+    **dict.fromkeys(b"0123456789", "0"),
+    0x20: " ",
+    0x09: "t",
+    **dict.fromkeys(b"\r\n", "n"),
+    0xC2: "p",  # Latin-1 signs
+    0xC3: "l",  # Latin-1 letters
+    0xC4: "m",  # other Latin letters
+    0xC5: "w",
+    **dict.fromkeys(range(0xC6, 0xCC), "b"),
+    **dict.fromkeys((0xCC, 0xCD), "k"),  # combining marks
+    **dict.fromkeys((0xCE, 0xCF), "g"),  # Greek
+    **dict.fromkeys((0xD0, 0xD1), "y"),  # Cyrillic
+    **dict.fromkeys((0xD2, 0xD3), "z"),  # Cyrillic of other languages than Slavic ones
+    **dict.fromkeys((0xD4, 0xD5), "e"),  # Armenian
+    **dict.fromkeys((0xD6, 0xD7), "h"),  # Hebrew
+    **dict.fromkeys((0xD8, 0xD9), "r"),  # Arabic
+    **dict.fromkeys((0xDA, 0xDB), "u"),  # Arabic letters of other languages
+    **dict.fromkeys(range(0xDC, 0xE0), "s"),  # Syriac, Thaana and others
+    0xE0: "i",  # Indic scripts, Thai, Lao, Tibetan
+    0xE1: "v",  # Vietnamese letters, Georgian, Ethiopic and others
+    0xE2: "q",  # punctuation, arrows, boxes
+    0xE3: "j",  # kana, CJK punctuation
+    **dict.fromkeys(range(0xE4, 0xEA), "c"),  # Han
+    **dict.fromkeys(range(0xEA, 0xEE), "o"),  # Hangul
+    **dict.fromkeys((0xEE, 0xEF), "f"),  # full-width forms and others
+    **dict.fromkeys(range(0xF0, 0xF5), "x"),  # emoji, rare Han
+}
+_TABLE = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
+_FOLLOWING = bytes(range(0x80, 0xC0))
+"""Following bytes of UTF-8 sequences."""
+_ASCII = tuple(name.encode() for name in "aA0 tn.")
+_OTHERS = tuple(name.encode() for name in "plmwbkgyzehrusivqjcofx")
+_PAIRS = (
+    *(b"aA", b"AA", b"0a", b"0A", b"  ", b"tt", b"nn", b"..", b".a", b".A", b" 0", b" .", b".n"),
+    *(b"aaaaaaaa", b"000"),
+)
+"""Neighbours; no cut falls between any of them."""
+_SECOND = (
+    # (name, class, first two bytes) of scripts that share their first byte with others
+    ("slavic", b"y", tuple(bytes((0xD1, last)) for last in b"\x94\x96\x97\x98\x9a\x9e")),
+    ("devanagari", b"i", (b"\xe0\xa4", b"\xe0\xa5")),
+    ("bengali", b"i", (b"\xe0\xa6", b"\xe0\xa7")),
+    ("gurmukhi", b"i", (b"\xe0\xa8", b"\xe0\xa9")),
+    ("gujarati", b"i", (b"\xe0\xaa", b"\xe0\xab")),
+    ("tamil", b"i", (b"\xe0\xae", b"\xe0\xaf")),
+    ("telugu", b"i", (b"\xe0\xb0", b"\xe0\xb1")),
+    ("kannada", b"i", (b"\xe0\xb2", b"\xe0\xb3")),
+    ("sinhala", b"i", (b"\xe0\xb6", b"\xe0\xb7")),
+    ("tibetan", b"i", (b"\xe0\xbc", b"\xe0\xbd", b"\xe0\xbe")),
+    ("malayalam", b"i", (b"\xe0\xb4", b"\xe0\xb5")),
+    ("thai", b"i", (b"\xe0\xb8", b"\xe0\xb9")),
+    ("lao", b"i", (b"\xe0\xba", b"\xe0\xbb")),
+    ("vietnamese", b"v", (b"\xe1\xba", b"\xe1\xbb")),
+    ("myanmar", b"v", (b"\xe1\x80", b"\xe1\x81")),
+    ("georgian", b"v", (b"\xe1\x82", b"\xe1\x83")),
+    ("ethiopic", b"v", tuple(bytes((0xE1, second)) for second in range(0x88, 0x8E))),
+    ("khmer", b"v", (b"\xe1\x9e", b"\xe1\x9f")),
+    ("kana", b"j", (b"\xe3\x81", b"\xe3\x82", b"\xe3\x83")),
+)
+_LANGUAGES = (
+    # beginnings of common words, by which languages without letters of their own are known
+    ("english", (b" the", b" of", b" and", b" to", b" is")),
+    ("german", (b" und", b" der", b" die", b" den", b" zu")),
+    ("dutch", (b" het", b" een", b" van")),
+    ("french", (b" et", b" le", b" des", b" du")),
+    ("spanish", (b" el", b" los", b" y ", b" que")),
+    ("italian", (b" di", b" il", b" che")),
+    ("malay", (b" yang", b" dan", b" meng")),
+)
+_LETTERS = bytes(ord("a") if byte in b"aA" else ord("-") for byte in range(256))
+_DIGITS = bytes(ord("0") if byte in b"0" else ord("-") for byte in range(256))
+
+NAMES = (
+    *(f"class {name.decode()}" for name in _ASCII),
+    *(f"pair {name.decode()}" for name in _PAIRS),
+    *("words", "numbers"),
+    *(name for name, _ in _LANGUAGES),
+    *(f"class {name.decode()}" for name in _OTHERS),
+    *(name for name, _, _ in _SECOND),
+)
+"""Of each number of `features`, in their order."""
+_NONE = (0,) * (len(_OTHERS) + len(_SECOND))
+
+
+def classes_of(text: str) -> bytes:
+    """The class of each character of a text."""
+    return text.encode("utf-8", "surrogatepass").translate(_TABLE, _FOLLOWING)
+
+
+def features(text: str) -> tuple[int, ...]:
+    """The numbers of a text, one for each of `NAMES`; never raises. Takes some 0.1 s a megabyte."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    classes = encoded.translate(_TABLE, _FOLLOWING)
+    first = (
+        *map(classes.count, _ASCII),
+        *map(classes.count, _PAIRS),
+        (b"-" + classes.translate(_LETTERS)).count(b"-a"),
+        (b"-" + classes.translate(_DIGITS)).count(b"-0"),
+        *(sum(map(encoded.count, starts)) for _, starts in _LANGUAGES),
+    )
+    if text.isascii():
+        return first + _NONE
+    others = tuple(map(classes.count, _OTHERS))
+    second = (
+        sum(map(encoded.count, starts)) if others[_OTHERS.index(of)] else 0
+        for _, of, starts in _SECOND
+    )
+    return (*first, *others, *second)

@@ -1,0 +1,21 @@
+"""Unexpected exceptions in the log: by type and place, never by message, which may quote a text."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger(__name__)
+
+_PLACES = 6
+
+
+def log_defect(exc: BaseException, job: str = "") -> None:
+    """Log an exception that nobody handles; `job` names the background job that it ended."""
+    places = []
+    trace = exc.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_qualname}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    where = f"{job}: " if job else ""
+    logger.error("%s%s at %s", where, type(exc).__name__, " > ".join(places[-_PLACES:]))

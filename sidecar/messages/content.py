@@ -1,0 +1,278 @@
+"""Messages of any vendor taken apart into blocks: the one reader of their content.
+
+A message may have the form of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK or
+the contract. Ids and signatures are no text to a model; what is not known is read as its JSON, so
+that it counts for something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from sidecar.messages.clips import Clip, clip_of
+from sidecar.messages.images import Size, size_of
+from sidecar.messages.tool_schemas import as_json
+
+BlockKind = Literal["text", "thinking", "call", "result", "picture", "file", "nothing", "other"]
+"""`nothing`: a mark for the vendor, such as a cache point. `other`: read as its JSON."""
+Place = Literal["block", "field", "turn"]
+"""A block of `content`, an entry of `toolCalls`, or the message as a whole (role `tool`)."""
+
+RESULT_ROLES = frozenset({"tool", "function"})
+
+_DEEPEST = 8
+_TYPES: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
+    "text": ("text", (), ()),
+    "tool_use": ("call", ("id",), ("name",)),
+    "tool_call": ("call", ("id",), ("name",)),
+    "function_call": ("call", ("call_id", "id"), ("name",)),
+    "custom_tool_call": ("call", ("call_id", "id"), ("name",)),
+    "tool-call": ("call", ("toolCallId",), ("toolName",)),
+    "tool_result": ("result", ("tool_use_id",), ()),
+    "function_call_output": ("result", ("call_id",), ()),
+    "custom_tool_call_output": ("result", ("call_id",), ()),
+    "tool-result": ("result", ("toolCallId",), ("toolName",)),
+    "redacted_thinking": ("thinking", (), ()),
+    "thinking": ("thinking", (), ()),
+    "reasoning": ("thinking", (), ()),
+    "cache_control": ("nothing", (), ()),
+    "image": ("picture", (), ()),
+    "image_url": ("picture", (), ()),
+    "input_image": ("picture", (), ()),
+}
+"""Blocks that say what they are by `type`: kind, keys of the id, keys of the tool's name."""
+
+_KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
+    "toolUse": ("call", ("toolUseId",), ("name",)),
+    "functionCall": ("call", ("id",), ("name",)),
+    "function_call": ("call", ("id",), ("name",)),
+    "toolResult": ("result", ("toolUseId",), ()),
+    "functionResponse": ("result", ("id",), ("name",)),
+    "function_response": ("result", ("id",), ("name",)),
+}
+"""Blocks whose one key says what they are (Bedrock, Gemini)."""
+
+_TEXTS = ("text", "thinking", "reasoning", "refusal", "transcript")
+_ARGUMENTS = ("arguments", "input", "args")
+_OUTPUTS = ("content", "output", "response", "result")
+_FILES = frozenset(("document", "file", "input_file", "input_audio", "audio", "video"))
+_DATA = frozenset(("data", "bytes", "file_data", "fileData", "inlineData", "inline_data"))
+
+
+class Picture(NamedTuple):
+    """A picture in a message."""
+
+    size: Size | None
+    detail: str
+
+
+class Block(NamedTuple):
+    """One part of a message. What it holds is read when it is asked for."""
+
+    kind: BlockKind
+    body: Any
+    """A text, or the vendor's object that holds the fields."""
+    place: Place = "block"
+    at: int = 0
+    """Which entry or block, from 0; 0 for a turn."""
+    id: str = ""
+    """Of a call, or of the call that a result answers; "" where the vendor has none."""
+    name: str = ""
+    """The tool's."""
+    by_vendor: bool = False
+    """A tool that the vendor runs itself: nobody answers its calls."""
+
+    @property
+    def text(self) -> str:
+        """What a model reads of a text, thinking, or what is not known."""
+        if isinstance(self.body, str):
+            return self.body
+        if isinstance(self.body, Mapping) and self.body.get("type") == "redacted_thinking":
+            return ""
+        text = _text(self.body) if isinstance(self.body, Mapping) else None
+        return as_json(self.body) if text is None else text
+
+    @property
+    def arguments(self) -> str:
+        """The JSON of a call's arguments; "" where there are none."""
+        inner = _function(self.body)
+        given = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), "")
+        return given if isinstance(given, str) else as_json(given)
+
+    @property
+    def inner(self) -> list[Block]:
+        """The blocks of a tool's result, or of a file whose text is at hand."""
+        if self.kind == "file":
+            return _file(self.body)
+        if self.kind != "result":
+            return []
+        key = next((key for key in _OUTPUTS if self.body.get(key) is not None), "content")
+        given = self.body.get(key)
+        if key != "content" and isinstance(given, Mapping):
+            return [Block("text", as_json(given))]
+        return blocks_of(given)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a tool's result says that the tool failed."""
+        return bool(self.body.get("is_error")) or self.body.get("status") in ("error", "incomplete")
+
+    @property
+    def picture(self) -> Picture:
+        """A picture's size, where the block or its first bytes show it, and its detail."""
+        source = self.body["image"] if isinstance(self.body.get("image"), Mapping) else self.body
+        return Picture(size_of(source), self.detail)
+
+    @property
+    def clip(self) -> Clip:
+        """What a file holds that has no text at hand, and how long it lasts."""
+        return clip_of(self.body)
+
+    @property
+    def detail(self) -> str:
+        """OpenAI's `detail`, or Gemini's media resolution; `auto` where neither is given."""
+        inside = self.body.get("image_url")
+        detail = (inside if isinstance(inside, Mapping) else self.body).get("detail")
+        level = self.body.get("mediaResolution") or self.body.get("media_resolution")
+        level = level.get("level") if isinstance(level, Mapping) else level
+        words = (detail, level, self.body.get("resolution"))
+        return next((word for word in words if isinstance(word, str)), "auto")
+
+
+class Message(NamedTuple):
+    """A message taken apart."""
+
+    role: str
+    name: str
+    blocks: list[Block]
+
+    def flat(self) -> Iterator[Block]:
+        """Every block, what is inside a result or a file right after it."""
+        yield from _flat(self.blocks, 0)
+
+    @property
+    def texts(self) -> list[str]:
+        """Everything that a model reads as text, tool calls apart."""
+        return [block.text for block in self.flat() if block.kind in ("text", "thinking", "other")]
+
+
+def read_message(message: Any) -> Message:
+    """A message taken apart: a mapping, or a msgspec Struct that encodes to one. Never raises."""
+    if isinstance(message, msgspec.Struct):
+        message = msgspec.to_builtins(message)
+    fields = message if isinstance(message, Mapping) else {"content": message}
+    role = str(fields.get("role") or "")
+    name = fields["name"] if role and isinstance(fields.get("name"), str) else ""
+    if not role and "type" in fields:  # an item of OpenAI's Responses
+        return Message("", "", [_block(fields, 0)])
+    content = fields.get("content")
+    blocks = blocks_of(fields.get("parts") if content is None else content)
+    calls = next((fields[key] for key in ("toolCalls", "tool_calls") if fields.get(key)), ())
+    blocks = [*call_entries(calls), *blocks]
+    if role in RESULT_ROLES and not any(block.kind in ("call", "result") for block in blocks):
+        call_id = _first(fields, ("toolCallId", "tool_call_id"))
+        return Message(role, name, [result_turn(content, call_id, name)])
+    return Message(role, name, blocks)
+
+
+def result_turn(content: Any, call_id: str, name: str) -> Block:
+    """A message that is a tool's result as a whole."""
+    return Block("result", {"content": content}, "turn", 0, call_id, name)
+
+
+def call_entries(calls: Any) -> list[Block]:
+    """The entries of a message's `toolCalls`, in the contract's form or in OpenAI's."""
+    entries = enumerate(calls if isinstance(calls, list) else ())
+    return [
+        Block("call", call, "field", at, _first(call, ("id",)), _first(_function(call), ("name",)))
+        for at, call in entries
+        if isinstance(call, Mapping)
+    ]
+
+
+def blocks_of(content: Any) -> list[Block]:
+    """The blocks of a message's content, or of a result's; none where it is empty."""
+    if content is None or content == "":
+        return []
+    if not isinstance(content, list | tuple):
+        return [_block(content, 0)]
+    return [_block(block, at) for at, block in enumerate(content) if block not in (None, "")]
+
+
+def _block(block: Any, at: int) -> Block:
+    if not isinstance(block, Mapping):
+        return Block("text" if isinstance(block, str) else "other", block, at=at)
+    type_ = str(block.get("type") or "")
+    if type_ in _TYPES:
+        kind, ids, names = _TYPES[type_]
+        return Block(kind, block, "block", at, _first(block, ids), _first(block, names))
+    for key in _KEYS.keys() & block.keys():
+        if isinstance(inner := block[key], Mapping):
+            kind, ids, names = _KEYS[key]
+            return Block(kind, inner, "block", at, _first(inner, ids), _first(inner, names))
+    if type_.endswith(("_tool_use", "_tool_result")):
+        kind = "call" if type_.endswith("_use") else "result"
+        call_id = _first(block, ("id", "tool_use_id"))
+        return Block(kind, block, "block", at, call_id, _first(block, ("name",)), by_vendor=True)
+    return Block(_plain_kind(block, type_), block, at=at)
+
+
+def _plain_kind(block: Mapping[str, Any], type_: str) -> BlockKind:
+    """What a block without tool and thinking is."""
+    if "cachePoint" in block:
+        return "nothing"
+    if "image" in block or _is_picture_data(block):
+        return "picture"
+    if "reasoningContent" in block:
+        return "thinking"
+    if _text(block) is not None:
+        return "text"
+    return "file" if type_ in _FILES or any(key in block for key in _DATA) else "other"
+
+
+def _text(block: Mapping[str, Any]) -> str | None:
+    """The text of a block that has one, wherever the vendor puts it."""
+    for key in _TEXTS:
+        value = block.get(key)
+        if isinstance(value, str):
+            return value
+    reasoning = block.get("reasoningContent")
+    if isinstance(reasoning, Mapping):
+        inner = reasoning.get("reasoningText")
+        return _text(inner) or "" if isinstance(inner, Mapping) else ""
+    return as_json(block["json"]) if isinstance(block.get("json"), Mapping | list) else None
+
+
+def _file(block: Mapping[str, Any]) -> list[Block]:
+    source = block.get("source")
+    if not isinstance(source, Mapping):
+        return []
+    if source.get("type") == "text":
+        return [Block("text", str(source.get("data") or ""))]
+    return blocks_of(source.get("content"))
+
+
+def _flat(blocks: list[Block], depth: int) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        if block.kind in ("result", "file") and depth < _DEEPEST:
+            yield from _flat(block.inner, depth + 1)
+
+
+def _function(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = call.get("function")
+    return inner if isinstance(inner, Mapping) else call
+
+
+def _first(block: Mapping[str, Any], keys: tuple[str, ...]) -> str:
+    values = (block.get(key) for key in keys)
+    return next((value for value in values if isinstance(value, str) and value), "")
+
+
+def _is_picture_data(block: Mapping[str, Any]) -> bool:
+    data = block.get("inlineData") or block.get("inline_data")
+    kind = data.get("mimeType") or data.get("mime_type") if isinstance(data, Mapping) else None
+    return isinstance(kind, str) and kind.startswith("image/")

@@ -1,0 +1,174 @@
+"""Reading a vendor's reply, whole or as the array of its stream events, whoever sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from sidecar.messages.errors import VendorFormatError
+from sidecar.messages.reply import Loose, Overflow, Reply, ReplyDraft, ReplyFormat, ToolCall
+from sidecar.messages.vendors import (
+    anthropic,
+    bedrock,
+    cohere,
+    failures,
+    gemini,
+    lmstudio,
+    ollama,
+    openai_chat,
+    openai_responses,
+)
+
+__all__ = [
+    "FORMATS",
+    "Overflow",
+    "Reply",
+    "ReplyFormat",
+    "ToolCall",
+    "VendorFormatError",
+    "read_reply",
+]
+
+FORMATS: tuple[ReplyFormat, ...] = get_args(ReplyFormat)
+
+_READERS: Mapping[ReplyFormat, Callable[[Sequence[Loose], ReplyFormat], Reply]] = {
+    "openai-chat": openai_chat.read,
+    "openai-responses": openai_responses.read,
+    "anthropic": anthropic.read,
+    "gemini": gemini.read,
+    "bedrock": bedrock.read,
+    "ollama": ollama.read,
+    "lmstudio": lmstudio.read,
+    "mistral": openai_chat.read,
+    "cohere": cohere.read,
+    "deepseek": openai_chat.read,
+    "xai": openai_chat.read,
+}
+_KEYS: tuple[tuple[str, ReplyFormat], ...] = (
+    ("candidates", "gemini"),
+    ("usageMetadata", "gemini"),
+    ("promptFeedback", "gemini"),
+    ("choices", "openai-chat"),
+    ("stopReason", "bedrock"),
+    ("messageStart", "bedrock"),
+    ("contentBlockStart", "bedrock"),
+    ("contentBlockDelta", "bedrock"),
+    ("messageStop", "bedrock"),
+    ("done", "ollama"),
+    ("stats", "lmstudio"),
+    ("fragment", "lmstudio"),
+    ("model_instance_id", "lmstudio"),
+    ("generation_id", "cohere"),
+    ("event_type", "cohere"),
+    ("stop_reason", "anthropic"),
+    ("finish_reason", "cohere"),
+)
+_TYPES: Mapping[str, ReplyFormat] = {
+    "message": "anthropic",
+    "message_start": "anthropic",
+    "content_block_start": "anthropic",
+    "content_block_delta": "anthropic",
+    "message_delta": "anthropic",
+    "message-start": "cohere",
+    "content-delta": "cohere",
+    "tool-call-start": "cohere",
+    "message-end": "cohere",
+    "chat.start": "lmstudio",
+    "chat.end": "lmstudio",
+    "message.delta": "lmstudio",
+    "toolCallGenerationStart": "lmstudio",
+}
+
+
+def read_reply(response: object, format: str | None = None) -> Reply:
+    """Read a vendor's response object, or the array of its stream events as they came.
+
+    `format` is one of FORMATS, else the form is recognised. An error that says that the prompt
+    does not fit is a reply too, with `exhausted` "window" and its numbers in `overflow`.
+    Raises VendorFormatError where it is no reply, an unknown form, or another error.
+    """
+    parts = [part for part in _parts(response) if part]
+    if not parts:
+        raise VendorFormatError("the response is empty, or not an object or array of objects")
+    if format is not None and format not in _READERS:
+        raise VendorFormatError(f"unknown format; known are {', '.join(FORMATS)}")
+    error = failures.find_error(parts)
+    recognised = _recognise(parts)
+    named = next((known for known in FORMATS if known == format), recognised)
+    if error and (recognised is None or failures.overflow(error)):
+        return _failed(error, named or failures.format_of(parts))
+    if named is None:
+        raise VendorFormatError("the response has no known vendor's form; name its `format`")
+    reply = _READERS[named](parts, named)
+    if recognised is None and not _says_anything(reply):
+        raise VendorFormatError(f"the response does not have the form of {named}")
+    return reply
+
+
+def _failed(error: Loose, format: ReplyFormat) -> Reply:
+    """The reply that an error stands for: a prompt that does not fit, or none at all."""
+    overflow = failures.overflow(error)
+    if overflow is None:
+        raise failures.refuse(error)
+    draft = ReplyDraft(format)
+    draft.overflow = overflow
+    draft.stop(failures.kind(error))
+    return draft.finish({})
+
+
+def _says_anything(reply: Reply) -> bool:
+    return bool(reply.content or reply.tool_calls or reply.stop_reason or reply.usage)
+
+
+def _recognise(parts: Sequence[Loose]) -> ReplyFormat | None:
+    for part in parts:
+        kind = part.get("type")
+        if part.get("object") == "response" or str(kind).startswith("response."):
+            return "openai-responses"
+        if isinstance(kind, str) and kind in _TYPES:
+            return _TYPES[kind]
+        for key, format in _KEYS:
+            if key in part:
+                return format
+    return None
+
+
+def _parts(response: object) -> Iterator[Loose]:
+    """The objects in a response: itself, the events of an array, the data of an SSE stream."""
+    for event in response if isinstance(response, list | tuple) else (response,):
+        if isinstance(event, Mapping):
+            yield _unwrapped(dict(event))
+        elif isinstance(event, str):
+            yield from _lines(event)
+
+
+def _unwrapped(event: dict[str, Any]) -> Loose:
+    """An SSE event as libraries hand it over, `{event, data}`, is its data."""
+    data = event.get("data")
+    if set(event) <= {"event", "data", "id", "retry"} and isinstance(data, str | Mapping):
+        inner = _decoded(data) if isinstance(data, str) else data
+        return dict(inner) if isinstance(inner, Mapping) else {}
+    return event
+
+
+def _lines(text: str) -> Iterator[Loose]:
+    """The objects in the text of a reply, an SSE stream or NDJSON.
+
+    What is no JSON object, such as `[DONE]` or `event: x`, is left out.
+    """
+    whole = _decoded(text)
+    if whole is not None:
+        yield from _parts(whole)
+        return
+    for line in text.splitlines():
+        yield from _parts(_decoded(line.removeprefix("data:")) or ())
+
+
+def _decoded(text: str) -> object:
+    try:
+        decoded: object = msgspec.json.decode(text.strip())
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    return decoded if isinstance(decoded, dict | list) else None

@@ -1,0 +1,205 @@
+"""A vendor's reply, whatever its form: what every reader of `vendors/` gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from sidecar import typed
+from sidecar.messages.errors import VendorFormatError
+from sidecar.messages.usage import Usage, normalise_usage
+
+ReplyFormat = Literal[
+    "openai-chat",
+    "openai-responses",
+    "anthropic",
+    "gemini",
+    "bedrock",
+    "ollama",
+    "lmstudio",
+    "mistral",
+    "cohere",
+    "deepseek",
+    "xai",
+]
+Exhausted = Literal["output", "window"]
+Loose = dict[str, Any]
+"""A part of a reply of which only some fields are known."""
+
+T = TypeVar("T")
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call as the reply holds it, cut off or not."""
+
+    id: str
+    name: str
+    arguments_text: str
+    """What arrived of the arguments, as JSON text."""
+    arguments: dict[str, Any] | None
+    """The same decoded; None where the text is not a JSON object."""
+    complete: bool
+    """The vendor closed the call and its arguments are a JSON object. What the tool's schema
+    requires is not looked at here."""
+
+
+class Overflow(msgspec.Struct, frozen=True):
+    """A prompt that did not fit, with the numbers that the server gave."""
+
+    prompt_tokens: int | None
+    limit: int | None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply of any vendor in one form."""
+
+    format: ReplyFormat
+    content: str = ""
+    """The text; reasoning is left out."""
+    tool_calls: list[ToolCall] = []
+    stop_reason: str | None = None
+    """The vendor's own word; None where the stream ended without one."""
+    exhausted: Exhausted | None = None
+    cut_off: bool = False
+    """Out of tokens, or the stream ended without a reason."""
+    usage: Usage | None = None
+    usage_problem: str | None = None
+    """Why the usage that came with it cannot be read; None where it can, or none came."""
+    request_id: str | None = None
+    model: str | None = None
+    cost: Decimal | None = None
+    """USD, where the reply itself says it."""
+    overflow: Overflow | None = None
+
+
+class CallDraft:
+    """A tool call while its pieces come in."""
+
+    def __init__(self, call_id: str, name: str) -> None:
+        self.id, self.name = call_id, name
+        self.closed, self.broken = False, False
+        self.texts: list[str] = []
+        self.decoded: dict[str, Any] | None = None
+
+    def give(self, arguments: object) -> None:
+        """Add arguments: a piece of their JSON text, or the object at one go."""
+        if isinstance(arguments, Mapping):
+            self.decoded, self.closed = dict(arguments), True
+        elif isinstance(arguments, str):
+            self.texts.append(arguments)
+
+    def finish(self, cut_off: bool) -> ToolCall:
+        """The call as it stands when nothing more will come."""
+        text, arguments = "".join(self.texts), self.decoded
+        if arguments is None:
+            arguments = self._decode(text, cut_off)
+        elif not text:
+            text = msgspec.json.encode(arguments).decode()
+        return ToolCall(
+            id=self.id,
+            name=self.name,
+            arguments_text=text,
+            arguments=arguments,
+            complete=arguments is not None and bool(self.name) and not self.broken,
+        )
+
+    def _decode(self, text: str, cut_off: bool) -> dict[str, Any] | None:
+        if not text.strip():
+            # A tool without parameters has no text; a call cut off before its first brace has none.
+            return {} if self.closed or not cut_off else None
+        try:
+            return typed.decode(text, dict[str, Any])
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+            return None
+
+
+class ReplyDraft:
+    """A reply while its parts come in: whole objects and streams fill it the same way."""
+
+    def __init__(self, format: ReplyFormat) -> None:
+        self.format = format
+        self.texts: list[str] = []
+        self.calls: dict[object, CallDraft] = {}
+        self.usage: dict[str, Any] = {}
+        self.usage_problem: str | None = None
+        self.stop_reason: str | None = None
+        self.ended = False  # the vendor closed the reply, even where it names no reason
+        self.request_id: str | None = None
+        self.model: str | None = None
+        self.cost: Decimal | None = None
+        self.overflow: Overflow | None = None
+
+    def say(self, text: str | None) -> None:
+        """Add text of the answer."""
+        if text:
+            self.texts.append(text)
+
+    def call(self, key: object, call_id: str | None = None, name: str | None = None) -> CallDraft:
+        """The tool call known by `key` in this reply, made at its first mention."""
+        draft = self.calls.get(key)
+        if draft is None:
+            draft = self.calls[key] = CallDraft(call_id or "", name or "")
+        draft.id, draft.name = draft.id or call_id or "", draft.name or name or ""
+        return draft
+
+    def spend(self, usage: object) -> None:
+        """Add usage fields: streams repeat them, and the last that is not null counts."""
+        if isinstance(usage, Mapping):
+            self.usage.update({key: value for key, value in usage.items() if value is not None})
+        elif usage is not None:
+            self.usage_problem = "the reply's usage is no object"
+
+    def about(self, request_id: str | None = None, model: str | None = None) -> None:
+        """Note the vendor's id of this reply and the model that answered."""
+        self.request_id = self.request_id or request_id or None
+        self.model = self.model or model or None
+
+    def stop(self, reason: str | None) -> None:
+        """Note why the model stopped; null, as streams send it before the end, says nothing."""
+        self.stop_reason = reason or self.stop_reason
+
+    def finish(self, exhausted: Mapping[str, Exhausted]) -> Reply:
+        """The reply, where `exhausted` says which stop reasons mean out of tokens."""
+        why = "window" if self.overflow else exhausted.get(self.stop_reason or "")
+        cut_off = why is not None or not (self.stop_reason or self.ended)
+        usage = self._usage()
+        return Reply(
+            format=self.format,
+            content="".join(self.texts),
+            tool_calls=[call.finish(cut_off) for call in self.calls.values()],
+            stop_reason=self.stop_reason,
+            exhausted=why,
+            cut_off=cut_off,
+            usage=usage,
+            usage_problem=self.usage_problem,
+            request_id=self.request_id,
+            model=self.model,
+            cost=self.cost,
+            overflow=self.overflow,
+        )
+
+    def _usage(self) -> Usage | None:
+        """What can be used of the usage: a reply is not lost for it."""
+        if self.usage_problem is not None:
+            return None
+        try:
+            return normalise_usage(self.usage, self.format)
+        except VendorFormatError as error:
+            self.usage_problem = str(error)
+        return None
+
+
+def read_as(obj: object, type: type[T]) -> T:
+    """`obj` as a Struct of the fields that we know.
+
+    Raises VendorFormatError that names the field at fault.
+    """
+    try:
+        return typed.convert(obj, type, strict=True)
+    except msgspec.ValidationError as error:
+        raise VendorFormatError(f"not a reply of the form expected: {error}") from None
+    except RecursionError:
+        raise VendorFormatError("the reply is nested too deeply") from None

@@ -1,0 +1,278 @@
+"""What a vendor says that a call used, in the same disjoint buckets for every vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from sidecar.messages.bounds import MOST_TOKENS
+from sidecar.messages.errors import VendorFormatError
+
+JsonObject: TypeAlias = Mapping[str, Any]
+
+_WRAPPERS = ("usage", "usageMetadata", "usage_metadata", "stats", "meta", "timings")
+_NESTED = ("response", "message", "metadata")
+
+
+class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Tokens of one call. `prompt_tokens` = `input_tokens` + cache reads + cache writes."""
+
+    input_tokens: int
+    """Input that was neither read from nor written to a prompt cache."""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens", default=0)
+    """The part of `cache_write_tokens` that is kept for an hour (Anthropic bills it apart)."""
+    output_tokens: int = 0
+    """All output, reasoning included."""
+    reasoning_tokens: int = 0
+    prompt_tokens: int = 0
+    """All input."""
+
+
+def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
+    """Read a usage object of any vendor, alone or inside the reply that carries it.
+
+    The shape decides; `format` (a name of contract `context/response`) only settles what shapes
+    leave open. None where nothing in it is a usage. Raises VendorFormatError where a number of
+    tokens is not a whole number from 0 to `MOST_TOKENS`.
+    """
+    return _find(obj, format, depth=3)
+
+
+def _find(obj: object, format: str | None, depth: int) -> Usage | None:
+    if not isinstance(obj, Mapping):
+        return None
+    for markers, read in _READERS:
+        if any(obj.get(key) is not None for key in markers):
+            return read(_with_xai_total(obj) if format == "xai" else obj)
+    for key in (*_WRAPPERS, *_NESTED) if depth else ():
+        inner = _find(obj.get(key), format, depth - 1)
+        if inner is not None:
+            return inner
+    return None
+
+
+def holders_in(raw: object) -> Iterator[JsonObject]:
+    """Where a usage may stand: a reply, or each event of a stream, and what these wrap."""
+    for one in raw if isinstance(raw, list | tuple) else (raw,):
+        if isinstance(one, Mapping):
+            yield one
+            yield from (inner for name in _NESTED if (inner := part(one, name)))
+
+
+def usages_in(raw: object) -> Iterator[JsonObject]:
+    """Every object that may be a usage: those with a usage's name, then their holders."""
+    holders = list(holders_in(raw))
+    for holder in holders:
+        yield from (inner for name in _WRAPPERS if (inner := part(holder, name)))
+    yield from holders
+
+
+def _openai_chat(usage: JsonObject) -> Usage:
+    """OpenAI chat and its likes: cached input is part of `prompt_tokens`."""
+    details = part(usage, "prompt_tokens_details")
+    read = (
+        _tokens(details, "cached_tokens")
+        or _tokens(usage, "prompt_cache_hit_tokens")  # DeepSeek
+        or _tokens(usage, "cache_read_input_tokens")  # LiteLLM
+        or _tokens(usage, "cached_tokens", "num_cached_tokens")  # Moonshot, Mistral
+    )
+    write = _tokens(details, "cache_write_tokens", "cache_creation_tokens") or _tokens(
+        usage, "cache_creation_input_tokens"
+    )
+    prompt = _tokens(usage, "prompt_tokens") or read + _tokens(usage, "prompt_cache_miss_tokens")
+    output, reasoning = _tokens(usage, "completion_tokens"), _reasoning(usage)
+    if _reasoning_is_beside(usage, prompt, output, reasoning):
+        output += reasoning
+    tiers = part(details, "cache_creation_token_details")
+    return included(
+        prompt, read, write, _tokens(tiers, "ephemeral_1h_input_tokens"), output, reasoning
+    )
+
+
+def _reasoning_is_beside(usage: JsonObject, prompt: int, output: int, reasoning: int) -> bool:
+    """xAI keeps reasoning out of `completion_tokens`; the total shows it."""
+    return reasoning > 0 and _tokens(usage, "total_tokens") == prompt + output + reasoning
+
+
+def _with_xai_total(usage: JsonObject) -> JsonObject:
+    """Where xAI's total is left out, the one that its documented form would have."""
+    if usage.get("total_tokens") is not None:
+        return usage
+    parts = (_tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
+    return {**usage, "total_tokens": sum(parts) + _reasoning(usage)}
+
+
+def _input_output(usage: JsonObject) -> Usage:
+    """`input_tokens` and `output_tokens`: OpenAI Responses and realtime (cached included; realtime
+    says `input_token_details`), or Anthropic."""
+    details = part(usage, "input_tokens_details") or part(usage, "input_token_details")
+    cached = _tokens(details, "cached_tokens") or _tokens(usage, "cached_input_tokens")
+    output = _tokens(usage, "output_tokens", "total_output_tokens")
+    reasoning = _reasoning(usage)
+    if cached or details:
+        write = _tokens(details, "cache_write_tokens") or _tokens(usage, "cache_write_tokens")
+        return included(_tokens(usage, "input_tokens"), cached, write, 0, output, reasoning)
+    return _anthropic(usage, output, reasoning)
+
+
+def _anthropic(usage: JsonObject, output: int, reasoning: int) -> Usage:
+    tiers = part(usage, "cache_creation")
+    hour = _tokens(tiers, "ephemeral_1h_input_tokens")
+    by_tier = hour + _tokens(tiers, "ephemeral_5m_input_tokens")
+    return disjoint(
+        _tokens(usage, "input_tokens"),
+        _tokens(usage, "cache_read_input_tokens"),
+        max(_tokens(usage, "cache_creation_input_tokens"), by_tier),
+        hour,
+        output,
+        reasoning,
+    )
+
+
+def _bedrock(usage: JsonObject) -> Usage:
+    """Bedrock Converse, and this project's own form: `inputTokens` leaves the cache out."""
+    tiers = usage.get("cacheDetails")
+    hour = sum(
+        _tokens(tier, "inputTokens")
+        for tier in (tiers if isinstance(tiers, list) else [])
+        if isinstance(tier, Mapping) and tier.get("ttl") == "1h"
+    )
+    return disjoint(
+        _tokens(usage, "inputTokens"),
+        _tokens(usage, "cacheReadInputTokens", "cacheReadInputTokenCount", "cacheReadTokens"),
+        _tokens(usage, "cacheWriteInputTokens", "cacheWriteInputTokenCount", "cacheWriteTokens"),
+        hour or _tokens(usage, "cacheWrite1hTokens"),
+        _tokens(usage, "outputTokens"),
+        _tokens(usage, "reasoningTokens"),
+    )
+
+
+def _gemini(usage: JsonObject) -> Usage:
+    """Gemini: the prompt holds what is cached, tool use comes beside it, thoughts beside output."""
+    thoughts = _tokens(usage, "thoughtsTokenCount", "thoughts_token_count")
+    return included(
+        _tokens(usage, "promptTokenCount", "prompt_token_count")
+        + _tokens(usage, "toolUsePromptTokenCount", "tool_use_prompt_token_count"),
+        _tokens(usage, "cachedContentTokenCount", "cached_content_token_count"),
+        0,
+        0,
+        _tokens(usage, "candidatesTokenCount", "candidates_token_count") + thoughts,
+        thoughts,
+    )
+
+
+def _ollama(usage: JsonObject) -> Usage:
+    return disjoint(_tokens(usage, "prompt_eval_count"), 0, 0, 0, _tokens(usage, "eval_count"), 0)
+
+
+def _lmstudio(usage: JsonObject) -> Usage:
+    prompt = _tokens(usage, "promptTokensCount", "prompt_tokens_count")
+    output = _tokens(usage, "predictedTokensCount", "predicted_tokens_count")
+    return disjoint(prompt, 0, 0, 0, output, 0)
+
+
+def _cohere(usage: JsonObject) -> Usage:
+    """Cohere: `tokens` is what the model saw, `billed_units` what is billed; the first is asked."""
+    tokens = part(usage, "tokens") or part(usage, "billed_units")
+    prompt, read = _tokens(tokens, "input_tokens"), _tokens(usage, "cached_tokens")
+    return included(prompt, read, 0, 0, _tokens(tokens, "output_tokens"), 0)
+
+
+def _llamacpp_timings(usage: JsonObject) -> Usage:
+    """llama.cpp: `prompt_n` is what was evaluated, `cache_n` what its cache spared."""
+    read = _tokens(usage, "cache_n")
+    return disjoint(_tokens(usage, "prompt_n"), read, 0, 0, _tokens(usage, "predicted_n"), 0)
+
+
+def _llamacpp_completion(usage: JsonObject) -> Usage:
+    prompt = _tokens(usage, "tokens_evaluated")
+    return disjoint(prompt, 0, 0, 0, _tokens(usage, "tokens_predicted"), 0)
+
+
+_Reader: TypeAlias = Callable[[JsonObject], Usage]
+_READERS: tuple[tuple[tuple[str, ...], _Reader], ...] = (
+    (
+        ("promptTokenCount", "candidatesTokenCount", "prompt_token_count", "thoughtsTokenCount"),
+        _gemini,
+    ),
+    (("prompt_eval_count", "eval_count"), _ollama),
+    (("promptTokensCount", "predictedTokensCount", "prompt_tokens_count"), _lmstudio),
+    (("prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens"), _openai_chat),
+    (("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheReadTokens"), _bedrock),
+    (
+        (
+            "input_tokens",
+            "output_tokens",
+            "cache_read_input_tokens",
+            "cache_creation_input_tokens",
+            "total_output_tokens",
+        ),
+        _input_output,
+    ),
+    (("tokens_evaluated", "tokens_predicted"), _llamacpp_completion),
+    (("billed_units",), _cohere),
+    (("prompt_n", "predicted_n"), _llamacpp_timings),
+    (("tokens",), _cohere),
+)
+
+
+def included(
+    prompt: int, read: int, write: int, write_1h: int, output: int, reasoning: int
+) -> Usage:
+    """Usage where `prompt` already holds what the cache read and wrote."""
+    read = min(read, prompt)
+    write = min(write, prompt - read)
+    return disjoint(prompt - read - write, read, write, write_1h, output, reasoning)
+
+
+def disjoint(
+    fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
+) -> Usage:
+    """Usage of parts that do not overlap."""
+    return Usage(
+        input_tokens=fresh,
+        cache_read_tokens=read,
+        cache_write_tokens=write,
+        cache_write_1h_tokens=min(write_1h, write),
+        output_tokens=output,
+        reasoning_tokens=min(reasoning, output),
+        prompt_tokens=fresh + read + write,
+    )
+
+
+def _reasoning(usage: JsonObject) -> int:
+    for name in ("completion_tokens_details", "output_tokens_details", "output_token_details"):
+        found = _tokens(part(usage, name), "reasoning_tokens", "thinking_tokens")
+        if found:
+            return found
+    return _tokens(usage, "reasoning_tokens", "reasoning_output_tokens")
+
+
+def _tokens(usage: JsonObject, *names: str) -> int:
+    """The first of these fields that is there; 0 where none is, or it is null."""
+    for name in names:
+        value = usage.get(name)
+        if value is not None:
+            return _whole(value, name)
+    return 0
+
+
+def _whole(value: object, name: str) -> int:
+    """A whole number >= 0. Cohere sends its numbers as 12.0, which is one."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise VendorFormatError(f"usage field `{name}` is not a whole number of tokens")
+    if value > MOST_TOKENS:
+        raise VendorFormatError(f"usage field `{name}` is more than {MOST_TOKENS:,} tokens")
+    return value
+
+
+def part(usage: JsonObject, name: str) -> JsonObject:
+    """The object at `name`; an empty one where there is none."""
+    value = usage.get(name)
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,97 @@
+"""Anthropic's Messages (also as Bedrock and Vertex hand them on)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.messages.billing import reported_cost
+from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXHAUSTED: dict[str, Exhausted] = {
+    "max_tokens": "output",
+    "model_context_window_exceeded": "window",
+}
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+
+
+class _Message(msgspec.Struct):
+    id: str | None = None
+    model: str | None = None
+    content: str | list[_Block] | None = None
+    stop_reason: str | None = None
+    usage: Any = None
+
+
+class _Delta(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: Any = None
+
+
+def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+    """A message object, or the events of its stream."""
+    draft = ReplyDraft(format)
+    for raw in parts:
+        if raw.get("type", "message") == "message":
+            _message(draft, read_as(raw, _Message))
+            draft.cost = reported_cost(raw)
+        else:
+            _event(draft, read_as(raw, _Event))
+    return draft.finish(EXHAUSTED)
+
+
+def _message(draft: ReplyDraft, message: _Message) -> None:
+    draft.about(message.id, message.model)
+    draft.spend(message.usage)
+    draft.stop(message.stop_reason)
+    if isinstance(message.content, str):
+        draft.say(message.content)
+        return
+    for index, block in enumerate(message.content or ()):
+        _block(draft, index, block)
+        if block.type == "tool_use":
+            draft.call(index).give(block.input or {})
+
+
+def _block(draft: ReplyDraft, index: int, block: _Block) -> None:
+    if block.type == "text":
+        draft.say(block.text)
+    elif block.type == "tool_use":
+        draft.call(index, block.id, block.name)
+
+
+def _event(draft: ReplyDraft, event: _Event) -> None:
+    draft.spend(event.usage)
+    if event.message:
+        _message(draft, event.message)
+    if event.content_block:
+        _block(draft, event.index, event.content_block)
+    if event.delta:
+        draft.stop(event.delta.stop_reason)
+        draft.say(event.delta.text if event.delta.type == "text_delta" else None)
+    if event.delta and event.index in draft.calls:
+        draft.calls[event.index].give(event.delta.partial_json)
+    if event.type == "content_block_stop" and event.index in draft.calls:
+        draft.calls[event.index].closed = True

@@ -1,0 +1,112 @@
+"""Cohere's chat, version 2 and version 1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXHAUSTED: dict[str, Exhausted] = {"MAX_TOKENS": "output", "ERROR_LIMIT": "window"}
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct):
+    """`function` in version 2, `name` and `parameters` in version 1."""
+
+    id: str | None = None
+    function: _Function | None = None
+    name: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Text(msgspec.Struct):
+    type: str = "text"
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    """In events `content` and `tool_calls` hold one thing, in a whole reply a list."""
+
+    content: str | list[_Text] | _Text | None = None
+    tool_calls: list[_Call] | _Call | None = None
+
+
+class _Delta(msgspec.Struct):
+    message: _Message | None = None
+    finish_reason: str | None = None
+    usage: Any = None
+
+
+class _Part(msgspec.Struct):
+    """A whole reply of either version, or one event: only its own fields are set."""
+
+    type: str = ""
+    event_type: str = ""
+    id: str | None = None
+    response_id: str | None = None
+    index: int = 0
+    delta: _Delta | None = None
+    message: _Message | None = None
+    finish_reason: str | None = None
+    usage: Any = None
+    text: str | None = None
+    tool_calls: list[_Call] | None = None
+    meta: Loose | None = None
+    response: Loose | None = None
+
+
+def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+    """A chat reply, or the events of its stream."""
+    draft = ReplyDraft(format)
+    for raw in parts:
+        _part(draft, read_as(raw, _Part))
+    return draft.finish(EXHAUSTED)
+
+
+def _part(draft: ReplyDraft, part: _Part) -> None:
+    if part.response is not None:  # version 1: `stream-end` repeats the whole reply
+        draft.texts.clear()
+        draft.calls.clear()
+        _part(draft, read_as(part.response, _Part))
+        return
+    draft.about(part.id or part.response_id)
+    draft.say(part.text)
+    draft.stop(part.finish_reason)
+    draft.spend(part.usage or part.meta)
+    if part.message:
+        _message(draft, part.message, part.index)
+    for call in part.tool_calls or ():
+        _call(draft, len(draft.calls), call)
+    if part.delta:
+        draft.stop(part.delta.finish_reason)
+        draft.spend(part.delta.usage)
+    if part.delta and part.delta.message:
+        _message(draft, part.delta.message, part.index)
+    if part.type == "tool-call-end" and part.index in draft.calls:
+        draft.calls[part.index].closed = True
+
+
+def _message(draft: ReplyDraft, message: _Message, index: int) -> None:
+    content = message.content
+    texts = [content] if isinstance(content, _Text) else content
+    for text in [_Text(text=texts)] if isinstance(texts, str) else texts or ():
+        draft.say(text.text if text.type == "text" else None)
+    if isinstance(message.tool_calls, _Call):
+        _call(draft, index, message.tool_calls)
+    else:
+        for position, call in enumerate(message.tool_calls or ()):
+            _call(draft, position, call)
+
+
+def _call(draft: ReplyDraft, key: int, call: _Call) -> None:
+    function = call.function or _Function(name=call.name, arguments=call.parameters)
+    draft.call(key, call.id, function.name).give(function.arguments)

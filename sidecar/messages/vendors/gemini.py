@@ -1,0 +1,72 @@
+"""Google's Gemini, by its own interface and by Vertex."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXHAUSTED: dict[str, Exhausted] = {"MAX_TOKENS": "output"}
+
+
+class _Call(msgspec.Struct):
+    name: str | None = None
+    id: str | None = None
+    args: dict[str, Any] | None = None
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    thought: bool = False
+    function_call: _Call | None = None
+
+
+class _Content(msgspec.Struct):
+    parts: list[_Part] | None = None
+
+
+class _Candidate(msgspec.Struct, rename="camel"):
+    content: _Content | None = None
+    finish_reason: str | None = None
+    index: int = 0
+
+
+class _Feedback(msgspec.Struct, rename="camel"):
+    block_reason: str | None = None
+
+
+class _Response(msgspec.Struct, rename="camel"):
+    candidates: list[_Candidate] | None = None
+    prompt_feedback: _Feedback | None = None
+    usage_metadata: Any = None
+    model_version: str | None = None
+    response_id: str | None = None
+
+
+def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+    """The first candidate of a response, whole or as the array that its stream is."""
+    draft = ReplyDraft(format)
+    for raw in parts:
+        response = read_as(raw, _Response)
+        draft.about(response.response_id, response.model_version)
+        draft.spend(response.usage_metadata)
+        draft.stop(response.prompt_feedback.block_reason if response.prompt_feedback else None)
+        for candidate in response.candidates or ():
+            if candidate.index == 0:
+                _candidate(draft, candidate)
+    return draft.finish(EXHAUSTED)
+
+
+def _candidate(draft: ReplyDraft, candidate: _Candidate) -> None:
+    draft.stop(candidate.finish_reason)
+    for part in candidate.content.parts or () if candidate.content else ():
+        if not part.thought:
+            draft.say(part.text)
+        if part.function_call:
+            call = part.function_call
+            draft.call(len(draft.calls), call.id, call.name).give(call.args or {})

@@ -1,0 +1,117 @@
+"""LM Studio: its SDK's prediction results and packets, its REST interfaces v1 and v0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.vendors import openai_chat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXHAUSTED: dict[str, Exhausted] = {
+    "maxPredictedTokensReached": "output",
+    "contextLengthReached": "window",
+}
+
+
+class _Fragment(msgspec.Struct):
+    content: str | None = None
+    reasoning_type: str | None = msgspec.field(name="reasoningType", default=None)
+
+
+class _Request(msgspec.Struct):
+    id: str | None = None
+    name: str | None = None
+    arguments: dict[str, Any] | None = None
+
+
+class _Output(msgspec.Struct):
+    type: str = ""
+    content: str | None = None
+
+
+class _Model(msgspec.Struct, rename="camel"):
+    identifier: str | None = None
+    model_key: str | None = None
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    """An SDK result, an SDK packet, or a REST v1 result: only its own fields are set."""
+
+    type: str = ""
+    content: str | None = None
+    name: str | None = None
+    stats: Any = None
+    model_info: _Model | None = None
+    fragment: _Fragment | None = None
+    tool_call_id: str | None = None
+    tool_call_request: _Request | None = None
+    result: Loose | None = None
+    output: list[_Output] | None = None
+    response_id: str | None = msgspec.field(name="response_id", default=None)
+    model_instance_id: str | None = msgspec.field(name="model_instance_id", default=None)
+
+
+def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+    """A prediction result, the packets of a prediction, or a REST reply."""
+    if any("choices" in part for part in parts):
+        return openai_chat.read(parts, format)
+    draft = ReplyDraft(format)
+    for raw in parts:
+        part = read_as(raw, _Part)
+        if part.type == "chat.end" and part.result:
+            draft.texts.clear()
+            part = read_as(part.result, _Part)
+        _add(draft, part)
+    return draft.finish(EXHAUSTED)
+
+
+def _add(draft: ReplyDraft, part: _Part) -> None:
+    if part.fragment and part.fragment.reasoning_type in (None, "none"):
+        draft.say(part.fragment.content)
+    if part.type in ("", "message.delta"):
+        draft.say(part.content)
+    for output in part.output or ():
+        draft.say(output.content if output.type == "message" else None)
+    draft.about(part.response_id, _model(part))
+    _finish(draft, part)
+    _call(draft, part)
+
+
+def _model(part: _Part) -> str | None:
+    if part.model_info:
+        return part.model_info.identifier or part.model_info.model_key
+    return part.model_instance_id
+
+
+def _finish(draft: ReplyDraft, part: _Part) -> None:
+    if part.stats is None:
+        return
+    draft.ended = True
+    draft.spend(part.stats)
+    if not isinstance(part.stats, dict):
+        return
+    reason = part.stats.get("stopReason", part.stats.get("stop_reason"))
+    draft.stop(reason if isinstance(reason, str) else None)
+
+
+def _call(draft: ReplyDraft, part: _Part) -> None:
+    """Calls come one after another: start, name, pieces of the arguments, end."""
+    last = len(draft.calls) - 1
+    if part.type == "toolCallGenerationStart":
+        draft.call(last + 1, part.tool_call_id)
+    elif part.type == "toolCallGenerationNameReceived":
+        draft.call(max(last, 0), None, part.name)
+    elif part.type == "toolCallGenerationArgumentFragmentGenerated":
+        draft.call(max(last, 0)).give(part.content)
+    elif part.type == "toolCallGenerationFailed" and last >= 0:
+        draft.call(last).broken = True
+    elif part.type == "toolCallGenerationEnd" and part.tool_call_request:
+        request = part.tool_call_request
+        call = draft.call(max(last, 0), request.id, request.name)
+        call.texts.clear()
+        call.give(request.arguments or {})

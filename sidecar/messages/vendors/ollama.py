@@ -1,0 +1,61 @@
+"""Ollama's own /api/chat and /api/generate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXHAUSTED: dict[str, Exhausted] = {"length": "output"}
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct):
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Part(msgspec.Struct):
+    model: str | None = None
+    message: _Message | None = None
+    response: str | None = None
+    done: bool = False
+    done_reason: str | None = None
+    prompt_eval_count: Any = None
+    eval_count: Any = None
+
+
+def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+    """A reply with `stream` off, or the objects of its stream, of which the last is `done`."""
+    draft = ReplyDraft(format)
+    for raw in parts:
+        part = read_as(raw, _Part)
+        draft.about(None, part.model)
+        draft.say(part.response)
+        draft.stop(part.done_reason)
+        draft.ended = draft.ended or part.done
+        draft.spend({"prompt_eval_count": part.prompt_eval_count, "eval_count": part.eval_count})
+        if part.message:
+            _message(draft, part.message)
+    return draft.finish(EXHAUSTED)
+
+
+def _message(draft: ReplyDraft, message: _Message) -> None:
+    draft.say(message.content)
+    for call in message.tool_calls or ():
+        function = call.function or _Function()
+        draft.call(len(draft.calls), call.id, function.name).give(function.arguments or {})

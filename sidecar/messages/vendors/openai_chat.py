@@ -1,0 +1,123 @@
+"""OpenAI's chat completions, and all who speak them: xAI, DeepSeek, Mistral, OpenRouter, llama.cpp,
+vLLM, LM Studio's REST interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sidecar.messages.billing import reported_cost
+from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXHAUSTED: dict[str, Exhausted] = {
+    "length": "output",
+    "max_tokens": "output",
+    "model_length": "window",  # Mistral
+    "maxPredictedTokensReached": "output",  # LM Studio
+    "contextLengthReached": "window",
+}
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct):
+    id: str | None = None
+    index: int | None = None
+    function: _Function | None = None
+
+
+class _TextPart(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | list[_TextPart] | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    message: _Message | None = None
+    delta: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Stats(msgspec.Struct):
+    stop_reason: str | None = None
+
+
+class _Part(msgspec.Struct):
+    id: str | None = None
+    model: str | None = None
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    timings: Any = None
+    stats: _Stats | None = None
+
+
+def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+    """The first choice of a chat completion, whole or in chunks."""
+    draft = ReplyDraft(format)
+    for raw in parts:
+        part = read_as(raw, _Part)
+        draft.about(part.id, part.model)
+        draft.spend(part.timings)
+        draft.spend(part.usage)
+        draft.cost = reported_cost(raw) or draft.cost
+        for choice in part.choices or ():
+            if choice.index == 0:
+                _choose(draft, choice)
+        if part.stats:
+            draft.stop(part.stats.stop_reason)
+    return draft.finish(EXHAUSTED)
+
+
+def _choose(draft: ReplyDraft, choice: _Choice) -> None:
+    draft.stop(choice.finish_reason)
+    if choice.message:
+        _add(draft, choice.message)
+    if choice.delta:
+        _add(draft, choice.delta)
+
+
+def _add(draft: ReplyDraft, message: _Message) -> None:
+    if isinstance(message.content, str):
+        draft.say(message.content)
+    else:
+        for part in message.content or ():
+            draft.say(part.text if part.type == "text" else None)
+    for position, call in enumerate(message.tool_calls or ()):
+        function = call.function or _Function()
+        target = draft.call(_key(draft, call, position), call.id, function.name)
+        target.give(function.arguments)
+    if message.function_call:
+        legacy = message.function_call
+        draft.call("function_call", None, legacy.name).give(legacy.arguments)
+
+
+def _key(draft: ReplyDraft, call: _Call, position: int) -> object:
+    """Which call a piece belongs to: its index, unless another id has begun at the same index.
+
+    Gemini's OpenAI-compatible stream sends every call at index 0 under an id of its own.
+    """
+    index = position if call.index is None else call.index
+    at_index = [key for key in draft.calls if key == index or _begun_at(key, index)]
+    if not at_index:
+        return index
+    last = at_index[-1]
+    if call.id and draft.calls[last].id and draft.calls[last].id != call.id:
+        return (index, call.id)
+    return last
+
+
+def _begun_at(key: object, index: int) -> bool:
+    return isinstance(key, tuple) and key[0] == index

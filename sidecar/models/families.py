@@ -1,0 +1,128 @@
+"""Tokenizer families: from a model's name to the vocabulary it was trained with, by a small table.
+
+The table answers at once (genai-prices, which knows windows and prices, takes most of a second to
+import), so that a first count never waits for it. A row is a *generation*: models whose texts cost
+the same number of tokens. Calibration is kept by generation, and approximations have one factor
+for each.
+
+Sources: tiktoken's `model.py` for OpenAI; the makers' published vocabularies for open models; for
+Claude, whose tokenizer is not published, the two generations that its count endpoint shows
+(before Opus 4.7, and since).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from sidecar.models.names import parse
+from sidecar.models.patterns import compiled, first_inside
+
+UNKNOWN = "unknown"
+"""The generation of a model that no row knows."""
+
+_ROWS: tuple[tuple[str, str, str | None], ...] = (
+    # (pattern that the bare name begins with, generation, the maker's own provider id)
+    (r"gpt-oss", "o200k_harmony", None),
+    (r"gpt-?(4|3\.?5)-?t(urbo)?|gpt-?3\.?5|gpt-4(-|$)", "cl100k_base", "openai"),
+    (r"text-embedding-(3|ada-002)|(davinci|babbage)-002", "cl100k_base", "openai"),
+    (r"(chat)?gpt-?(4o|4[.-]1|4[.-]5|5)", "o200k_base", "openai"),
+    (r"o[1-4](-|$)|codex-mini|computer-use", "o200k_base", "openai"),
+    (r"(chat)?gpt-|o[5-9](-|$)", "openai-newer", "openai"),
+    (r"(text|code)-davinci-(edit-)?00[123]|code-(davinci|cushman)", "p50k_base", "openai"),
+    (r"(text-)?(davinci|curie|babbage|ada)(-|$)|gpt2", "r50k_base", "openai"),
+    (r"deepseek-(r1-)?(0528-)?(distill-)?llama", "llama3", None),
+    (r"deepseek-(r1-)?(0528-)?(distill-)?qwen", "qwen2", None),
+    (r"deepseek-r1-(1\.5|7|8|14|32)b", "qwen2", None),
+    (r"deepseek-r1-70b", "llama3", None),
+    (r"deepseek-(v2|coder|llm|moe|math|vl|67b|7b)", "deepseek-v2", None),
+    (r"deepseek", "deepseek", "deepseek"),
+    (r"qwen-?3\.[56]", "qwen3.5", None),
+    (r"qwen-?(3\.[7-9]|3?-?max|[4-9](\.\d)?(-|$)(?!\d*b))", "qwen-newer", None),
+    (r"qwen-?(vl-)?(max|plus|turbo|flash|long)", "qwen-newer", None),
+    (r"qwen-?(1\.5|2\.5|2|3)(?![.\d])|qwen-?\d+([._]\d+)?b|qwq|qvq|codeqwen", "qwen2", None),
+    (r"qwen(-?(vl|audio|coder|chat|instruct))?(-chat|-latest)?$", "qwen2", None),
+    (r"qwen", "qwen-newer", None),
+    (r"gemini|gemma|codegemma|paligemma|medgemma", "gemma", "google"),
+    (r"(meta-)?llama-?2|codellama|vicuna|tinyllama|alpaca", "llama2", None),
+    (r"(meta-)?llama-?4", "llama4", None),
+    (r"(meta-)?llama", "llama3", None),
+    (r"mistral-(large-24|small-(2402|2409)|medium-2312|tiny|7b)", "mistral-v3", "mistral"),
+    (r"pixtral-large|codestral-(22b|2405|mamba)|mathstral", "mistral-v3", "mistral"),
+    (r"open-mi[sx]tral-(7b|8x)|mixtral", "mistral-v3", "mistral"),
+    (r"(open-)?mistral|pixtral|ministral|devstral|magistral", "tekken", "mistral"),
+    (r"voxtral|codestral|leanstral", "tekken", "mistral"),
+    (r"grok", "grok", "x-ai"),
+    (r"kimi|moonshot", "kimi", "moonshotai"),
+    (r"(zai-)?glm|chatglm|codegeex", "glm", "zhipuai"),
+    (r"minimax|m2-her", "minimax", "minimax"),
+    (r"command|c4ai|aya", "command", "cohere"),
+    (r"phi-?4-(mini|multimodal)", "o200k_base", None),
+    (r"phi-?4", "cl100k_base", None),
+    (r"phi-?3", "llama2", None),
+)
+_INSIDE: tuple[tuple[str, str], ...] = (
+    # Fine-tunes carry the name of what they were made from inside theirs.
+    (r"llama-?[v-]?3|l3[.-]", "llama3"),
+    (r"llama-?2", "llama2"),
+    (r"qwen-?2|qwen-?3|qwq", "qwen2"),
+    (r"mixtral|mistral-7b", "mistral-v3"),
+    (r"mistral-(small|nemo)|nemo-12b", "tekken"),
+    (r"gemma", "gemma"),
+    (r"deepseek-(v3|r1|v4)", "deepseek"),
+)
+
+_DATE = re.compile(r"[-@]?(?:20\d{6}|20\d\d-\d\d-\d\d)")
+_CLAUDE_VERSION = re.compile(r"(?<![\d.])(\d{1,2})(?:[.-](\d{1,2}))?(?![\d.])")
+_CLAUDE_ALIASES = frozenset(("sonnet", "opus", "haiku", "fable", "mythos", "opusplan"))
+_GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
+_CLAUDE_NEW = (4, 7)
+"""Opus 4.7 brought a new tokenizer, which every later Claude has kept."""
+
+
+def generation_of(model: str) -> str:
+    """The tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
+
+    `unknown` where no row knows the model. Whether its vocabulary can be run here, and what counts
+    in its place, `sidecar.counting.tokenizers` decides.
+    """
+    return _row(parse(model).bare)[0]
+
+
+def undated(bare: str) -> str:
+    """A bare name without its release date: `claude-sonnet-4-5`, not `…-20250929`."""
+    return _DATE.sub("", bare)
+
+
+def maker_of(model: str) -> str | None:
+    """The provider id of the maker's own API, for a name that does not say who serves it."""
+    return _row(parse(model).bare)[1]
+
+
+@lru_cache(maxsize=4096)
+def _row(bare: str) -> tuple[str, str | None]:
+    if "claude" in bare or bare.split("-")[0] in _CLAUDE_ALIASES:
+        return _claude_generation(bare), "anthropic"
+    for pattern, generation, provider in _ROWS:
+        if compiled(pattern).match(bare):
+            return generation, provider
+    return first_inside(_INSIDE, bare) or UNKNOWN, None
+
+
+def _claude_generation(bare: str) -> str:
+    """`claude` up to Opus 4.6 and its contemporaries, `claude-4.7` since; newest if unsaid."""
+    version = claude_version(bare)
+    if version is None:
+        return "claude" if re.search(r"claude-(v1|instant)", bare) else "claude-4.7"
+    return "claude-4.7" if version >= _CLAUDE_NEW else "claude"
+
+
+def claude_version(bare: str) -> tuple[int, int] | None:
+    """(4, 5) of `claude-sonnet-4-5-20250929`; None where the name says no version."""
+    found = _CLAUDE_VERSION.search(_DATE.sub("", bare))
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
+def counts_as_gemini_3(bare: str) -> bool:
+    """Whether a Gemini counts media and searches as since 3; a name without a number is newest."""
+    return _GEMINI_BEFORE_3.match(bare) is None

@@ -1,0 +1,227 @@
+"""genai-prices, read offline: the one list of windows and prices, and its prices as tariffs.
+
+The arithmetic is ours, because sums of many calls are priced at once: genai-prices would take the
+sum for one enormous prompt. Which price holds for what is decided as genai-prices decides it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from sidecar import typed
+from sidecar.config.private import set_aside
+from sidecar.models.tariffs import UnitPrices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+    from pathlib import Path
+
+    from genai_prices.data_snapshot import DataSnapshot
+    from genai_prices.types import ModelInfo, ModelPrice, PriceVariant, Provider
+
+logger = logging.getLogger(__name__)
+
+STORED_LIST = "prices.json"
+"""Name of the updated price list in the state folder."""
+
+_EPOCH = date(1970, 1, 1)
+_IN_A_PLACE = {"us": Decimal("1.1")}
+"""What the price of tokens is multiplied by where a call is confined to a place, which the list
+does not say (Anthropic's pricing page, "Data residency pricing")."""
+_HOUR_TO_INPUT = 2
+"""A cache write for an hour costs twice the input (Anthropic), where the list does not say."""
+
+
+_lock = threading.Lock()
+_loaded: dict[tuple[Path | None, int], DataSnapshot] = {}
+
+
+def price_list(file: Path | None = None) -> DataSnapshot:
+    """The list of windows and prices that `update-prices` stored in `file`, else the package's.
+
+    One that cannot be used is set aside, and logged. Blocking: 0.2 to 0.8 s the first time, then
+    the same list until the file is another.
+    """
+    with _lock:
+        key = (file, _version(file))
+        if key not in _loaded:
+            _loaded[key] = _load(file)
+        return _loaded[key]
+
+
+def _version(file: Path | None) -> int:
+    try:
+        return file.stat().st_mtime_ns if file else 0
+    except OSError:
+        return 0
+
+
+def _load(file: Path | None) -> DataSnapshot:
+    from genai_prices.data_snapshot import get_snapshot
+
+    if file is None:
+        return get_snapshot()
+    try:
+        return parse_list(file.read_bytes())
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        set_aside(file, f"{error}; fetch it again with `token-sidecar cost update-prices`")
+    except OSError as error:
+        logger.warning("the price list %s cannot be read: %s", file, error.strerror)
+    return get_snapshot()
+
+
+def parse_list(data: bytes) -> DataSnapshot:
+    """A price list in genai-prices' JSON form. Raises ValueError where it is none."""
+    import warnings
+
+    from genai_prices.data_snapshot import DataSnapshot
+    from genai_prices.types import _providers_from_raw
+
+    try:
+        raw = typed.decode(data, list[dict[str, Any]])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # units of a later version, which no call here has
+            providers = _providers_from_raw(raw)
+    except Exception as error:  # the library checks little: whatever it stumbles over is no list
+        raise ValueError("this is no price list of genai-prices") from error
+    if not providers:
+        raise ValueError("the price list is empty")
+    return DataSnapshot(providers, from_auto_update=True)
+
+
+def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTariff | None:
+    """The listed prices of a model, else None. An empty provider: the one that the model shows."""
+    try:
+        found, info = snapshot.find_provider_model(model, None, provider or None, None)
+    except LookupError:
+        return None
+    return ListedTariff(found, info) if info.prices else None
+
+
+class ListedTariff:
+    """The prices of one model of genai-prices."""
+
+    def __init__(self, provider: Provider, model: ModelInfo) -> None:
+        self._model = model
+        # A model that another provider lends has none of the lender's service tiers.
+        own = any(model is listed for listed in provider.models)
+        self._variants = (model.price_variants or []) if own else []
+        constraints = [*self._constraints()]
+        self.changes = frozenset(
+            (constraint.start_date - _EPOCH).days
+            for constraint in constraints
+            if hasattr(constraint, "start_date")
+        )
+        self.by_clock = any(hasattr(constraint, "start_time") for constraint in constraints)
+        self.thresholds = frozenset(self._thresholds())
+        self._known: dict[tuple[int, int], UnitPrices | None] = {}
+        """By the listed prices, which live as long as the model, and the thresholds exceeded."""
+
+    def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
+        """What holds for a call at that time, in that service tier, with a prompt of that size."""
+        tier, confined, place = tier.partition("@")
+        found = self._in_tier(at, tier, prompt_tokens)
+        if not confined or found is None:
+            return found
+        return found.times(_IN_A_PLACE[place]) if place in _IN_A_PLACE else None
+
+    def _in_tier(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
+        if not tier:
+            listed = self._model.get_prices(at)
+            key = id(listed), sum(prompt_tokens > start for start in self.thresholds)
+            if key not in self._known:
+                self._known[key] = _unit_prices(listed, prompt_tokens)
+            return self._known[key]
+        context = {"service_tier": tier, "processing": tier, "speed": tier}
+        if not any(self._holds(variant, at, context) for variant in self._variants):
+            return None
+        return _unit_prices(self._model.get_prices(at, context), prompt_tokens)
+
+    @staticmethod
+    def _holds(variant: PriceVariant, at: datetime, context: dict[str, str]) -> bool:
+        if variant.constraint is not None and not variant.constraint.active(at):
+            return False
+        return all(context.get(key) == value for key, value in variant.when.items())
+
+    def _constraints(self) -> Iterator[Any]:
+        prices = self._model.prices
+        for conditional in prices if isinstance(prices, list) else []:
+            yield conditional.constraint
+        for variant in self._variants:
+            yield variant.constraint
+
+    def _thresholds(self) -> Iterator[int]:
+        prices = self._model.prices
+        sets = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
+        for model_price in (*sets, *(variant.prices for variant in self._variants)):
+            for value in vars(model_price).values():
+                for tier in getattr(value, "tiers", ()):
+                    yield tier.start
+
+
+def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
+    """Prices for one prompt size.
+
+    A cache price that is not listed is the input's, one of pictures or video the text's: that is
+    how vendors bill them. Audio has a price of its own wherever it is sold, and without one it has
+    none. A model that is billed by the call has its searches in that price.
+    """
+    fresh = _price(listed, "input_mtok", prompt_tokens)
+    output = _price(listed, "output_mtok", prompt_tokens)
+    if fresh is None and output is None:
+        return None
+    write = _price(listed, "cache_write_mtok", prompt_tokens)
+    hour = _price(listed, "cache_write_1h_mtok", prompt_tokens)
+    if hour is None and write is not None and fresh is not None:
+        hour = _HOUR_TO_INPUT * fresh
+    read = _or(_price(listed, "cache_read_mtok", prompt_tokens), fresh)
+    call = _each(listed, "requests_kcount", prompt_tokens)
+    search = _each(listed, "web_searches_kcount", prompt_tokens)
+    audio = _price(listed, "input_audio_mtok", prompt_tokens)
+    image = _price(listed, "input_image_mtok", prompt_tokens)
+    return UnitPrices(
+        input=fresh,
+        cache_read=read,
+        cache_write=_or(write, fresh),
+        cache_write_1h=_or(hour, fresh),
+        output=output,
+        reasoning=_or(_price(listed, "output_reasoning_mtok", prompt_tokens), output),
+        call=call or Decimal(0),
+        search=search if call is None else _or(search, Decimal(0)),
+        file_search=_each(listed, "storage_searches_kcount", prompt_tokens),
+        audio_input=audio,
+        audio_cache_read=_or(_price(listed, "cache_audio_read_mtok", prompt_tokens), audio),
+        audio_output=_price(listed, "output_audio_mtok", prompt_tokens),
+        image_input=_or(image, fresh),
+        image_cache_read=_or(_price(listed, "cache_image_read_mtok", prompt_tokens), image, read),
+        image_output=_or(_price(listed, "output_image_mtok", prompt_tokens), output),
+        video_input=_or(_price(listed, "input_video_mtok", prompt_tokens), fresh),
+    )
+
+
+def _or(*prices: Decimal | None) -> Decimal | None:
+    """The first of these prices that there is."""
+    return next((price for price in prices if price is not None), None)
+
+
+def _each(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
+    """USD for one, of a price for a thousand."""
+    price = _price(listed, key, prompt_tokens)
+    return None if price is None else price.scaleb(-3)
+
+
+def _price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
+    """The price of one key; a tier holds for the whole call once its prompt is over the start."""
+    value: Any = getattr(listed, key, None)
+    if value is None or isinstance(value, Decimal):
+        return value
+    over = [tier.price for tier in value.tiers if prompt_tokens > tier.start]
+    price = over[-1] if over else value.base
+    return price if isinstance(price, Decimal) else None

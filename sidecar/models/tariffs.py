@@ -1,0 +1,103 @@
+"""What a model costs: unit prices, and when they change."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sidecar.config.settings import Price
+
+
+class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
+    """USD for a million tokens of each bucket; None where no price is known."""
+
+    input: Decimal | None
+    cache_read: Decimal | None
+    cache_write: Decimal | None
+    """For five minutes, and for a time that was not given (five minutes is the default)."""
+    cache_write_1h: Decimal | None
+    output: Decimal | None
+    reasoning: Decimal | None
+    call: Decimal = Decimal(0)
+    """USD for a call, whatever it holds."""
+    search: Decimal | None = None
+    """USD for a web search."""
+    file_search: Decimal | None = None
+    """USD for a search in stored files."""
+    audio_input: Decimal | None = None
+    audio_cache_read: Decimal | None = None
+    audio_output: Decimal | None = None
+    image_input: Decimal | None = None
+    image_cache_read: Decimal | None = None
+    image_output: Decimal | None = None
+    video_input: Decimal | None = None
+
+    def times(self, factor: Decimal) -> UnitPrices:
+        """These prices with every price of tokens multiplied; calls and searches stay."""
+        prices = msgspec.structs.asdict(self)
+        tokens = {
+            name: price * factor
+            for name, price in prices.items()
+            if price is not None and name not in ("call", "search", "file_search")
+        }
+        return msgspec.structs.replace(self, **tokens)
+
+
+class Tariff(Protocol):
+    """The prices of one model at one provider, over time."""
+
+    @property
+    def changes(self) -> frozenset[int]:
+        """UTC days (since 1970) on which a price begins."""
+
+    @property
+    def by_clock(self) -> bool:
+        """True where a price depends on the time of day."""
+
+    @property
+    def thresholds(self) -> frozenset[int]:
+        """Prompt sizes, in tokens, above which other prices hold."""
+
+    def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
+        """What holds for a call at that time, in that service tier, with a prompt of that size.
+
+        None where the list does not know the tier.
+        """
+
+
+class OwnTariff:
+    """A `[[price]]` of the user's: the same at all times, in every tier, for every size."""
+
+    changes: frozenset[int] = frozenset()
+    by_clock = False
+    thresholds: frozenset[int] = frozenset()
+
+    def __init__(self, entry: Price) -> None:
+        write = entry.input if entry.cache_write is None else entry.cache_write
+        read = entry.input if entry.cache_read is None else entry.cache_read
+        self._prices = UnitPrices(
+            input=entry.input,
+            cache_read=read,
+            cache_write=write,
+            cache_write_1h=write,
+            output=entry.output,
+            reasoning=entry.output,
+            search=Decimal(0),
+            file_search=Decimal(0),
+            audio_input=entry.input,
+            audio_cache_read=read,
+            audio_output=entry.output,
+            image_input=entry.input,
+            image_cache_read=read,
+            image_output=entry.output,
+            video_input=entry.input,
+        )
+
+    def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices:  # noqa: ARG002
+        """The user's own prices."""
+        return self._prices

@@ -1,0 +1,132 @@
+"""The coding agents' sessions of the open roots: found when the settings are known, then watched.
+
+A thread waits for changes of the agents' files and says which ones; only those are read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sidecar.defects import log_defect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.config.settings import Agents
+    from sidecar.server.server import SidecarServer
+    from sidecar.workspace.events import Event
+    from sidecar.workspace.workspace import Workspace
+
+START_SECONDS = 0.5
+"""Watching starts a little later: its import would stand in the way of the first numbers."""
+SETTLED_SECONDS = 2.0
+"""By then it has started: what changed before that is looked for."""
+
+
+class Live:
+    """Keeps each workspace's sessions as the agents' files have them."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._server, self._services = server, server.services
+        self._changed: dict[Workspace, frozenset[str]] = {}
+        """What is to be read again; an empty set stands for looking for everything."""
+        self._watches: list[tuple[Agents, threading.Event]] = []
+        server.services.listeners.append(self.on_event)
+
+    def on_event(self, event: Event) -> None:
+        """Look for sessions again where settings or roots are others."""
+        if event.what == "settings":
+            self.look()
+            self._watch()
+
+    def look(self) -> None:
+        """Look for the sessions of each workspace."""
+        for workspace in self._workspaces():
+            self._due(workspace, None)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        for _, stop in self._watches:
+            stop.set()
+        self._watches.clear()
+
+    def _workspaces(self) -> list[Workspace]:
+        return [one for one in self._services.roots if one.path is not None]
+
+    def _due(self, workspace: Workspace, paths: frozenset[str] | None) -> None:
+        waiting = self._changed.get(workspace)
+        if paths is None or waiting == frozenset():
+            self._changed[workspace] = frozenset()
+        else:
+            self._changed[workspace] = paths | (waiting or frozenset())
+        self._server.scheduler.soon(("agents", workspace), 0.0, partial(self._look, workspace))
+
+    async def _look(self, workspace: Workspace) -> None:
+        await self._services.workers.run(_load)
+        changed = self._changed.pop(workspace, None)
+        if changed:
+            # Costs first: who has seen the new size may ask for them.
+            await self._server.history.appended(workspace, changed)
+            await self._services.agents.look_again(workspace, changed)
+        elif changed is not None:
+            await self._services.agents.look(workspace)
+
+    def _watch(self) -> None:
+        """One thread for each of the settings in force; those of others end."""
+        wanted: list[Agents] = []
+        for workspace in self._workspaces():
+            settings = workspace.settings.agents
+            if settings.enabled and settings not in wanted:
+                wanted.append(settings)
+        for settings, stop in self._watches:
+            if settings not in wanted:
+                stop.set()
+        self._watches = [one for one in self._watches if not one[1].is_set()]
+        known = [settings for settings, _ in self._watches]
+        for settings in wanted:
+            if settings not in known:
+                self._start(settings)
+
+    def _start(self, settings: Agents) -> None:
+        stop, loop = threading.Event(), asyncio.get_running_loop()
+        self._watches.append((settings, stop))
+
+        def changed(paths: frozenset[str] | None) -> None:
+            if not stop.is_set():
+                loop.call_soon_threadsafe(self._tell, settings, paths)
+
+        work = partial(_follow, settings, stop, changed)
+        threading.Thread(target=work, name="agents", daemon=True).start()
+        loop.call_later(SETTLED_SECONDS, self._tell, settings, None)
+
+    def _tell(self, settings: Agents, paths: frozenset[str] | None) -> None:
+        for workspace in self._workspaces():
+            if workspace.settings.agents == settings:
+                self._due(workspace, paths)
+
+
+def _load() -> None:
+    """Import what the first look needs. Blocking."""
+    import_module("sidecar.workspace.agents")
+
+
+def _follow(
+    settings: Agents, stop: threading.Event, changed: Callable[[frozenset[str] | None], None]
+) -> None:
+    """Hand on what changes, until `stop` is set. For a thread of its own."""
+    if stop.wait(START_SECONDS):
+        return
+    from sidecar.agents.places import Places
+    from sidecar.agents.reader import readers_of
+    from sidecar.agents.watch import changes
+
+    try:
+        for paths in changes(readers_of(settings), Places.of(settings), stop):
+            changed(paths)
+    except RuntimeError as exc:  # the loop has ended, or the system watches no more
+        if not stop.is_set():
+            log_defect(exc, "agents")

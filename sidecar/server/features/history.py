@@ -1,0 +1,207 @@
+"""The agents' past calls, brought into the ledger: when costs are asked for, or nobody types.
+
+The workspace asked about comes first; the rest follows at low priority, with a progress that can
+be cancelled. From then on what is appended is kept as it comes. Where an agent's session is shown,
+what its workspace's sessions cost is read unasked: the status has its place for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sidecar.errors import SidecarError
+from sidecar.server.progress import progress
+from sidecar.workspace.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from sidecar.config.settings import Agents
+    from sidecar.server.server import SidecarServer
+    from sidecar.workspace.history import Ingested
+    from sidecar.workspace.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 60.0
+"""How long nobody edits before history is read unasked."""
+SHOWN_SECONDS = 2.0
+"""How long after an agent's session was shown its costs are read: its size comes first."""
+AGAIN_SECONDS = 60.0
+"""When it is tried again, where another process reads the same."""
+SUM_SECONDS = 0.5
+"""How long after lines were appended their costs are summed up."""
+REST = 1.0
+"""Seconds of rest for each second of reading what nobody waits for."""
+
+
+class History:
+    """What of the agents' files is in the ledger. For the event loop."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._server, self._services = server, server.services
+        self._order = asyncio.Lock()
+        self._stop = threading.Event()
+        self._resting = False
+        self._known: dict[Workspace, Agents] = {}
+        """Whose sessions were read, and by which settings."""
+        self._complete = False
+        self._edited_at = 0.0
+        server.services.listeners.append(self.on_event)
+
+    def on_event(self, event: Event) -> None:
+        """Read history once nobody edits any more."""
+        if event.what == "document":
+            self._edited_at = asyncio.get_running_loop().time()
+        elif event.what == "settings":
+            self._complete = False
+            for workspace in self._services.roots:
+                workspace.costs.read = self._is_known(workspace)
+            self._server.scheduler.soon(("idle",), IDLE_SECONDS, self._idle)
+        elif event.what == "context" and event.workspace is not None:
+            usage = event.workspace.context.usage
+            if usage is not None and usage.session and usage.session.source != "protocol":
+                self.read_soon(event.workspace)
+
+    def read_soon(self, workspace: Workspace) -> None:
+        """Have the costs of a workspace's sessions read soon, at low priority: they are shown."""
+        if workspace.path is not None and not self._is_known(workspace):
+            work = partial(self._read_costs, workspace)
+            self._server.scheduler.soon(("costs", workspace), SHOWN_SECONDS, work)
+
+    def close(self) -> None:
+        """Stop reading; the next process goes on there."""
+        self._stop.set()
+
+    async def known(
+        self,
+        workspace: Workspace,
+        report: Callable[[str, float], None] = lambda *_: None,
+    ) -> None:
+        """Have the calls of a workspace's sessions in the ledger, for as far as they can be."""
+        if workspace.path is None:
+            return
+        if not self._is_known(workspace):
+            await self._read(workspace, partial(report, "reading session files"))
+        if not self._complete and self._is_known(workspace):
+            self._server.scheduler.soon(("history",), 0.0, self._rest)
+
+    async def _read_costs(self, workspace: Workspace) -> None:
+        if not self._is_known(workspace):
+            await self._read(workspace, lambda _: None, rest=REST)
+        if not self._is_known(workspace) and workspace.settings.agents.enabled:
+            # Another process reads them, or whoever asked for costs has stopped this.
+            work = partial(self._read_costs, workspace)
+            self._server.scheduler.soon(("costs", workspace), AGAIN_SECONDS, work)
+
+    async def _read(
+        self, workspace: Workspace, share: Callable[[float], None], *, rest: float = 0.0
+    ) -> None:
+        """Read the workspace's sessions; what rests meanwhile is stopped by what does not."""
+        if self._resting and not rest:
+            self._stop.set()  # whoever waits comes first
+        async with self._order:
+            settings, stop = workspace.settings.agents, threading.Event()
+            self._stop, self._resting = stop, rest > 0
+            try:
+                if (await self._ingest(workspace, stop, share, mine=True, rest=rest)).whole:
+                    self._known[workspace] = settings
+                    workspace.costs.read = True
+            except asyncio.CancelledError:
+                stop.set()
+                raise
+            finally:
+                self._resting = False
+        await self.refresh(workspace)
+
+    async def appended(self, workspace: Workspace, changed: Collection[str]) -> None:
+        """Keep what was appended to files, once there was reason to read any."""
+        sources = self._services.agents.seen_by(workspace)
+        if not self._is_known(workspace) or sources is None:
+            return
+        from sidecar.workspace.history import ingest_changed
+
+        book = self._services.spending(workspace).book
+        try:
+            done = await self._services.workers.run(
+                partial(ingest_changed, book, sources, tuple(changed))
+            )
+        except SidecarError as exc:
+            logger.warning("session files: %s", exc)
+            return
+        if done.bytes_read:
+            # An agent appends several lines at a time: their costs are summed up once.
+            work = partial(self.refresh, workspace, every=False)
+            self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
+
+    def _is_known(self, workspace: Workspace) -> bool:
+        return self._known.get(workspace) == workspace.settings.agents
+
+    async def refresh(self, workspace: Workspace, *, every: bool = True) -> None:
+        """Work out anew what the workspace's sessions cost, and let it be shown."""
+        usage = workspace.context.usage
+        session = usage.session.id if usage and usage.session else ""
+        spending = self._services.spending(workspace)
+        try:
+            spent = await self._services.workers.run(partial(spending.spent, session, every=every))
+        except SidecarError:  # a request for costs reports it
+            return
+        workspace.costs.take(spent)
+        self._services.publish(Event("ledger", workspace))
+
+    async def _idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._edited_at + IDLE_SECONDS - loop.time()
+        if self._edited_at and left > 0:
+            self._server.scheduler.soon(("idle",), left, self._idle)
+            return
+        for workspace in self._services.roots:
+            await self.known(workspace)
+
+    async def _rest(self) -> None:
+        """All other sessions of this machine, a little at a time."""
+        workspace = next((one for one in self._services.roots if one in self._known), None)
+        if workspace is None:
+            return
+        async with self._order:
+            stop = self._stop = threading.Event()
+            self._resting = True
+            try:
+                async with progress(self._server, "Reading agents' sessions", stop) as report:
+                    share = partial(report, "what calls have cost")
+                    done = await self._ingest(workspace, stop, share, mine=False, rest=REST)
+            finally:
+                self._resting = False
+        self._complete = done.whole
+        if done.calls:
+            for each in list(self._known):
+                await self.refresh(each)
+
+    async def _ingest(
+        self,
+        workspace: Workspace,
+        stop: threading.Event,
+        share: Callable[[float], None],
+        *,
+        mine: bool,
+        rest: float,
+    ) -> Ingested:
+        await self._services.configured.wait()
+        sources = await self._services.agents.sources(workspace)
+        from sidecar.workspace.history import Ingested, ingest_all
+
+        if sources is None:
+            return Ingested()
+        book = self._services.spending(workspace).book
+        work = partial(
+            ingest_all, book, sources, mine=mine, stop=stop, rest=rest, progress=share
+        )  # fmt: skip
+        try:
+            return await self._services.workers.run(work)
+        except SidecarError as exc:
+            logger.warning("session files: %s", exc)
+            return Ingested(whole=False)

@@ -1,0 +1,78 @@
+"""The client's process: a server ends with it, though something may hold its pipe open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL_SECONDS = 3.0
+
+
+def watch(process_id: int | None, ended: Callable[[], None]) -> None:
+    """Call `ended` soon after a process has, if it is alive now; on the running event loop.
+
+    One that is not alive now may be of another machine or container: nothing is known of it.
+    """
+    if process_id is None or not is_alive(process_id):
+        return
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        if is_alive(process_id):
+            loop.call_later(POLL_SECONDS, look)
+        else:
+            ended()
+
+    loop.call_later(POLL_SECONDS, look)
+
+
+def is_alive(process_id: int) -> bool:
+    """Whether there is such a process. One that nobody has waited for yet is none."""
+    return process_id > 0 and _exists(process_id)
+
+
+def _is_zombie(process_id: int) -> bool:
+    """On Linux; a signal reaches such a process, but there is nothing left of it."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
+
+
+if sys.platform == "win32":
+    import ctypes
+    from ctypes import wintypes
+
+    _SYNCHRONIZE, _ACCESS_DENIED, _TIMEOUT = 0x00100000, 5, 0x102
+
+    def _exists(process_id: int) -> bool:
+        # `os.kill` would end it: there are no signals to test with.
+        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        kernel.OpenProcess.restype = wintypes.HANDLE
+        kernel.WaitForSingleObject.argtypes = [wintypes.HANDLE, wintypes.DWORD]
+        kernel.CloseHandle.argtypes = [wintypes.HANDLE]
+        handle = kernel.OpenProcess(_SYNCHRONIZE, False, process_id & 0xFFFFFFFF)
+        if not handle:
+            return ctypes.get_last_error() == _ACCESS_DENIED
+        try:
+            return bool(kernel.WaitForSingleObject(handle, 0) == _TIMEOUT)
+        finally:
+            kernel.CloseHandle(handle)
+
+else:
+
+    def _exists(process_id: int) -> bool:
+        try:
+            os.kill(process_id, 0)
+        except PermissionError:
+            return True
+        except (OSError, OverflowError):
+            return False
+        return not _is_zombie(process_id)

@@ -1,0 +1,53 @@
+"""Tables and bars in characters, for whoever shows plain text in one width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unicodedata import east_asian_width
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A line a row: the first `left` columns to the left, the last as it is, others to the right.
+
+    All rows have as many cells.
+    """
+    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for *cells, last in rows:
+        made = [
+            cell + _gap(cell, width) if index < left else _gap(cell, width) + cell
+            for index, (cell, width) in enumerate(zip(cells, widths, strict=False))
+        ]
+        lines.append("  ".join([*made, last]).rstrip())
+    return lines
+
+
+def columns(text: str) -> int:
+    """Cells of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar for a share of 0 to 1, in eighths of a character; what is not nothing is seen."""
+    eighths = round(share * width * 8)
+    if share > 0:
+        eighths = max(1, eighths)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def gauge(percent: int, width: int) -> str:
+    """How full something is, in eighths of a character: `████▎░░░░░`."""
+    full, eighths = divmod(min(100, percent) * width * 8 // 100, 8)
+    part = EIGHTHS[eighths].strip()
+    return "█" * full + part + "░" * (width - full - len(part))
+
+
+def _gap(text: str, width: int) -> str:
+    return " " * (width - columns(text))

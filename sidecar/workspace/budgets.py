@@ -1,0 +1,248 @@
+"""What budgets say of a text, and of several files together: for the editor and for `check`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cachetools import LRUCache, TTLCache
+
+from sidecar.budget.rules import Rule
+from sidecar.config.settings import Budget
+from sidecar.text.outline_marks import FIRST_LINES, WORD, ignores_file
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.files import File, Stamp, Text, read, stamp_of
+from sidecar.workspace.roots import path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from sidecar.budget.counter import TextCounter
+    from sidecar.budget.finding import Finding, Together
+    from sidecar.workspace.counts import Counts
+    from sidecar.workspace.documents import Documents
+    from sidecar.workspace.gauges import Gauge
+    from sidecar.workspace.roots import Workspaces
+    from sidecar.workspace.targets import Target
+    from sidecar.workspace.workspace import Workspace
+
+LISTING_SECONDS = 10.0
+"""How long a folder's listing is believed: a new file counts after that at the latest."""
+_HEAD_PIECES = 100
+"""What is looked through for a mark while somebody types: ten lines are fewer, or very long."""
+
+
+class Subject(NamedTuple):
+    """One version of a text with the rules that it has: what a worker evaluates."""
+
+    name: str
+    taken: Snapshot
+    rules: tuple[Rule, ...]
+    model: str
+    version: int | None = None
+
+    @property
+    def models(self) -> dict[str, None]:
+        """Every model that it is counted for, in order."""
+        return dict.fromkeys(
+            (self.model, *(rule.budget.model or self.model for rule in self.rules))
+        )
+
+
+class Budgets:
+    """Evaluates texts of workspaces. For the event loop, which owns the counts of files."""
+
+    def __init__(self, counts: Counts, documents: Documents, roots: Workspaces) -> None:
+        self._counts, self._documents, self._roots = counts, documents, roots
+        self._listings: TTLCache[str, list[Target]] = TTLCache(16, LISTING_SECONDS)
+        self._files: LRUCache[tuple[str, Stamp, Hashable], int | None] = LRUCache(10_000)
+
+    def subject(self, taken: Snapshot, workspace: Workspace) -> Subject:
+        """What to evaluate of a text now, by its URI."""
+        name = relative_name(workspace, taken.uri)
+        rules = tuple(workspace.rules.of(name)) if workspace.rules else ()
+        rules += _window_rule(taken.uri, workspace, name)
+        return Subject(name, taken, rules, workspace.budget_model, taken.version)
+
+    async def gauges(self, subject: Subject, workspace: Workspace) -> dict[str, Gauge]:
+        """What counts the subject, by model."""
+        return {
+            model: await self._counts.gauge(subject.taken, model, workspace.settings)
+            for model in subject.models
+        }
+
+    async def findings(self, subject: Subject, workspace: Workspace) -> list[Finding]:
+        """One for each rule at or above its `warn-at`."""
+        run = self._counts.workers.run
+        if not subject.rules and not await run(partial(_is_marked, subject.taken)):
+            return []
+        gauges = await self.gauges(subject, workspace)
+        together = await self._together(subject, workspace)
+        return await run(partial(findings, subject, gauges, together))
+
+    async def _together(self, subject: Subject, workspace: Workspace) -> dict[str, Together]:
+        """What the other files of each rule over several files hold, by the rule's key."""
+        found: dict[str, Together] = {}
+        sums = [rule for rule in subject.rules if rule.budget.sum]
+        if not sums or workspace.path is None:
+            return found
+        from sidecar.budget.finding import Together
+
+        listed, own = await self._listing(workspace.path), str(workspace.path / subject.name)
+        from sidecar.workspace.targets import others  # imported by the worker that has listed
+
+        for rule in sums:
+            model = rule.budget.model or subject.model
+            members = [one for one in listed if workspace.rules.means(rule, one.relative)]
+            mine = await self._counts.workers.run(partial(others, members, own))
+            tokens = await self._tokens(mine, model, workspace)
+            found[rule.key] = Together(sum(tokens), len(tokens) + 1)
+        return found
+
+    async def _listing(self, root: Path) -> list[Target]:
+        key = str(root)
+        if key not in self._listings:
+            self._listings[key] = await self._counts.workers.run(partial(_listed, key))
+        return self._listings[key]
+
+    async def _tokens(self, targets: list[Target], model: str, workspace: Workspace) -> list[int]:
+        """The tokens of each file that takes part: there, text, and not marked to be ignored.
+
+        What is open counts as it is in its buffer.
+        """
+        buffers = {
+            relative_name(workspace, uri): uri
+            for uri, document in self._documents.items()
+            if document.in_step and self._roots.of_document(uri) is workspace
+        }
+        names = [one.relative for one in targets if one.relative in buffers]
+        taken = [self._documents.snapshot(buffers[name]) for name in names]
+        counts = [await self._part(one, model, workspace) for one in taken]
+        paths = [one.path for one in targets if one.relative not in buffers]
+        basis = self._counts.basis(model, workspace.settings)
+        stamps = await self._counts.workers.run(partial(_stamps, paths)) if paths else {}
+        for path, stamp in stamps.items():
+            key = path, stamp, basis
+            if key not in self._files:
+                text = await self._counts.workers.run(partial(_read, path, stamp))
+                part = None if text is None else Snapshot(text=text)
+                self._files[key] = (
+                    None if part is None else await self._part(part, model, workspace)
+                )
+            counts.append(self._files[key])
+        return [tokens for tokens in counts if tokens is not None]
+
+    async def _part(self, taken: Snapshot, model: str, workspace: Workspace) -> int | None:
+        if is_ignored(taken):
+            return None
+        gauge = await self._counts.gauge(taken, model, workspace.settings)
+        return (await self._counts.measure(taken, gauge)).tokens
+
+
+def findings(
+    subject: Subject, gauges: Mapping[str, Gauge], together: Mapping[str, Together] | None = None
+) -> list[Finding]:
+    """The findings of a subject. Blocking: for a worker, or the command line."""
+    # The room is loaded here, on a worker: a server that starts must not wait for it.
+    from sidecar.budget.evaluate import evaluate
+
+    counter = counter_of(subject, gauges)
+    return evaluate(
+        subject.name, subject.taken.text, subject.rules, counter, subject.model, together
+    )
+
+
+def counter_of(subject: Subject, gauges: Mapping[str, Gauge]) -> TextCounter:
+    """Counts the subject's parts by its gauges."""
+    from sidecar.budget.counter import TextCounter
+
+    whole = {model: gauge.whole for model, gauge in gauges.items() if gauge.whole is not None}
+    taken = subject.taken
+    pieces = taken.pieces if taken.is_cut else None
+    return TextCounter(taken.text, lambda model: gauges[model].tokenizer, pieces, whole)
+
+
+def relative_name(workspace: Workspace, uri: str) -> str:
+    """The path that rules and messages know a document by: relative to its root, with `/`."""
+    path = path_of(uri)
+    if path is None:
+        return uri.rsplit("/", 1)[-1]
+    if workspace.path is not None and path.is_relative_to(workspace.path):
+        return path.relative_to(workspace.path).as_posix()
+    return path.name
+
+
+def model_of(uri: str, workspace: Workspace) -> str:
+    """The model that a document's own number is for: of its budgets, else the conversation's."""
+    rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else ()
+    budgeted = any(rule.budget.model in (None, workspace.budget_model) for rule in rules)
+    return workspace.budget_model if budgeted else workspace.model
+
+
+def budget_of(taken: Snapshot, workspace: Workspace) -> int | None:
+    """The smallest budget in tokens of a whole document: what a status shows.
+
+    None where it has none, or says that it wants none. Budgets for another model speak through
+    diagnostics.
+    """
+    if not workspace.rules:
+        return None
+    rules = workspace.rules.of(relative_name(workspace, taken.uri))
+    budgets = [
+        rule.budget.max_tokens
+        for rule in rules
+        if rule.for_whole_files and rule.budget.model in (None, workspace.budget_model)
+    ]
+    found = min((budget for budget in budgets if budget is not None), default=None)
+    return None if found is None or is_ignored(taken) else found
+
+
+def is_ignored(taken: Snapshot) -> bool:
+    """Whether a text's first lines say that it wants no budget."""
+    head, lines = "", 0
+    for piece in taken.pieces[:_HEAD_PIECES]:
+        head, lines = head + piece.text, lines + piece.text.count("\n")
+        if lines >= FIRST_LINES:
+            break
+    return WORD in head and ignores_file(head)
+
+
+def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
+    """For a buffer that is part of the context: what the rest leaves it of the usable window."""
+    usage = workspace.context.usage
+    if not workspace.settings.diagnostics.prompt_buffers or usage is None:
+        return ()
+    if usage.tokens is None or usage.usable is None:
+        return ()
+    mine = [one for one in workspace.followed() if one.followed.uri == uri]
+    if not mine:
+        return ()
+    others = usage.tokens - sum(one.known_tokens for one in mine)
+    available = max(1, usage.usable - max(0, others))
+    warn_at = max(workspace.settings.context.warn_at, default=1.0)
+    budget = Budget(files=(name,), max_tokens=available, warn_at=warn_at, model=workspace.model)
+    return (Rule("window", budget),)
+
+
+def _is_marked(taken: Snapshot) -> bool:
+    return any(WORD in piece.text for piece in taken.pieces)
+
+
+def _listed(root: str) -> list[Target]:
+    """The files of a root that may be read."""
+    from sidecar.workspace.targets import Targets
+
+    return [target for target in Targets(Path(root)).of([root]) if target.fault is None]
+
+
+def _stamps(paths: list[str]) -> dict[str, Stamp]:
+    """Of the files that are still there."""
+    found = {path: stamp_of(path) for path in paths}
+    return {path: stamp for path, stamp in found.items() if stamp is not None}
+
+
+def _read(path: str, stamp: Stamp) -> str | None:
+    """None for a binary file."""
+    text = read(File(path, stamp[1], named=False))
+    return text.text if isinstance(text, Text) else None

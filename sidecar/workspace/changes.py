@@ -1,0 +1,334 @@
+"""How sessions are changed: on a copy, which then takes the session's place in one step.
+
+A worker counts what is new in the copy, the endpoint is asked about it, and nothing that others
+see has changed by then. The step that puts it in force awaits nothing. Changes of one session come
+in their order; questions, and other sessions, wait for nobody. A change that is given up in the
+middle has not happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from sidecar.context.persist import restore, save
+from sidecar.context.served import texts_counted, uncounted
+from sidecar.context.session import Session
+from sidecar.context.store import DEFAULT_ID, Conversation
+from sidecar.context.thresholds import budget_message, crossed
+from sidecar.endpoints.outcome import EndpointCount
+from sidecar.errors import RequestError
+from sidecar.workspace.counted_session import LONG_AGO, CountedSession
+from sidecar.workspace.counts import ENDPOINT_SECONDS
+from sidecar.workspace.followed import FollowedText
+from sidecar.workspace.model_counter import ModelCounter
+from sidecar.workspace.models import Alternatives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.context.window import Window
+    from sidecar.counting.calibration import ConversationCalibration
+    from sidecar.endpoints.registry import Endpoints
+    from sidecar.messages.usage import Usage
+    from sidecar.workspace.conversations import Sessions
+    from sidecar.workspace.shared import Shared
+    from sidecar.workspace.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Draft(NamedTuple):
+    """A copy of a conversation to work on, and what holds for it."""
+
+    conversation: Conversation
+    window: Window
+    calibration: ConversationCalibration
+    """A copy too: what it learns is learned by the session's own when the draft is in force."""
+
+    @property
+    def session(self) -> Session:
+        """The conversation's."""
+        return self.conversation.session
+
+
+class Changes:
+    """Changes and answers about one workspace's sessions. For the event loop."""
+
+    def __init__(self, services: Shared, workspace: Workspace, sessions: Sessions) -> None:
+        self.services, self.workspace, self.sessions = services, workspace, sessions
+        self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._restoring = asyncio.Lock()
+        self._restored = False
+        self._run = services.workers.run
+        self._kept: dict[str, int] = {}
+        """Layouts of the sessions that were written, by id."""
+
+    # -- changing ---------------------------------------------------------------------------
+
+    async def change(
+        self,
+        session_id: str | None,
+        work: Callable[[Draft], T],
+        *,
+        model: str | None = None,
+        settle: Callable[[Session, T], None] = lambda *_: None,
+        ask: bool = False,
+        usage: Usage | None = None,
+        unnoticed: bool = False,
+    ) -> tuple[Conversation, T]:
+        """Change the session named, or the one that a client means that names none.
+
+        Args:
+            session_id: of the session; made where there is none.
+            work: changes the copy that it is given, on a worker.
+            model: that the client names for the session.
+            settle: what the event loop does with the outcome, in the step that puts it in force.
+            ask: whether the endpoint is to count the whole chat.
+            usage: what was reported with this change.
+            unnoticed: a session that is made by this does not become the current one.
+
+        Raises:
+            RequestError: for what cannot be done; then nothing was changed.
+        """
+        await self.restore()
+        name = self.sessions.writing(session_id)
+        async with self._order(name):
+            wanted = model or self.model_of(name)
+            await self.know(wanted)
+            before = self.sessions.store.get(name)
+            if usage is not None or (before is not None and before.session.model != wanted):
+                await self.replied(
+                    wanted, usage.prompt_tokens + usage.output_tokens if usage else 0
+                )
+            draft = self.draft(name, before, wanted)
+            outcome = await self._run(partial(_counted, draft, work))
+            if ask:
+                first = 0 if before is None else len(before.session.turns)
+                await self._ask_endpoint(draft.session, first)
+            if model is not None:
+                self.sessions.models[name] = model
+            if unnoticed and before is None:
+                draft.session.updated_at = LONG_AGO
+            self.sessions.store.put(draft.conversation)
+            settle(draft.session, outcome)
+            self.sessions.publish()
+        await self._warn_of(draft.conversation)
+        await self.keep()
+        return draft.conversation, outcome
+
+    def _order(self, name: str) -> asyncio.Lock:
+        lock = self._orders.get(name)
+        if lock is None:
+            lock = self._orders[name] = asyncio.Lock()
+        return lock
+
+    def draft(self, name: str, before: Conversation | None, model: str) -> Draft:
+        """A copy that counts for `model`, its followed documents as they are now."""
+        made = before.copy() if before else Conversation(Session(name, self.counter(model)))
+        session = made.session
+        if session.model != model:
+            session.counter = self.counter(model)
+        session.sections = [
+            msgspec.structs.replace(section, source=section.source.followed.text())
+            if isinstance(section.source, FollowedText)
+            else section
+            for section in session.sections
+        ]
+        learned = self.sessions.calibration(session)
+        return Draft(made, self.sessions.window(session), learned.copy())
+
+    async def _ask_endpoint(self, session: Session, first: int) -> None:
+        """Have the endpoint count the whole chat: one request for a change. Where it counts texts
+        only, the new turns': one request each."""
+        endpoints = self.services.counts.endpoints(self.workspace.settings)
+        if session.known_by_counts or not endpoints.serves(session.model):
+            return
+        chat = await self._run(partial(chat_of, session))
+        tools = getattr(session.tools, "tools", None)
+        counted = await endpoints.count_chat(session.model, chat, tools)
+        if isinstance(counted, EndpointCount):
+            session.chat_counted(counted.tokens, min(first, len(session.turns)))
+        elif self.services.counts.asks(session.model, self.workspace.settings):
+            await self._ask_texts(session, endpoints)
+
+    async def _ask_texts(self, session: Session, endpoints: Endpoints) -> None:
+        """What an endpoint does not count in its time stays an estimate until the next change."""
+        counted: dict[int, int] = {}
+        until = asyncio.get_running_loop().time() + ENDPOINT_SECONDS
+        for index, text in (await self._run(partial(uncounted, session))).items():
+            left = until - asyncio.get_running_loop().time()
+            found = await endpoints.count_text(session.model, text, max(0.0, left))
+            if isinstance(found, EndpointCount):
+                counted[index] = found.tokens
+                session.counter = self.counter(session.model).served_by(found.name)
+            elif found.kind == "late" or endpoints.standing(session.model) is None:
+                break
+        if counted:
+            await self._run(partial(texts_counted, session, counted))
+
+    async def _warn_of(self, conversation: Conversation) -> None:
+        """A warning where the change has crossed a threshold; it says what could be done."""
+        session, usage = conversation.session, self.sessions.latest(conversation)
+        if not crossed(session, usage, self.workspace.settings.context.warn_at):
+            return
+        message = budget_message(usage)
+        if usage.over and usage.tokens is not None:
+            message = await self._run(partial(self.alternatives(session).message, usage))
+        self.sessions.warn("budget", message, usage)
+
+    # -- asking -----------------------------------------------------------------------------
+
+    async def look(self, session_id: str | None) -> Conversation | CountedSession | None:
+        """The session that a question is about, counted for its model as its documents are now."""
+        await self.restore()
+        found = self.sessions.reading(session_id)
+        return found if not isinstance(found, Conversation) else await self.counted(found)
+
+    async def counted(self, found: Conversation) -> Conversation:
+        """A conversation with nothing left to count; itself where that is so already."""
+        model = self.model_of(found.session.id)
+        await self.look_up(model)
+        if found.session.model == model and not _is_behind(found.session):
+            return found
+        draft = self.draft(found.session.id, found, model)
+        await self._run(partial(_counted, draft, lambda _: None))
+        if self.sessions.store.get(found.session.id) is found:
+            self.sessions.store.put(draft.conversation)  # the same one, with what was counted
+        return draft.conversation
+
+    async def refresh(self) -> None:
+        """Bring what is shown up to date with documents, settings and models."""
+        current = self.sessions.reading(None)
+        if isinstance(current, Conversation):
+            if current.session.model != (model := self.model_of(current.session.id)):
+                await self.know(model)
+                await self.replied(model)
+            current = await self.counted(current)
+        self.sessions.publish()
+        if isinstance(current, Conversation):
+            await self._warn_of(current)
+
+    async def look_up(self, model: str) -> None:
+        """Have a model's window and price looked up. Asks nobody."""
+        settings, windows = self.workspace.settings, self.services.windows
+        if not windows.is_loaded(model, settings):
+            await self._run(windows.looking_up(model, settings))
+            windows.looked_up(model, settings)
+
+    async def know(self, model: str) -> None:
+        """The same, and let the endpoint that serves the model say its window, once."""
+        await self.look_up(model)
+        endpoints = self.services.counts.endpoints(self.workspace.settings)
+        if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
+            await endpoints.limit(model)
+
+    async def replied(self, model: str, tokens: int = 0) -> None:
+        """A reply came, whose prompt and output took so many tokens, or another model was chosen:
+        a server may have loaded the model since it reported its window."""
+        await self.services.counts.endpoints(self.workspace.settings).replied(model, tokens)
+
+    def model_of(self, session_id: str) -> str:
+        """The model that a session counts for."""
+        return self.sessions.models.get(session_id) or self.workspace.model
+
+    def counter(self, model: str) -> ModelCounter:
+        """How a conversation with `model` is counted."""
+        tokenizer = self.services.counts.tokenizers(self.workspace.settings).for_model(model)
+        return ModelCounter(model, tokenizer)
+
+    def existing(self, session_id: str | None) -> str:
+        """The id of a session that there is.
+
+        Raises:
+            RequestError: `badParams` where there is none, `noText` for one known by counts only.
+        """
+        found = self.sessions.reading(session_id)
+        if found is None:
+            raise RequestError("badParams", "there is no such session in this workspace")
+        if isinstance(found, CountedSession):
+            raise RequestError("noText", "the session is an agent's own: known by its counts only")
+        return found.session.id
+
+    async def throwaway(self, session_id: str | None, model: str | None) -> Draft:
+        """A copy of the session to try something on; of none where there is none."""
+        found = await self.look(session_id)
+        name = session_id or DEFAULT_ID
+        before = found if isinstance(found, Conversation) else None
+        if before is not None:
+            name = before.session.id
+        wanted = model or self.model_of(name)
+        await self.know(wanted)
+        return self.draft(name, before, wanted)
+
+    def alternatives(self, session: Session) -> Alternatives:
+        """What else could hold the conversation, as a worker may work it out."""
+        rows = self.services.counts.endpoints(self.workspace.settings).capabilities()
+        return Alternatives(session.model, session.counter, session.tools, tuple(rows))
+
+    # -- outliving the process --------------------------------------------------------------
+
+    async def restore(self) -> None:
+        """Once: take in the sessions that a client asked to keep, by their counts."""
+        uri = self.workspace.uri
+        async with self._restoring:
+            if self._restored:
+                return
+            await self._run(self.services.state.calibrations)
+            found = await self._run(partial(self.services.state.sessions, uri)) if uri else []
+            for saved in found:
+                self.sessions.store.add(restore(saved, self.counter(saved.model)))
+                self._kept[saved.id] = -1
+                if saved.model_named:
+                    self.sessions.models[saved.id] = saved.model
+            self._restored = True
+
+    async def keep(self) -> None:
+        """Write what is to outlive the server, where it changed. A full disk fails no request."""
+        state, uri, named = self.services.state, self.workspace.uri, self.sessions.models
+        kept = [one.session for one in self.sessions.store if one.session.persist]
+        layouts = {session.id: session.layout for session in kept}
+        if not state.is_dirty and (uri is None or layouts == self._kept):
+            return
+        saved = [
+            msgspec.structs.replace(save(session), model_named=session.id in named)
+            for session in kept
+        ]
+        mine, self._kept = {*self._kept, *layouts}, layouts
+        try:
+            await self.services.workers.run(state.save)
+            if uri is not None and mine:
+                await self.services.workers.run(partial(state.save_sessions, uri, saved, mine))
+        except Exception as exc:
+            logger.warning("sessions were not kept: %s", type(exc).__name__)
+
+
+def _counted(draft: Draft, work: Callable[[Draft], T]) -> T:
+    """The outcome of some work, with all counted that a number of the session needs. Blocking."""
+    outcome = work(draft)
+    draft.session.total()
+    return outcome
+
+
+def _is_behind(session: Session) -> bool:
+    """Whether a section follows a document that was edited since it was counted."""
+    sources = [section.source for section in session.sections]
+    return any(
+        source.followed.text() is not source
+        for source in sources
+        if isinstance(source, FollowedText)
+    )
+
+
+def chat_of(session: Session) -> list[dict[str, Any]]:
+    """The conversation as messages: the system prompt first, then the turns."""
+    system = getattr(session.system, "turn", None)
+    turns = session.turns if system is None else [system, *session.turns]
+    return [msgspec.to_builtins(turn) for turn in turns]

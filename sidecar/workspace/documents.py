@@ -1,0 +1,197 @@
+"""Open documents, and what is taken of them: snapshots, which no edit changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.counting.incremental import (
+    SLOW,
+    count_pieces,
+    document_tokens,
+    pending_characters,
+)
+from sidecar.counting.tokenizer import SAMPLED
+from sidecar.errors import RequestError
+from sidecar.text.document import TextDocument
+from sidecar.text.piece_list import in_order
+from sidecar.text.pieces import Piece, pieces_of, word_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.text.piece_list import PieceBlock
+    from sidecar.text.positions import Encoding, Range
+
+KIND_CHARACTERS = SAMPLED
+
+
+class Snapshot:
+    """One version of a text, from a document or given as it is. Never changes: any thread may
+    read it. What is worked out of it is kept, so one snapshot a version is joined once."""
+
+    def __init__(
+        self, pieces: Sequence[Piece] | None = None, text: str | None = None, uri: str = ""
+    ) -> None:
+        self.uri = uri
+        self._document: TextDocument | None = None
+        self._edition: object = None
+        self._blocks: tuple[PieceBlock, ...] | None = None
+        self.version: int | None = None
+        self.encoding: Encoding = "utf-16"
+        self.language_id = ""
+        self._pieces = None if pieces is None else tuple(pieces)
+        self._text = text
+        self._characters: int | None = None
+        self._whole: Piece | None = None
+
+    @classmethod
+    def of(cls, document: TextDocument) -> Snapshot:
+        """A whole document as it is now. What is known of it by then is asked of the document for
+        as long as it is not edited, so that a count costs the same however long it is."""
+        taken = cls(uri=document.uri)
+        taken._describe(document)
+        taken._document, taken._edition = document, document.edition
+        taken._blocks, taken._characters = document.frozen(), document.characters
+        return taken
+
+    @classmethod
+    def part_of(cls, document: TextDocument, span: Range) -> Snapshot:
+        """A range of a document as it is now."""
+        taken = cls(document.pieces_in(span), uri=document.uri)
+        taken._describe(document)
+        return taken
+
+    def _describe(self, document: TextDocument) -> None:
+        self.version, self.encoding = document.version, document.encoding
+        self.language_id = document.language_id
+
+    def is_of(self, document: TextDocument) -> bool:
+        """Whether it is the whole document as it is now."""
+        return self._document is document and self._edition is document.edition
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Stretches whose counts add up, which remember them."""
+        if self._pieces is None:
+            cut = pieces_of(self._text or "") if self._blocks is None else in_order(self._blocks)
+            self._pieces = tuple(cut)
+        return self._pieces
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        if self._text is None:
+            self._text = "".join([piece.text for piece in self.pieces])
+        return self._text
+
+    @property
+    def whole(self) -> Piece:
+        """The whole text as one piece, for tokenizers that cannot be cut."""
+        if self._whole is None:
+            self._whole = Piece(self.text)
+        return self._whole
+
+    @property
+    def characters(self) -> int:
+        """The length in Unicode code points."""
+        if self._characters is None:
+            pieces, text = self._pieces or (), self._text
+            self._characters = sum([len(p.text) for p in pieces]) if text is None else len(text)
+        return self._characters
+
+    @property
+    def sample(self) -> str:
+        """The beginning, by which the kind of text is recognised, the same however it is cut."""
+        if self._text is not None:
+            return self._text[:KIND_CHARACTERS]
+        start = ""
+        for piece in self.pieces if self._blocks is None else in_order(self._blocks):
+            if len(start) >= KIND_CHARACTERS:
+                break
+            start += piece.text
+        return start[:KIND_CHARACTERS]
+
+    def units(self, tokenizer: Tokenizer) -> Sequence[Piece]:
+        """What to count for a tokenizer: its counts of these add up."""
+        cuts = tokenizer.cuts
+        if cuts == "none":
+            return (self.whole,)
+        return self.pieces if cuts == "lines" else word_pieces(self.pieces)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the pieces are there already: making them of a long text takes its time."""
+        return self._pieces is not None or self._blocks is not None
+
+    def known(self, basis: Tokenizer, most: int) -> int | None:
+        """The tokens by `basis`, where `most` characters are to be tokenized for it or fewer; a
+        slow piece is taken for many. For the event loop."""
+        document = self._document
+        if basis.cuts == "lines" and document is not None and self.is_of(document):
+            few = pending_characters(document, basis, most) <= most
+            return document_tokens(document, basis) if few else None
+        if self.characters > most and not self.is_cut:
+            return None  # cutting it takes its time too
+        return count_pieces(self.units(basis), basis) if self._pending(basis) <= most else None
+
+    def _pending(self, basis: Tokenizer) -> int:
+        """How many characters a count would have to tokenize, a slow piece taken for many."""
+        if basis.cuts == "none" and self._whole is None:
+            return self.characters  # there is nothing yet that could have remembered a count
+        name = basis.name
+        new = [piece for piece in self.units(basis) if name not in piece.counts]
+        needed = {part for piece in new for part in piece.needs(name)}
+        return sum([len(part) + SLOW * basis.slow(part.text) for part in needed])
+
+    def document(self) -> TextDocument:
+        """The document as it was. Blocking for big ones."""
+        return TextDocument(self.uri, self.text, self.version, self.encoding, self.language_id)
+
+
+class Documents(dict[str, TextDocument]):
+    """The open documents, by URI."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken: dict[str, Snapshot] = {}
+
+    def named(self, uri: str) -> TextDocument:
+        """An open document, in step with the editor.
+
+        Raises:
+            RequestError: `unknownDocument`.
+        """
+        document = self.get(uri)
+        if document is None:
+            raise RequestError("unknownDocument", "the document is not open in this server")
+        if not document.in_step:
+            message = "the document is out of step until the editor sends its whole text"
+            raise RequestError("unknownDocument", message)
+        return document
+
+    def snapshot(self, uri: str) -> Snapshot:
+        """The document as it is now; the same one until it is edited.
+
+        Raises:
+            RequestError: `unknownDocument`.
+        """
+        document = self.named(uri)
+        known = self._taken.get(uri)
+        if known is None or not known.is_of(document):
+            known = self._taken[uri] = Snapshot.of(document)
+        known.version = document.version
+        return known
+
+    def part(self, uri: str, span: Range) -> Snapshot:
+        """A range of the document as it is now.
+
+        Raises:
+            RequestError: `unknownDocument`.
+        """
+        return Snapshot.part_of(self.named(uri), span)
+
+    def closed(self, uri: str) -> None:
+        """Forget a document."""
+        self.pop(uri, None)
+        self._taken.pop(uri, None)

@@ -1,0 +1,130 @@
+"""What counts a text for a model where nobody is asked: the part of `Counts` that never waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sidecar.counting.incremental import count_text
+from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizers import Corrected, Tokenizers
+from sidecar.models.names import matches
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
+    from sidecar.counting.count import Measure
+    from sidecar.counting.engines import Purpose
+    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.endpoints.registry import Endpoints
+    from sidecar.workspace.documents import Snapshot
+    from sidecar.workspace.state import State
+
+_CORRECTED_KEPT = 4_096
+
+
+class Gauge(NamedTuple):
+    """What one text is counted by for one model."""
+
+    model: str
+    tokenizer: Tokenizer
+    """Corrected by what was learned; counts the parts, and the whole where `whole` does not."""
+    whole: Measure | None = None
+    """The count of the whole text where it is known already, such as the endpoint's."""
+    note: str | None = None
+    """Why the endpoint gave none."""
+
+    def measure(self, text: str) -> Measure:
+        """The text's tokens. Blocking."""
+        if self.whole is not None:
+            return self.whole
+        tokens = count_text(text, self.tokenizer)
+        return self.tokenizer.measure(tokens, text[:SAMPLED])
+
+
+class Gauges:
+    """Chooses what counts. Any thread may ask while nothing is learned."""
+
+    def __init__(self, state: State, purpose: Purpose = "interactive") -> None:
+        """`purpose`: what the shipped engines are for."""
+        self.state = state
+        self._purpose: Purpose = purpose
+        self._tokenizers: dict[Any, Tokenizers] = {}
+        self._endpoints: dict[Any, Endpoints] = {}
+        self._corrected: dict[tuple[Tokenizer, float, float], Corrected] = {}
+
+    def tokenizers(self, settings: Settings) -> Tokenizers:
+        """The tokenizers of some settings: shared by all that name the same files."""
+        key = (settings.tokenizers, settings.tokenize.estimator)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = Tokenizers(*key, self._purpose)
+        return self._tokenizers[key]
+
+    def endpoints(self, settings: Settings) -> Endpoints:
+        """The model servers that the user declared: shared by all with the same settings."""
+        how = settings.tokenize
+        key = (settings.endpoints, how.use_endpoint, how.endpoint_window)
+        if key not in self._endpoints:
+            from sidecar.endpoints.registry import Endpoints
+
+            self._endpoints[key] = Endpoints(*key[:2], window=how.endpoint_window)
+        return self._endpoints[key]
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        for endpoints in self._endpoints.values():
+            await endpoints.aclose()
+
+    def asks(self, model: str, settings: Settings) -> bool:
+        """Whether an endpoint is asked for this model's texts: not where what counts here is the
+        model's own, shipped or named by the user."""
+        if not may_ask(settings) or not self.endpoints(settings).serves(model):
+            return False
+        from sidecar.counting.engines import names
+
+        tokenizers = self.tokenizers(settings)
+        return tokenizers.for_model(model).name not in names() and not tokenizers.is_users(model)
+
+    def known_limit(self, model: str, settings: Settings) -> int | None:
+        """The window that an endpoint has reported, in tokens. Asks nobody."""
+        return self.endpoints(settings).known_limit(model) if settings.endpoints else None
+
+    def is_off(self, model: str, settings: Settings) -> bool:
+        """Whether a declared endpoint is for the model, and endpoints are switched off."""
+        how = settings.tokenize
+        if not settings.endpoints or how.use_endpoint or how.endpoint_window:
+            return False
+        return any(matches(model, endpoint.models) for endpoint in settings.endpoints)
+
+    def window_due(self, model: str, settings: Settings) -> bool:
+        """Whether an endpoint is still to be asked for the model's window."""
+        return bool(settings.endpoints) and self.endpoints(settings).window_due(model)
+
+    def tokenizer(self, model: str, settings: Settings, taken: Snapshot) -> Tokenizer:
+        """What counts a text for a model here, corrected by what was learned for its kind."""
+        plain = self.tokenizers(settings).for_model(model)
+        learned = self.state.known_calibrations
+        if learned is None or plain.method == "exact":
+            return plain
+        from sidecar.counting.calibration import document_key
+        from sidecar.counting.kinds import kind_of
+
+        key = document_key(model, plain.name, kind_of(taken.sample))
+        one = learned.learned(key)
+        if one is None:
+            return plain
+        factor = one.factor(learned.start(key))
+        spread = one.spread()
+        found = self._corrected.get((plain, factor, spread))
+        if found is None:
+            if len(self._corrected) > _CORRECTED_KEPT:
+                self._corrected.clear()
+            found = self._corrected[plain, factor, spread] = Corrected(plain, factor, spread)
+        return found
+
+    def here(self, taken: Snapshot, model: str, settings: Settings) -> Gauge:
+        """What counts a text for a model without asking anybody."""
+        return Gauge(model, self.tokenizer(model, settings, taken))
+
+
+def may_ask(settings: Settings) -> bool:
+    """Whether the user declared an endpoint and switched endpoints on."""
+    return bool(settings.tokenize.use_endpoint and settings.endpoints)

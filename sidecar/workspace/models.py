@@ -1,0 +1,61 @@
+"""Models that a conversation could be switched to, and what weighs most in it. Blocking."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.context.preflight import fitting
+from sidecar.context.results import Alternative, ContextUsage
+from sidecar.context.sections import RestoredPart, ToolSet
+from sidecar.context.thresholds import budget_message
+from sidecar.models import catalogue
+
+if TYPE_CHECKING:
+    from sidecar.context.counter import Counter
+    from sidecar.endpoints.outcome import Capability
+
+_NO_CHAT = re.compile(
+    "embed|transcri|realtime|audio|tts|speech|whisper|image|dall-e|moderation|rerank|ocr"
+    "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
+)
+"""Models that hold no conversation like this one, by what their names say."""
+
+
+class Alternatives(NamedTuple):
+    """What a worker needs to know of a session to say what else could hold it."""
+
+    model: str
+    counter: Counter
+    tools: ToolSet | RestoredPart | None
+    capabilities: tuple[Capability, ...]
+
+    def all(self) -> list[Alternative]:
+        """Models of the same maker, and of the endpoints that serve this one."""
+        from sidecar.counting.listing import search
+
+        provider = catalogue.provider_of(self.model)
+        found = [
+            Alternative(model=info.id, context_window=info.context_window)
+            for info in (search() if provider else ())
+            if provider
+            and info.provider == provider
+            and info.context_window
+            and not _NO_CHAT.search(info.id)
+        ]
+        serving = {row.endpoint for row in self.capabilities if row.model == self.model}
+        return found + [
+            Alternative(model=row.model, context_window=row.limit)
+            for row in self.capabilities
+            if row.endpoint in serving and row.limit
+        ]
+
+    def offers(self, usage: ContextUsage) -> list[Alternative]:
+        """The models whose window would hold the conversation, the smallest first."""
+        than = usage.limit or 0
+        return fitting(self.all(), usage.tokens or 0, self.model, usage.reserve or 0, than)
+
+    def message(self, usage: ContextUsage) -> str:
+        """What a warning says of a full context."""
+        heaviest = self.tools.heaviest(self.counter) if isinstance(self.tools, ToolSet) else []
+        return budget_message(usage, self.offers(usage), heaviest)

@@ -1,0 +1,104 @@
+"""What prompt files have cost: their tokens, and the agents' calls that they rode along with."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from sidecar.cost.params import FileCost
+from sidecar.cost.riding import Ridden, ridden
+from sidecar.counting.count import tokens_text
+from sidecar.text.printable import counted
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.prompt_files import PromptFile, agents_of, prompt_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sidecar.cost.params import CostFilesParams
+    from sidecar.cost.riding import Calls
+    from sidecar.counting.count import Count
+    from sidecar.workspace.services import Services
+    from sidecar.workspace.workspace import Workspace
+
+DAYS = 30
+
+
+async def file_costs(
+    services: Services, workspace: Workspace, params: CostFilesParams
+) -> list[FileCost]:
+    """A row for each prompt file of a workspace, the dearest first.
+
+    Raises BadParamsError for a time that is none, LedgerError.
+    """
+    if workspace.path is None:
+        return []
+    run = services.workers.run
+    files = await run(partial(_files, workspace, params.uris))
+    since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
+    calls = await run(partial(services.spending(workspace).riding, since))
+    span = f"since {params.since}" if params.since else f"in {DAYS} days"
+    rows = [await _row(services, workspace, one, calls, span) for one in files]
+    return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
+
+
+def is_prompt_file(workspace: Workspace, path: Path) -> bool:
+    """Whether an agent sends a file of the workspace, by its name."""
+    return workspace.path is not None and bool(agents_of(workspace.path, path))
+
+
+def _files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]:
+    """Blocking. While agents are disabled, imports and the user's own memory are left alone."""
+    from sidecar.agents.places import Places
+
+    settings = workspace.settings.agents
+    places = Places.of(settings) if settings.enabled else None
+    found = prompt_files(workspace.path or Path(), places)
+    wanted = None if uris is None else {unquote(uri) for uri in uris}
+    return [one for one in found if wanted is None or unquote(Path(one.path).as_uri()) in wanted]
+
+
+async def _row(
+    services: Services,
+    workspace: Workspace,
+    one: PromptFile,
+    calls: list[Calls],
+    span: str,
+) -> FileCost:
+    uri = Path(one.path).as_uri()
+    if one.text is None:
+        return FileCost(
+            uri=uri,
+            tokens=None,
+            requests=0,
+            cost_usd=None,
+            cached_percent=None,
+            text=one.note or "",
+        )
+    text = one.text if uri not in services.documents else services.documents.snapshot(uri).text
+    count = await services.counts.count(Snapshot(text=text), None, workspace)
+    found = ridden(count.tokens, one.agents, calls)
+    return FileCost(
+        uri=uri,
+        tokens=count.tokens,
+        requests=found.requests,
+        cost_usd=None if found.cost is None else float(found.cost),
+        cached_percent=100 * found.cached // found.requests if found.requests else None,
+        text=_text(count, found, span),
+    )
+
+
+def _text(count: Count, found: Ridden, span: str) -> str:
+    """`612 tokens · 1,204 requests in 30 days · about $0.41, 93 % from cache`."""
+    head = tokens_text(count.tokens, count.method)
+    if not found.requests:
+        return f"{head} · no requests {span}"
+    cost = "unpriced"
+    if found.cost is not None:
+        cost = f"about ${found.cost:,.2f}" if found.cost >= 1 else f"about ${found.cost:.4f}"
+        cost += f" + {found.unpriced:,} unpriced" if found.unpriced else ""
+    share = 100 * found.cached // found.requests
+    return f"{head} · {counted(found.requests, 'request')} {span} · {cost}, {share} % from cache"

@@ -1,0 +1,244 @@
+"""Files that ride along with every request of a coding agent, and which agents send them.
+
+Blocking, for worker threads. A repository's files are read inside its root only, links resolved;
+of memory outside it, only what lies in an agent's own folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from sidecar.agents.places import Places
+
+OUTSIDE = "outside the root: not read"
+_MOST_BYTES = 1 << 20
+_MOST_FILES = 500
+"""Of one root, imports included; no agent has room for the text of so many."""
+_MOST_TEXT = 16 << 20
+"""Characters of all of them together."""
+_MOST_IMPORTS = 1_000
+"""Of one file."""
+_DEPTH = 5
+"""Claude Code follows imports of imports so many hops."""
+
+
+class PromptFileRule(msgspec.Struct, frozen=True):
+    """Which agents send a file, and who says so."""
+
+    pattern: str
+    """Relative to a root; the last part may be a glob."""
+    agents: frozenset[str]
+    source: str
+
+
+def _rule(pattern: str, agents: str, source: str) -> PromptFileRule:
+    return PromptFileRule(pattern, frozenset(agents.split()), source)
+
+
+_AGENTS_MD = (
+    "codex copilot-chat copilot-cli opencode amp crush goose kilo-code roo-code cline kimi-cli pi "
+    "zed"
+)
+RULES = (
+    _rule("AGENTS.md", _AGENTS_MD, "agents.md"),
+    _rule("AGENTS.override.md", "codex", "developers.openai.com/codex/guides/agents-md"),
+    _rule("CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
+    _rule("CLAUDE.local.md", "claude-code", "code.claude.com/docs/en/memory"),
+    _rule(".claude/CLAUDE.md", "claude-code", "code.claude.com/docs/en/memory"),
+    _rule("GEMINI.md", "gemini-cli", "geminicli.com/docs/cli/gemini-md"),
+    _rule("QWEN.md", "qwen-code", "qwenlm.github.io/qwen-code-docs"),
+    _rule(
+        ".github/copilot-instructions.md",
+        "copilot-chat copilot-cli",
+        "docs.github.com/en/copilot/how-tos/configure-custom-instructions",
+    ),
+    _rule(".cursorrules", "cursor", "cursor.com/docs/context/rules"),
+    _rule(".cursor/rules/*.mdc", "cursor", "cursor.com/docs/context/rules"),
+    _rule(".clinerules", "cline", "docs.cline.bot/features/cline-rules"),
+    _rule(".clinerules/*.md", "cline", "docs.cline.bot/features/cline-rules"),
+    _rule(".roo/rules/*.md", "roo-code", "docs.roocode.com/features/custom-instructions"),
+    _rule(".kilocode/rules/*.md", "kilo-code", "kilo.ai/docs/customize/custom-rules"),
+    _rule(".goosehints", "goose", "block.github.io/goose/docs/guides/using-goosehints"),
+    _rule("CRUSH.md", "crush", "github.com/charmbracelet/crush"),
+    _rule("CONVENTIONS.md", "aider", "aider.chat/docs/usage/conventions.html"),
+)
+"""Files of a repository. Rules that hold for some files only (globs in their heads, folders below
+the root) count with every request: an upper bound."""
+
+
+class UserFile(msgspec.Struct, frozen=True):
+    """A user's own file for one agent: in that agent's folder."""
+
+    agent: str
+    variable: str | None
+    folder: str
+    """Below the home folder."""
+    name: str
+
+
+MEMORIES = (
+    UserFile("claude-code", "CLAUDE_CONFIG_DIR", ".claude", "CLAUDE.md"),
+    UserFile("codex", "CODEX_HOME", ".codex", "AGENTS.md"),
+    UserFile("gemini-cli", None, ".gemini", "GEMINI.md"),
+    UserFile("qwen-code", None, ".qwen", "QWEN.md"),
+    UserFile("opencode", None, ".config/opencode", "AGENTS.md"),
+    UserFile("copilot-cli", None, ".copilot", "copilot-instructions.md"),
+    UserFile("kimi-cli", None, ".kimi", "AGENTS.md"),
+    UserFile("pi", None, ".pi/agent", "AGENTS.md"),
+)
+
+
+class PromptFile(msgspec.Struct, frozen=True):
+    """A file that rides along; without text it was named and not read, and `note` says why."""
+
+    path: str
+    agents: frozenset[str]
+    text: str | None
+    note: str | None = None
+
+
+def prompt_files(root: Path, places: Places | None) -> list[PromptFile]:
+    """The files of a root and, with `places`, what they import and the user's own; each once."""
+    found: dict[str, PromptFile] = {}
+    for rule in RULES:
+        for path in _matching(root, rule.pattern)[: _MOST_FILES - len(found)]:
+            if not _full(found):
+                _add(found, _inside(root, path, rule.agents))
+    if places is None:
+        return list(found.values())
+    for one in list(found.values()):
+        if "claude-code" in one.agents:
+            _follow(found, root, one, _DEPTH)
+    for memory in MEMORIES:
+        own = places.home / memory.folder
+        for folder in places.folders(memory.agent, memory.variable, own):
+            if (folder / memory.name).is_file():
+                _add(found, _inside(folder, folder / memory.name, frozenset({memory.agent})))
+    return list(found.values())
+
+
+def agents_of(root: Path, path: Path) -> frozenset[str]:
+    """The agents that send a file of a root, by its name alone."""
+    try:
+        relative = path.relative_to(root).as_posix()
+    except ValueError:
+        return frozenset()
+    mine = (rule.agents for rule in RULES if _fits(relative, rule.pattern))
+    return frozenset().union(*mine)
+
+
+def _fits(relative: str, pattern: str) -> bool:
+    folder, _, name = pattern.rpartition("/")
+    if not name.startswith("*"):
+        return relative == pattern
+    return relative.rpartition("/")[0] == folder and relative.endswith(name[1:])
+
+
+def _matching(root: Path, pattern: str) -> list[Path]:
+    folder, _, name = pattern.rpartition("/")
+    if not name.startswith("*"):
+        return [root / pattern] if (root / pattern).is_file() else []
+    try:
+        return sorted(one for one in (root / folder).iterdir() if one.name.endswith(name[1:]))
+    except OSError:
+        return []
+
+
+def _full(found: Mapping[str, PromptFile]) -> bool:
+    """Whether no more files are taken: a repository may hold any number of them."""
+    size = sum(len(one.text or "") for one in found.values())
+    return len(found) >= _MOST_FILES or size > _MOST_TEXT
+
+
+def _add(found: dict[str, PromptFile], one: PromptFile) -> None:
+    known = found.get(one.path)
+    agents = one.agents | known.agents if known else one.agents
+    found[one.path] = msgspec.structs.replace(known or one, agents=agents)
+
+
+def _inside(root: Path, path: Path, agents: frozenset[str]) -> PromptFile:
+    """A file's text, if it lies inside the root, links resolved."""
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(root)):
+        return PromptFile(str(path), agents, None, OUTSIDE)
+    try:
+        if not real.is_file() or real.stat().st_size > _MOST_BYTES:
+            return PromptFile(str(path), agents, None, "no text file of at most 1 MB: not read")
+        return PromptFile(str(path), agents, real.read_text("utf-8-sig", "replace"))
+    except OSError as error:
+        return PromptFile(str(path), agents, None, error.strerror or "cannot be read")
+
+
+def _follow(found: dict[str, PromptFile], root: Path, one: PromptFile, hops: int) -> None:
+    """What a CLAUDE.md imports, and what that imports."""
+    claude = frozenset({"claude-code"})
+    names = dict.fromkeys(islice(imports(one.text or ""), _MOST_IMPORTS)) if hops else {}
+    for name in names:
+        if _full(found):
+            return
+        named = Path(name).expanduser() if name.startswith("~") else Path(one.path).parent / name
+        path = Path(os.path.normpath(named))
+        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+        if str(path) in found and "claude-code" in found[str(path)].agents:
+            continue
+        if inside and not path.is_file():
+            continue  # a mention, such as an e-mail address or a decorator
+        made = (
+            _inside(root, path, claude) if inside else PromptFile(str(path), claude, None, OUTSIDE)
+        )
+        _add(found, made)
+        if made.text is not None:
+            _follow(found, root, made, hops - 1)
+
+
+_FENCE = re.compile(r"\s{0,3}(`{3,}|~{3,})")
+_TICKS = re.compile(r"`+")
+_IMPORT = re.compile(r"(?<!\S)@((?:~|\.{1,2})?/?[\w.+/-]*[\w/-])")
+
+
+def imports(text: str) -> Iterator[str]:
+    """The paths that `@path` names in Markdown, outside code."""
+    for line in _prose(text.splitlines()):
+        for found in _IMPORT.finditer(_without_spans(line)):
+            yield found[1]
+
+
+def _without_spans(line: str) -> str:
+    """A line without its code spans: a run of backticks up to the next one of the same length."""
+    runs = list(_TICKS.finditer(line))
+    closing: dict[int, int] = {}
+    latest: dict[int, int] = {}
+    for index in range(len(runs) - 1, -1, -1):
+        length = len(runs[index][0])
+        if length in latest:
+            closing[index] = latest[length]
+        latest[length] = index
+    parts, at, index = [], 0, 0
+    while index < len(runs):
+        end = closing.get(index)
+        if end is not None:
+            parts.append(line[at : runs[index].start()])
+            at, index = runs[end].end(), end
+        index += 1
+    return "".join([*parts, line[at:]])
+
+
+def _prose(lines: Iterable[str]) -> Iterator[str]:
+    fence = ""
+    for line in lines:
+        mark = _FENCE.match(line)
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and mark[1].startswith(fence):
+            fence = ""
+        elif not fence:
+            yield line

@@ -1,0 +1,163 @@
+"""Which files budgets are for: whose root they are in, and what must not be read.
+
+A pull request may be hostile. So no marker in a folder below the current project, no `.gitignore`
+that names a tracked file, and no symbolic link takes a file out of the check in silence.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.config.load import find_root, is_root
+from sidecar.workspace.files import File, Link, Skipped, find, walk
+from sidecar.workspace.ignoring import with_slashes
+from sidecar.workspace.tracked import tracked_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+OUTSIDE = "a link out of the project, not followed"
+LINKED_FOLDER = "a link to a folder, not followed"
+IRREGULAR = "not a regular file"
+
+
+class Target(NamedTuple):
+    """A file to check: as it was asked for, and relative to the root with `/`.
+
+    Of a folder that cannot be looked into, `relative` ends in `/`.
+    """
+
+    path: str
+    relative: str
+    link: bool = False
+    """A symbolic link that was found in a folder: checked only where it has a budget."""
+    fault: Skipped | None = None
+    """Why it must not or cannot be read."""
+
+
+def by_root(paths: Sequence[str], fixed: Path | None) -> dict[Path, list[str]]:
+    """The paths by the root whose configuration holds for them; all by `fixed` where it is given.
+
+    Raises ValueError for a path outside of `fixed`.
+    """
+    here = find_root(Path.cwd())
+    current = here if fixed is None and is_root(here) else fixed
+    roots: dict[Path, list[str]] = {}
+    for path in paths:
+        roots.setdefault(root_of(path, current, only=fixed is not None), []).append(path)
+    return roots
+
+
+def root_of(path: str, current: Path | None, *, only: bool) -> Path:
+    """The root of a path: the current project's where it is inside, else its own.
+
+    Raises ValueError for a path outside of `current` where that is the only one.
+    """
+    absolute = Path(os.path.abspath(path))
+    if current is not None and absolute.is_relative_to(current):
+        return current
+    if only:
+        raise ValueError(f"{path} is not inside {current}")
+    return find_root(absolute)
+
+
+class Targets:
+    """The files of one root that paths mean, each once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._real = os.path.realpath(root)
+        self._top = f"{with_slashes(str(root)).rstrip('/')}/"
+        self.git_failed = False
+        """Whether git did not list the files it tracks."""
+
+    def of(self, paths: Sequence[str]) -> Iterator[Target]:
+        """Every file, also named from the root, with `/` whatever the system."""
+        seen: set[str] = set()
+        for path in paths:
+            for target in self._below(os.path.normpath(path)):
+                if target.relative not in seen:
+                    seen.add(target.relative)
+                    yield target
+
+    def _below(self, start: str) -> Iterator[Target]:
+        if os.path.isdir(start) and self._inside(start):
+            yield from self._folder(start)
+            return
+        for found in find([start]):
+            if isinstance(found, File):
+                yield self._linked(start, self._relative(start))
+            else:
+                yield Target(start, self._relative(start), fault=found)
+
+    def _folder(self, start: str) -> Iterator[Target]:
+        strip = 0 if start == os.curdir else len(os.path.join(start, ""))
+        below = f"{self._relative(start)}/".removeprefix("/")
+        walked: set[str] = set()
+        for file in walk(start):
+            if isinstance(file, str):
+                walked.add(file)
+                yield Target(file, below + with_slashes(file[strip:]))
+            elif isinstance(file, Link):
+                yield self._linked(file.path, below + with_slashes(file.path[strip:]), found=True)
+            else:
+                end = "/" if os.path.isdir(file.path) else ""  # else a .gitignore that is refused
+                relative = f"{below}{with_slashes(file.path[strip:])}{end}"
+                yield Target(file.path, relative, fault=file)
+        yield from self._tracked(start, below, walked)
+
+    def _tracked(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
+        """What git tracks and walking leaves out, above all what a `.gitignore` names."""
+        names = tracked_files(start)
+        self.git_failed = self.git_failed or names is None
+        for name in names or ():
+            path = name if start == os.curdir else os.path.join(start, name)
+            if path in walked:
+                continue
+            link = os.path.islink(path)
+            if link or (os.path.exists(path) and not os.path.isdir(path)):
+                yield self._linked(path, below + with_slashes(name), found=link)
+
+    def _linked(self, path: str, relative: str, *, found: bool = False) -> Target:
+        """A file that may be, or be reached by, a symbolic link: followed only inside the root."""
+        folder = os.path.isdir(path)
+        fault = None
+        if not self._inside(path):
+            fault = Skipped(path, OUTSIDE, failed=False)
+        elif folder:
+            fault = Skipped(path, LINKED_FOLDER, failed=False)
+        elif os.path.exists(path) and not os.path.isfile(path):  # a FIFO would hold its reader up
+            fault = Skipped(path, IRREGULAR, failed=False)
+        return Target(path, f"{relative}/" if folder else relative, link=found, fault=fault)
+
+    def _inside(self, path: str) -> bool:
+        return Path(os.path.realpath(path)).is_relative_to(self._real)
+
+    def _relative(self, path: str) -> str:
+        absolute = with_slashes(os.path.abspath(path))
+        return f"{absolute.rstrip('/')}/".removeprefix(self._top).rstrip("/")
+
+
+def each_once(targets: Iterable[Target]) -> list[Target]:
+    """Without links to others of them, whose text is the same text. Blocking."""
+    every = list(targets)
+    files = [one for one in every if not one.link]
+    if len(files) == len(every):
+        return files
+    known = {os.path.realpath(one.path) for one in files}
+    for one in every:
+        if one.link and (real := os.path.realpath(one.path)) not in known:
+            known.add(real)
+            files.append(one)
+    return files
+
+
+def others(targets: Iterable[Target], path: str) -> list[Target]:
+    """Each file once, but for the one at `path`, or that the link there leads to. Blocking."""
+    every = each_once(targets)
+    if not os.path.islink(path):
+        return [one for one in every if one.path != path]
+    real = os.path.realpath(path)
+    return [one for one in every if os.path.realpath(one.path) != real]

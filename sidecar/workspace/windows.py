@@ -1,0 +1,111 @@
+"""What a model's window and price make of a number of tokens: for the server and the command line.
+
+What is not loaded yet is not known: a window or price is None until a worker has looked it up.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sidecar.context.window import Limit, Window, resolve_limit
+from sidecar.counting.count import Count
+from sidecar.models import catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.config.settings import Price, Settings
+    from sidecar.counting.count import Measure
+    from sidecar.workspace.state import State
+
+_MODELS_KEPT = 4_096
+
+
+class Windows:
+    """Limits and prices by model. For the event loop."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.ready = False
+        """Whether the price list is there, so that one model more is soon looked up."""
+        self._loaded: set[tuple[str, tuple[Price, ...]]] = set()
+
+    def is_loaded(self, model: str, settings: Settings) -> bool:
+        """Whether a model's window and price are known without waiting."""
+        return (model, settings.prices) in self._loaded
+
+    def looking_up(self, model: str, settings: Settings) -> Callable[[], None]:
+        """What looks a model up. Blocking, the first time most of a second: for a worker."""
+        return partial(_look_up, self._state, model, settings)
+
+    def looked_up(self, model: str, settings: Settings) -> None:
+        """A model was looked up: from now on its price is known."""
+        if len(self._loaded) > _MODELS_KEPT:  # random names must not fill the memory
+            self._loaded.clear()
+        self._loaded.add((model, settings.prices))
+
+    def price(self, model: str, tokens: int, settings: Settings) -> float | None:
+        """USD of so many uncached input tokens; None where nobody says, or not yet."""
+        if not self.is_loaded(model, settings):
+            return None
+        cost = self._state.book(settings).estimate(model, tokens)
+        return None if cost is None else float(cost)
+
+    def count(
+        self,
+        measure: Measure,
+        model: str,
+        characters: int,
+        settings: Settings,
+        *,
+        request: int | None = None,
+        endpoint: int | None = None,
+        note: str | None = None,
+    ) -> Count:
+        """The public count: a measure beside the model's usable window.
+
+        `request`: the window that a client named; `endpoint`: that a server has reported. Tokens.
+        """
+        limit = limit_of(model, settings, request=request, endpoint=endpoint)
+        window = None if limit is None else Window(limit, settings.context.reserve)
+        return Count(
+            tokens=measure.tokens,
+            method=measure.method,
+            tokenizer=measure.tokenizer,
+            model=model,
+            error_percent=measure.error_percent,
+            characters=characters,
+            limit=None if limit is None else limit.tokens,
+            limit_source=None if limit is None else limit.source,
+            percent=None if window is None else window.percent(measure.tokens),
+            input_cost_usd=self.price(model, measure.tokens, settings),
+            note=note,
+        )
+
+
+def _look_up(state: State, model: str, settings: Settings) -> None:
+    catalogue.window_of(model)
+    state.book(settings).estimate(model, 1)
+
+
+def limit_of(
+    model: str,
+    settings: Settings,
+    *,
+    request: int | None = None,
+    transcript: int | None = None,
+    endpoint: int | None = None,
+) -> Limit | None:
+    """A model's window and its source; None while the catalogue is not loaded and nobody else
+    says. Never waits."""
+    if not catalogue.loaded() and request is None and transcript is None and endpoint is None:
+        return None
+    return resolve_limit(
+        request=request,
+        transcript=transcript,
+        endpoint=endpoint,
+        catalogue=catalogue.known_window(model),
+        setting=settings.context.limit,
+        prompt=catalogue.prompt_limit_of(model),
+    )

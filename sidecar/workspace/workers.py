@@ -1,0 +1,102 @@
+"""Counting without making anybody wait: small work at once, the rest on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from sidecar.counting.incremental import count_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.text.document import TextDocument
+    from sidecar.workspace.documents import Snapshot
+
+T = TypeVar("T")
+
+SAMPLE_CHARACTERS = 6_000
+
+
+class Workers:
+    """Counts documents and texts; the only place that tokenizes on behalf of the server."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
+        self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
+        self._closing = threading.Event()
+        self._loaded: set[Tokenizer] = set()
+
+    def stop(self) -> None:
+        """Give up every count that runs (it raises `Stopped`)."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Give up what runs; what waits is cancelled."""
+        self.stop()
+        for pool in (self._pool, self._others):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run blocking work that is no bulk counting off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._others, work)
+
+    async def _count_off(self, work: Callable[[Callable[[], bool]], T]) -> T:
+        """Run counting work, which asks whether to stop; it does when nobody waits any more."""
+        given_up = threading.Event()
+
+        def should_stop() -> bool:
+            return given_up.is_set() or self._closing.is_set()
+
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._pool, partial(work, should_stop))
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
+
+    async def count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
+        """A snapshot's tokens; only what no count of these pieces knows yet is tokenized."""
+        if (known := self.known(taken, tokenizer)) is not None:
+            return known
+
+        def work(should_stop: Callable[[], bool]) -> int:
+            self.load(tokenizer)
+            basis = tokenizer.basis
+            return tokenizer.scale(count_pieces(taken.units(basis), basis, should_stop))
+
+        return await self._count_off(work)
+
+    def known(self, taken: Snapshot, tokenizer: Tokenizer) -> int | None:
+        """A snapshot's tokens if that takes under a millisecond, else None."""
+        if not taken.characters:
+            return 0
+        basis = tokenizer.basis
+        if not self._is_loaded(tokenizer):
+            return None
+        tokens = taken.known(basis, basis.inline_characters)
+        return None if tokens is None else tokenizer.scale(tokens)
+
+    def _is_loaded(self, tokenizer: Tokenizer) -> bool:
+        return tokenizer.basis in self._loaded
+
+    def guess(self, document: TextDocument, tokenizer: Tokenizer) -> int:
+        """A number to show at once: a sample's tokens for each character, times the characters."""
+        characters = document.characters
+        if not self._is_loaded(tokenizer) or characters <= SAMPLE_CHARACTERS:
+            return characters // 4
+        pieces = document.pieces
+        texts = [pieces[i * (len(pieces) - 1) // 2].text for i in range(3)]
+        sample = [text[: SAMPLE_CHARACTERS // 3] for text in texts]
+        tokens = sum(tokenizer.count(text) for text in sample)
+        return tokens * characters // max(1, sum(map(len, sample)))
+
+    def load(self, tokenizer: Tokenizer) -> None:
+        """Load a tokenizer, so that its first count need not. Blocking: for a worker thread."""
+        if not self._is_loaded(tokenizer):
+            tokenizer.count("a")
+            self._loaded.add(tokenizer.basis)

@@ -1,0 +1,186 @@
+"""The same file, model and settings give one number, whoever shows it: real processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.client import SERVER, StdioClient
+from sidecar.counting.calibration import Calibrations, document_key, key_of
+from sidecar.counting.calibration_file import save
+from sidecar.counting.tokenizers import Tokenizers
+from tests.e2e.llama.own import text_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINE = "The quick brown fox jumps over the lazy dog, and 日本語 too; x = {1: 'Straße'}.\n"
+TEXT = "# Everything\n\n" + LINE * 40
+BUDGET = 300
+SIDECAR = [sys.executable, "-P", "-m", "sidecar"]
+
+METHODS = {
+    "exact": "exact",
+    "calibrated": "calibrated",
+    "endpoint": "endpoint",
+    "endpoint down": "calibrated",
+}
+MODELS = {"exact": "gpt-5", "calibrated": "unheard-of"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    folder.mkdir()
+    (folder / "doc.md").write_text(TEXT)
+    rule = f'[[budget]]\nfiles = "doc.md"\nmax-tokens = {BUDGET}\n'
+    (folder / ".token-sidecar.toml").write_text(f"inlay-hints = true\n{rule}")
+    return folder
+
+
+def configured(tmp_path: Path, case: str, url: str) -> None:
+    """The user's configuration for a case, and a factor that was learned for the models in it."""
+    used = f'[tokenize]\nuse-endpoint = true\n[[endpoint]]\nurl = "{url}"\nmodels = ["tiny"]\n'
+    text = f'model = "{MODELS.get(case, "tiny")}"\n' + (used if case.startswith("endpoint") else "")
+    (tmp_path / "user-config.toml").write_text(text)
+    learned = Calibrations()
+    for model in ("unheard-of", "tiny"):
+        estimator = Tokenizers().for_model(model).name
+        learned.learn(document_key(model, estimator, "code"), 1_000, 1_400, 1.0)
+        learned.learn(document_key(model, estimator, "prose"), 1_000, 1_200, 1.0)
+        learned.learn(key_of(model, estimator), 1_000, 1_300, 1.0)
+    save(tmp_path / "state", learned)
+
+
+def ran(verb: str, *arguments: str, root: Path) -> Any:
+    """What a verb prints as JSON."""
+    done = subprocess.run(
+        [*SIDECAR, verb, *arguments, "--json"], cwd=root, capture_output=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+class Editor(StdioClient):
+    """A server with the document open."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(SERVER)
+        self.uri = (root / "doc.md").as_uri()
+        folders = [{"uri": root.as_uri(), "name": "root"}]
+        params: dict[str, Any] = {
+            "processId": None,
+            "capabilities": {},
+            "workspaceFolders": folders,
+        }
+        self.request("initialize", params)
+        self.notify("initialized", {})
+        self.open(TEXT, self.uri)
+
+    def about(self, method: str, **more: Any) -> Any:
+        return self.request(method, {"textDocument": {"uri": self.uri}, **more})
+
+    def shown(self, method: str, wanted: str) -> Any:
+        """The first notification of a method that holds these words."""
+        while True:
+            for message in self.notifications:
+                text = json.dumps(message.get("params"), ensure_ascii=False)
+                if message.get("method") == method and wanted in text:
+                    return message["params"]
+            self.notifications.append(self.receive())
+
+
+def of_editor(editor: Editor, method: str) -> dict[str, tuple[int, str]]:
+    """Tokens and method by what shows them."""
+    status = editor.shown("status/update", f'"method": "{method}"')["document"]
+    count = editor.about("tokens/count")
+    told = editor.shown("textDocument/publishDiagnostics", f", {method}")["diagnostics"]
+    span = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
+    (hint,) = editor.about("textDocument/inlayHint", range=span)
+    fitted = editor.about("tokens/fit", maxTokens=9 * count["tokens"])
+    shorter = editor.about("tokens/fit", maxTokens=BUDGET)
+    return {
+        "tokens/count": (count["tokens"], count["method"]),
+        "status": (status["tokens"], status["method"]),
+        "diagnostic": (number_in(told[0]["message"]), method_in(told[0]["message"])),
+        "hint": (number_in(hint["label"]), count["method"]),
+        "tokens/fit": (fitted["tokens"], fitted["method"]),
+        "removed": (shorter["tokens"] + shorter["removedTokens"], shorter["method"]),
+    }
+
+
+def of_verbs(root: Path, tokens: int) -> dict[str, tuple[int, str]]:
+    """The same by the command line."""
+    count = ran("count", "doc.md", root=root)
+    checked = ran("check", "doc.md", root=root)["files"][0]
+    finding = checked["findings"][0]
+    fitted = ran("fit", "doc.md", "--max-tokens", str(9 * tokens), root=root)
+    shorter = ran("fit", "doc.md", "--max-tokens", str(BUDGET), root=root)
+    return {
+        "count": (count["files"][0]["tokens"], count["files"][0]["method"]),
+        "total": (count["total"]["tokens"], count["total"]["method"]),
+        "check": (checked["tokens"], checked["method"]),
+        "finding": (finding["tokens"], finding["method"]),
+        "message": (number_in(finding["message"]), method_in(finding["message"])),
+        "fit": (fitted["tokens"], fitted["method"]),
+        "removed by fit": (shorter["tokens"] + shorter["removedTokens"], shorter["method"]),
+    }
+
+
+def number_in(text: str) -> int:
+    """The number before the word tokens."""
+    found = re.search(r"([\d,]+) tokens", text)
+    assert found, text
+    return int(found[1].replace(",", ""))
+
+
+def method_in(message: str) -> str:
+    """How a finding's sentence says that it was counted."""
+    found = re.search(r"\(\S+, (\w+)", message)
+    assert found, message
+    return found[1]
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_one_number_of_a_document(case: str, root: Path, tmp_path: Path, llama_url: str) -> None:
+    configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
+    with closing(Editor(root)) as editor:
+        table = of_editor(editor, METHODS[case])
+        while (count := editor.about("tokens/count"))["limit"] is None:
+            pass  # the price list is not loaded yet
+        listed = editor.request("models/list", {"query": count["model"]})
+    for info in listed:
+        if info["id"] == count["model"]:
+            known = (info["method"], info["tokenizer"], info["contextWindow"])
+            assert known == (count["method"], count["tokenizer"], count["limit"])
+    table |= of_verbs(root, count["tokens"])
+    assert set(table.values()) == {(table["tokens/count"][0], METHODS[case])}, str(table)
+    if case == "endpoint":
+        assert count["tokens"] == text_tokens(llama_url, TEXT)
+    written = ran("count", "doc.md", root=root)["files"][0]
+    about = ("tokenizer", "errorPercent", "limit", "limitSource", "percent")
+    assert {key: written.get(key) for key in about} == {key: count.get(key) for key in about}
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_one_number_of_a_conversation(
+    case: str, root: Path, tmp_path: Path, llama_url: str
+) -> None:
+    configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
+    turns = [{"role": "user", "content": LINE * 9}, {"role": "assistant", "content": LINE}]
+    with closing(Editor(root)) as editor:
+        editor.request("context/set", {"systemPrompt": LINE * 3, "persist": True})
+        editor.request("context/append", {"turns": turns})
+        shown = editor.request("context/usage", {})
+        tokens = f'"tokens": {shown["tokens"]}'
+        status = editor.shown("status/update", tokens)["context"]
+    usage = ran("usage", root=root)
+    keys = ("tokens", "method", "errorPercent", "model", "limit", "limitSource", "percent", "turns")
+    assert {key: usage[key] for key in keys} == {key: shown[key] for key in keys}
+    assert status["tokens"] == usage["tokens"]

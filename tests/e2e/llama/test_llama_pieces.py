@@ -1,0 +1,44 @@
+"""Vocabularies of GGUF files that a library runs, counted here and by a real llama.cpp."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.counting.vocabulary_files import load
+from tests.e2e.llama.gguf import write_model
+from tests.e2e.llama.own import text_tokens
+from tests.e2e.llama.server import llama
+from tests.e2e.llama.test_llama_counts import TEXTS
+from tests.e2e.llama.vocabularies import BY_LIBRARY, ensure_vocabularies
+from tests.fuzz.edits import STOCK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BETWEEN = ["", " ", "  ", "\n", "\n\n", "\t", "é", "e\u0301", "日本", "😀", "<s>", "▁", "\x1f", "1"]
+
+
+def mixed() -> list[str]:
+    """Pieces from all over the stock, and what makes vocabularies differ between them."""
+    source, stock = random.Random(5), "".join(STOCK).encode("utf-8", "ignore").decode()
+    return [
+        "".join(
+            stock[(start := source.randrange(len(stock))) : start + source.randrange(1, 40)]
+            + source.choice(BETWEEN)
+            for _ in range(source.randrange(1, 8))
+        )
+        for _ in range(400)
+    ]
+
+
+@pytest.mark.parametrize("vocabulary", ["llama-spm", *BY_LIBRARY])
+def test_a_library_counts_as_llama_cpp_does(vocabulary: str, tmp_path: Path) -> None:
+    model = tmp_path / f"{vocabulary}.gguf"
+    write_model(model, ensure_vocabularies()[vocabulary], name=vocabulary)
+    ours = load(model, vocabulary)
+    with llama(model) as url:
+        for text in [*TEXTS, *mixed()]:
+            assert ours.count(text) == text_tokens(url, text), text[:80]

@@ -1,0 +1,72 @@
+"""Real chat plugins for a Neovim of a test's: snapshots of known commits."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from tests.e2e.neovim.harness import ROOT
+
+COMMITS = {
+    "codecompanion.nvim": ("olimorris", "f1afd02537c68b3dd6e0d41d4adda5ef538e0473"),
+    "CopilotChat.nvim": ("CopilotC-Nvim", "f0c2a23ab79dc295f5e0eef0d8b587a39020c852"),
+    "avante.nvim": ("yetone", "a9334315e05ac750985c7d0b391e360e36e0278e"),
+    "plenary.nvim": ("nvim-lua", "b9fd5226c2f76c951fc8ed5923d85e4de065e509"),
+    "nui.nvim": ("MunifTanjim", "de740991c12411b663994b2860f1a4fd0937c130"),
+    "lualine.nvim": ("nvim-lualine", "221ce6b2d999187044529f49da6554a92f740a96"),
+}
+CLONE_SECONDS = 60
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _archives() -> Path | None:
+    """The folder with the archives, where one is at hand."""
+    named = os.environ.get("TOKEN_SIDECAR_PLUGINS")
+    folder = Path(named) if named else ROOT.parent / "shared/plugins"
+    return folder if list(folder.glob("*.tar.gz")) else None
+
+
+def _clone(name: str, into: Path) -> None:
+    owner, commit = COMMITS[name]
+    target = str(into / name)
+    for arguments in (
+        ["init", "-q", target],
+        ["-C", target, "fetch", "-q", "--depth", "1", f"https://github.com/{owner}/{name}", commit],
+        ["-C", target, "checkout", "-q", "FETCH_HEAD"],
+    ):
+        subprocess.run(
+            ["git", *arguments],
+            check=True,
+            capture_output=True,
+            timeout=CLONE_SECONDS,
+            env=os.environ | {"GIT_TERMINAL_PROMPT": "0"},
+        )
+
+
+@functools.cache
+def folder() -> Path | None:
+    """A folder that holds each plugin under its name; None where none can be had."""
+    kept = tempfile.TemporaryDirectory(prefix="plugins-")
+    _kept.append(kept)
+    into, archives = Path(kept.name), _archives()
+    try:
+        for name, (_, commit) in COMMITS.items():
+            if archives is None:
+                _clone(name, into)
+                continue
+            with tarfile.open(archives / f"{name}-{commit[:7]}.tar.gz") as archive:
+                archive.extractall(into, filter="data")
+    except (OSError, subprocess.SubprocessError, tarfile.TarError):
+        return None
+    return into
+
+
+def on_path(*names: str) -> str:
+    """Lua that puts these on the runtimepath."""
+    at = folder() or Path("no-plugins")
+    return "\n".join(f"vim.opt.runtimepath:append('{at / name}')" for name in names)

@@ -1,0 +1,138 @@
+"""Which chat's context is shown, by which window, and what of a plugin's calls is no conversation."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.e2e.neovim.chat_plugins import ALL, CODECOMPANION, COPILOTCHAT
+from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.test_neovim_chats import ask, say, sent_back, tokens, wait_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.neovim.chat_plugins import ChatPlugin
+    from tests.e2e.neovim.harness import Editor
+
+pytestmark = pytest.mark.plugins
+
+EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
+SMALLER = 96_000
+"""No window of gpt-4o's: only the plugin can have said it."""
+
+
+def with_window(plugin: ChatPlugin) -> ChatPlugin:
+    """A plugin that is configured with a window of its own for the model."""
+    meta = f"{{ ['gpt-4o'] = {{ meta = {{ context_window = {SMALLER} }} }} }}"
+    lua = plugin.lua.replace("{ ['gpt-4o'] = {} }", meta).replace("128000", str(SMALLER))
+    return msgspec.structs.replace(plugin, lua=lua)
+
+
+@EACH
+def test_the_window_is_the_one_that_the_plugin_knows(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, session = begin(with_window(plugin), waits=False)
+    say(editor, plugin, server, 0)
+    last = sent_back(server.received[-1])
+    wait_tokens(editor, session, last.__eq__, str(last))
+    usage = ask(editor, "context/usage", {"session": session})
+    assert (usage["limit"], usage["limitSource"]) == (SMALLER, "request")
+
+
+@EACH
+def test_only_the_prompt_that_was_held_goes_when_submitted_again(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua(plugin.submit, huge)
+    wait_for(lambda: len(editor.messages()) == 1, "the first is held")
+    editor.lua(plugin.submit, huge + "and more")
+    wait_for(lambda: len(editor.messages()) == 2, "another one is held too")
+    assert all("tokens do not fit" in message for message in editor.messages())
+    assert server.received == []
+
+
+def wait_shown(editor: Editor, session: str) -> None:
+    """Waits until this is the session that the status shows."""
+    wait_for(lambda: (ask(editor, "context/usage")["session"] or {}).get("id") == session, session)
+
+
+def wait_calls(editor: Editor, number: int) -> None:
+    """Waits for this many calls in the ledger."""
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
+
+
+def test_the_chat_in_front_is_the_session_shown(begin: Callable[..., Any]) -> None:
+    editor, server, first = begin(CODECOMPANION, waits=False)
+    say(editor, CODECOMPANION, server, 0)
+    right = sent_back(server.received[-1])
+    wait_tokens(editor, first, right.__eq__, str(right))
+    editor.lua("_G.other = chat; " + CODECOMPANION.open)
+    second = str(editor.lua(CODECOMPANION.session))
+    assert second != first
+    wait_for(lambda: tokens(editor, second), "the second chat")
+    for chat, session in (("other", first), ("chat", second), ("other", first)):
+        editor.lua(f"vim.api.nvim_set_current_buf({chat}.bufnr)")
+        wait_shown(editor, session)
+
+
+def test_a_background_request_is_in_the_ledger_and_in_no_conversation(
+    begin: Callable[..., Any],
+) -> None:
+    editor, server, session = begin(CODECOMPANION, waits=False)
+    chat = wait_for(lambda: tokens(editor, session), "the chat")
+    for calls, how in enumerate(("sync", "async"), 1):
+        editor.lua(
+            """
+            local how = ...
+            local adapter = require('codecompanion.adapters').resolve('mine')
+            local made = require('codecompanion.interactions.background').new({ adapter = adapter })
+            made:ask({ { role = 'user', content = 'Name the sea.' } },
+              { method = how, on_done = function() end })""",
+            how,
+        )
+        wait_calls(editor, calls)
+    (row,) = ask(editor, "cost/detail")["rows"]
+    assert row["category"] == "background"
+    assert row["promptTokens"] == sum(each.prompt for each in server.received)
+    assert tokens(editor, session) == chat
+
+
+def test_what_copilotchat_asks_headless_is_in_the_ledger_and_in_no_conversation(
+    begin: Callable[..., Any],
+) -> None:
+    editor, server, session = begin(COPILOTCHAT, waits=False)
+    say(editor, COPILOTCHAT, server, 0)
+    right = sent_back(server.received[-1])
+    wait_tokens(editor, session, right.__eq__, str(right))
+    editor.lua("""
+      require('CopilotChat').ask('Name the sea.', { headless = true,
+        callback = function(reply) _G.replied = reply.content end })""")
+    wait_for(lambda: editor.lua("return _G.replied ~= nil"), "its own callback")
+    wait_calls(editor, 3)
+    rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
+    assert rows["headless"]["promptTokens"] == server.received[-1].prompt
+    assert tokens(editor, session) == right
+
+
+@EACH
+def test_prompts_go_while_the_server_is_dead(begin: Callable[..., Any], plugin: ChatPlugin) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    for pid in editor.server_pids():
+        os.kill(pid, signal.SIGKILL)
+    at_once = """
+      local went = false
+      vim.wait(60000, function() return require('token_sidecar.server').clients()[1] == nil end, 1)
+      require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
+      return went"""
+    assert editor.lua(at_once)
+    for part in range(3):
+        say(editor, plugin, server, part)
+    assert len(editor.messages()) == 1

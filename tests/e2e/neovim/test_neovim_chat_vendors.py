@@ -1,0 +1,135 @@
+"""The real codecompanion through its adapters for Anthropic, OpenAI's Responses and Gemini."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, PATIENT
+from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.test_neovim_chats import WEATHER, ask, tokens, wait_tokens
+from tests.vendor_server import CACHED, OUTPUT, VendorServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.e2e.neovim.harness import Editor
+
+pytestmark = pytest.mark.plugins
+
+
+class Vendor(msgspec.Struct, frozen=True):
+    """An adapter of the plugin's."""
+
+    adapter: str
+    path: str
+    model: str
+
+
+ANTHROPIC = Vendor("anthropic", "/v1/messages", "claude-sonnet-4-5")
+RESPONSES = Vendor("openai_responses", "/v1/responses", "gpt-4o")
+GEMINI = Vendor("gemini", "/v1beta/models/${model}${stream}key=${api_key}", "gemini-2.5-pro")
+EACH = pytest.mark.parametrize(
+    "vendor", [ANTHROPIC, RESPONSES, GEMINI], ids=lambda vendor: vendor.adapter
+)
+
+
+@pytest.fixture
+def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any]]:
+    """Opens a Neovim with a chat of this adapter, and a server that speaks as its vendor."""
+    servers: list[VendorServer] = []
+
+    def opened(vendor: Vendor) -> tuple[Editor, VendorServer, str]:
+        server = VendorServer().__enter__()
+        servers.append(server)
+        lua = CODECOMPANION.lua.replace("'openai_compatible'", f"'{vendor.adapter}'")
+        lua = lua.replace("env = { url = url, api_key = 'x' }", f"url = url .. '{vendor.path}'")
+        lua = lua.replace("gpt-4o", vendor.model)
+        for name in ("ANTHROPIC", "OPENAI", "GEMINI"):
+            lua += f"\nvim.env.{name}_API_KEY = 'x'"
+        editor = open_editor(lua + PATIENT)
+        editor.command(f"cd {editor.workspace}")
+        editor.edit("a.md", "Hello, world!\n")
+        editor.lua("setup(...)", server.url)
+        editor.lua(CODECOMPANION.open)
+        return editor, server, str(editor.lua(CODECOMPANION.session))
+
+    yield opened
+    for server in servers:
+        server.__exit__()
+
+
+def say(editor: Editor, server: VendorServer, part: int) -> int:
+    """One prompt with its tool call; what the next request carries, as the server reported."""
+    editor.lua(CODECOMPANION.submit, WEATHER.format(part))
+    wait_for(lambda: len(server.calls) == 2 * part + 2, lambda: f"both; {editor.describe()}")
+    wait_for(lambda: editor.lua(CODECOMPANION.idle), "the end of the reply")
+    return server.calls[-1].occupancy
+
+
+@EACH
+def test_a_conversation_is_as_its_vendor_reports(
+    begin: Callable[[Vendor], Any], vendor: Vendor
+) -> None:
+    editor, server, session = begin(vendor)
+    editor.lua("""
+      _G.settings = 0
+      local client = require('token_sidecar.server').clients()[1]
+      local request = client.request
+      client.request = function(self, method, ...)
+        _G.settings = _G.settings + (method == 'context/set' and 1 or 0)
+        return request(self, method, ...)
+      end""")
+    for part in range(3):
+        right = say(editor, server, part)
+        wait_tokens(editor, session, right.__eq__, str(right))
+
+    def usage() -> Any:
+        return ask(editor, "context/usage", {"session": session})
+
+    wait_for(lambda: usage()["turns"] == 12, "the last reply as a turn")
+    wait_for(lambda: usage()["tokens"] == right, lambda: f"{right} tokens, not {usage()}")
+    assert usage()["model"] == vendor.model
+
+    def rows() -> Any:
+        return ask(editor, "cost/detail", {"workspace": None, "by": ["model"]})["rows"]
+
+    wait_for(lambda: [row["calls"] for row in rows()] == [6], lambda: f"6 calls, not {rows()}")
+    (row,) = rows()
+    assert row["model"] == vendor.model
+    assert row["promptTokens"] == sum(call.prompt for call in server.calls)
+    assert row["cacheReadTokens"] == 6 * CACHED
+    assert row["completionTokens"] == 6 * OUTPUT
+    assert not row["unpriced"]
+    assert editor.lua("return _G.settings") <= 2, "the tools come with the first prompt"
+    assert editor.messages() == []
+
+
+@pytest.mark.parametrize("vendor", [ANTHROPIC, RESPONSES], ids=lambda vendor: vendor.adapter)
+def test_a_pdf_is_a_document_and_not_its_base64(
+    begin: Callable[[Vendor], Any], vendor: Vendor, tmp_path: Path
+) -> None:
+    """150,000 bytes would be some 100,000 tokens of text."""
+    editor, server, session = begin(vendor)
+    pdf = tmp_path / "paper.pdf"
+    pdf.write_bytes(b"%PDF-1.4\n" + random.Random(5).randbytes(150_000))
+    before = wait_for(lambda: tokens(editor, session), "the chat")
+    editor.lua(
+        """
+        local file = require('codecompanion.interactions.shared.slash_commands.file')
+        file.output_doc({ Chat = chat }, { path = ... },
+          { filetype = 'pdf', mimetype = 'application/pdf', silent = true })""",
+        str(pdf),
+    )
+    right = say(editor, server, 0)
+    sent = json.dumps(server.calls[0].body)
+    assert base64.b64encode(pdf.read_bytes()).decode() in sent, "the plugin sent it"
+    wait_tokens(editor, session, right.__eq__, str(right))
+    largest = ask(editor, "context/usage", {"session": session})["largest"]
+    assert max(part["tokens"] for part in largest) < before + 20_000

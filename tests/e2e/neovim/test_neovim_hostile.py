@@ -1,0 +1,137 @@
+"""A hostile folder in a real Neovim: its programs, modules and settings are not what runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import hostile
+from tests.e2e.neovim.harness import NVIM, SERVER, TRY, Editor, wait_for
+from tests.e2e.tracing import Trace, peak_bytes
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.hostile import Hostile
+
+MOST_BYTES = 300_000_000
+HEALTH = "return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, true), '\\n')"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Hostile:
+    return hostile.make(tmp_path)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    """Of the server's processes."""
+    return Trace(tmp_path / "trace")
+
+
+@pytest.fixture(params=["python3", "token-sidecar"])
+def opened(
+    repository: Hostile, tmp_path: Path, trace: Trace, request: pytest.FixtureRequest
+) -> Iterator[Editor]:
+    """Neovim in it, with its folders first on PATH, before the program that is to be found."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    real = {"python3": sys.executable, "token-sidecar": str(SERVER)}[request.param]
+    (programs / request.param).write_text(f'#!/bin/sh\nexec "{real}" "$@"\n')
+    trace.wrap(programs / request.param)
+    env = {
+        "TOKEN_SIDECAR_CMD": "",
+        "PATH": f"{repository.path()}:{programs}:/usr/bin:/bin",
+    }
+    folder = tmp_path / "editor"
+    folder.mkdir()
+    editor = Editor(folder, env=env, workspace=repository.root)
+    yield editor
+    editor.close()
+
+
+def test_nothing_of_it_runs(opened: Editor, repository: Hostile, trace: Trace) -> None:
+    """And the server connects to nobody."""
+    opened.edit("CLAUDE.md")
+    opened.wait_tokens(truth(hostile.PROMPT * 2))
+    (pid,) = opened.server_pids()
+    assert os.readlink(f"/proc/{pid}/cwd") == str(Path.home().resolve())
+    assert opened.count() == truth(hostile.PROMPT * 2)
+    opened.command("TokenSidecar restart")
+    wait_for(lambda: opened.server_pids() not in ([], [pid]), "another process")
+    opened.edit("bin/../lazy.md")
+    opened.wait_tokens(truth(hostile.LAZY * 2))
+    opened.command("checkhealth token_sidecar")
+    assert "ERROR" not in str(opened.lua(HEALTH))
+    assert repository.fired() == set()
+    assert trace.addresses() == set()
+    root = str(repository.root)
+    assert trace.programs()
+    assert [each for each in trace.programs() if each.startswith((root, "."))] == []
+
+
+def test_bad_settings(repository: Hostile, tmp_path: Path, trace: Trace) -> None:
+    """Files for settings that are links, FIFOs, devices, bombs: counted, nothing quoted, and over."""
+    hostile.add_bad_settings(repository)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "token-sidecar").write_text(f'#!/bin/sh\nexec "{SERVER}" "$@"\n')
+    trace.wrap(programs / "token-sidecar")
+    (tmp_path / "editor").mkdir()
+    env = {"TOKEN_SIDECAR_CMD": f"{programs}/token-sidecar serve"}
+    editor = Editor(tmp_path / "editor", env=env, workspace=repository.root)
+    for folder in repository.bad():
+        editor.edit(f"bad/{folder.name}/CLAUDE.md")
+        editor.wait_tokens(truth(hostile.PROMPT))
+    # Each folder with settings is a root, and Neovim starts a server for each.
+    assert max(peak_bytes(trace.traced(pid)) for pid in editor.server_pids()) < MOST_BYTES
+    seen = "".join([*editor.messages(), *editor.screen(), editor.describe()])
+    seen += str(editor.lua("return vim.inspect(vim.diagnostic.get())"))
+    assert hostile.PLANTED not in seen
+    editor.lua("vim.lsp.stop_client(vim.lsp.get_clients())")
+    wait_for(lambda: not editor.server_pids(), "the servers' end")
+    editor.close()
+    assert trace.addresses() == set()
+    assert repository.fired() == set()
+
+
+def test_a_command_that_the_user_names_is_found_outside_of_it(
+    repository: Hostile, tmp_path: Path
+) -> None:
+    """By its name: on PATH, as if it were the default."""
+    env = {
+        "TOKEN_SIDECAR_CMD": "token-sidecar serve --log-level ERROR",
+        "PATH": f"{repository.path()}:{SERVER.parent}:/usr/bin:/bin",
+    }
+    (tmp_path / "editor").mkdir()
+    editor = Editor(tmp_path / "editor", env=env, workspace=repository.root)
+    editor.edit("CLAUDE.md")
+    editor.wait_tokens(truth(hostile.PROMPT * 2))
+    assert repository.fired() == set()
+    editor.close()
+
+
+def test_trying_it_from_within(
+    repository: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`editors/try/neovim.py`: its environment, its pip and its search for Neovim."""
+    spec = importlib.util.spec_from_file_location("try_token_sidecar", TRY / "neovim.py")
+    assert spec
+    assert spec.loader
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    monkeypatch.setattr(demo, "VENV", tmp_path / "environment")
+    monkeypatch.setattr(demo, "PYTHON", tmp_path / "environment/bin/python")
+    monkeypatch.setenv("PATH", f":.:bin:{NVIM.parent}")
+    monkeypatch.chdir(repository.root)
+    demo.make_environment()
+    demo.install(["--help"], "stamp")
+    assert (tmp_path / "environment/stamp").is_file()
+    assert demo.find_neovim() == str(NVIM)
+    assert repository.fired() == set()

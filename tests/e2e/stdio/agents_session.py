@@ -1,0 +1,58 @@
+"""A real server beside coding agents that write their session files while it runs."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.client import SERVER, StdioClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from benchmarks.agents.truth import Clock
+
+
+class AgentsServer(StdioClient):
+    """A server with one root; what it says is read until what is awaited comes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(SERVER, stderr=subprocess.PIPE)
+        self.root = root.as_uri()
+        folders = [{"uri": self.root, "name": "root"}]
+        params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}
+        self.request("initialize", params)
+        self.notify("initialized", {})
+
+    def heard(self, method: str, matches: Callable[[Any], bool]) -> Any:
+        """The params of the first such notification that was not taken yet."""
+        while True:
+            for message in self.notifications:
+                if message.get("method") == method and matches(message["params"]):
+                    self.notifications.remove(message)
+                    return message["params"]
+            self.notifications.append(self.receive())
+
+    def context(self, tokens: int | None) -> Any:
+        """The first status that shows a context of so many tokens."""
+
+        def matches(status: Any) -> bool:
+            shown = status["context"]
+            return shown is not None and shown["tokens"] == tokens
+
+        return self.heard("status/update", matches)
+
+    def cost(self, *, above: float) -> Any:
+        """What the next status shows of costs that are higher than this."""
+
+        def matches(status: Any) -> bool:
+            return status["cost"] is not None and status["cost"]["costUsd"] > above
+
+        return self.heard("status/update", matches)["cost"]
+
+
+def begin_now(clock: Clock) -> None:
+    """Let an agent's generated session be one of this hour."""
+    clock.now = datetime.now(UTC) - timedelta(minutes=50)

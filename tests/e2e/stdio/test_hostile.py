@@ -1,0 +1,188 @@
+"""The command line and the server in a hostile repository: what they start and connect to."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.client import StdioClient
+from tests import hostile
+from tests.e2e.tracing import Trace, peak_bytes
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from tests.hostile import Hostile
+
+PROGRAM = str(Path(sys.executable).parent / "token-sidecar")
+MOST_BYTES = 300_000_000
+START = {"line": 0, "character": 0}
+EVERYWHERE = {
+    "range": {"start": START, "end": {"line": 1, "character": 0}},
+    "context": {"diagnostics": []},
+}
+VERBS = [
+    ("count", "CLAUDE.md"),
+    ("count", "."),
+    ("check", "."),
+    ("check", "--diff", "main", "CLAUDE.md"),
+    ("fit", "CLAUDE.md", "--max-tokens", "5"),
+    ("usage",),
+    ("cost",),
+    ("doctor",),
+]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+    """The hostile repository, in it, its folders first on PATH."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    made = hostile.make(tmp_path)
+    hostile.give_back(made)
+    monkeypatch.chdir(made.root)
+    monkeypatch.setenv("PATH", f"{made.path()}:/usr/bin:/bin")
+    return made
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    return Trace(tmp_path / "trace")
+
+
+def test_the_trace_sees_connections_and_programs(trace: Trace) -> None:
+    """It is no dud: a datagram and a connection to this machine, and a child."""
+    code = (
+        "import socket, subprocess\n"
+        "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.3', 9))\n"
+        "socket.socket(socket.AF_INET6).connect_ex(('::1', 9))\n"
+        "socket.socket().connect_ex(('127.0.0.4', 9))\n"
+        "subprocess.run(['/bin/true'])\n"
+    )
+    subprocess.run([*trace.prefix, sys.executable, "-I", "-W", "ignore", "-c", code], check=True)
+    assert trace.addresses() == {"127.0.0.3", "::1", "127.0.0.4"}
+    assert trace.programs() == [sys.executable, "/bin/true"]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_verb(repository: Hostile, trace: Trace, verb: tuple[str, ...]) -> None:
+    """It starts nothing but git, out of the system's folders, and connects to nobody."""
+    done = subprocess.run(
+        [*trace.prefix, PROGRAM, *verb], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    assert repository.fired() == set()
+    assert trace.addresses() == set()
+    first, *others = trace.programs()
+    assert first == PROGRAM
+    assert {other for other in others if not other.startswith("/usr/")} == set()
+    assert bool(others) == ("check" in verb)
+
+
+def test_the_server(repository: Hostile, trace: Trace) -> None:
+    """It answers about the repository's files, starts nothing, and connects to nobody."""
+    client = StdioClient([*trace.prefix, PROGRAM, "serve"])
+    uri = repository.root.as_uri()
+    folder = {"uri": uri, "name": "hostile"}
+    client.request(
+        "initialize",
+        {"processId": None, "rootUri": uri, "capabilities": {}, "workspaceFolders": [folder]},
+    )
+    client.notify("initialized", {})
+    document = {"uri": f"{uri}/CLAUDE.md"}
+    client.open(hostile.PROMPT, document["uri"])
+    asked = {"textDocument": document, "models": ["gpt-5", "trap", "ollama/trap"]}
+    assert client.request("tokens/count", asked)["tokens"] == truth(hostile.PROMPT)
+    client.request("capabilities/probe", {})
+    client.request("context/usage", {"workspace": uri})
+    client.request("cost/detail", {"workspace": uri})
+    client.request("models/list", {"query": "trap"})
+    client.close()
+    assert repository.fired() == set()
+    assert trace.addresses() == set()
+    assert trace.programs() == [PROGRAM]
+
+
+@pytest.mark.parametrize("name", [*hostile.BAD_SETTINGS, *hostile.BAD_FILES])
+@pytest.mark.parametrize("verb", ["count", "check", "doctor"])
+def test_a_verb_among_bad_settings(
+    repository: Hostile, trace: Trace, verb: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends, quotes nothing, connects to nobody."""
+    hostile.add_bad_settings(repository)
+    monkeypatch.chdir(repository.root / "bad" / name)
+    target = ["--workspace", "."] if verb == "doctor" else ["."]
+    done = subprocess.run(
+        [*trace.prefix, PROGRAM, verb, *target], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1, 2), done.stderr
+    assert "Traceback" not in done.stderr
+    assert hostile.PLANTED not in done.stdout + done.stderr
+    assert repository.fired() == set()
+    assert trace.addresses() == set()
+
+
+def test_the_server_among_bad_settings(repository: Hostile, trace: Trace) -> None:
+    """Every folder is a root: each request is answered, nothing outside is quoted, and it ends."""
+    hostile.add_bad_settings(repository)
+    client = StdioClient([*trace.prefix, PROGRAM, "serve"], stderr=subprocess.PIPE)
+    folders = [{"uri": bad.as_uri(), "name": bad.name} for bad in repository.bad()]
+    params: dict[str, object] = {
+        "processId": None,
+        "rootUri": None,
+        "capabilities": {},
+        "workspaceFolders": folders,
+    }
+    client.request("initialize", params)
+    client.notify("initialized", {})
+    asked = []
+    for folder in folders:
+        document = {"uri": f"{folder['uri']}/CLAUDE.md"}
+        client.open(hostile.PROMPT, document["uri"])
+        asked += [
+            client.post("tokens/count", {"textDocument": document}),
+            client.post("context/usage", {"workspace": folder["uri"]}),
+            client.post("textDocument/hover", {"textDocument": document, "position": START}),
+            client.post("textDocument/codeAction", {"textDocument": document, **EVERYWHERE}),
+        ]
+    answers: dict[object, dict[str, object]] = {}
+    while asked - answers.keys():
+        message = client.receive()
+        answers[message.get("id")] = message
+    assert all("error" not in answers[number] for number in asked)
+    peak = peak_bytes(trace.traced(client.process.pid))
+    client.close()
+    heard = str(answers) + str(client.notifications) + client.errors().decode()
+    client.end_streams()
+    assert hostile.PLANTED not in heard
+    assert (client.process.returncode, peak < MOST_BYTES) == (0, True), peak
+    assert trace.addresses() == set()
+    assert trace.programs() == [PROGRAM]
+
+
+def test_the_users_own_endpoint_is_the_only_one(
+    repository: Hostile, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repository names one too: only the user's is connected to."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.5", 0))
+        port = listener.getsockname()[1]
+    # Nothing listens there any more: what is refused was tried.
+    config = tmp_path / "user-config.toml"
+    config.write_text(
+        "[tokenize]\nuse-endpoint = true\n"
+        f'[[endpoint]]\nurl = "http://127.0.0.5:{port}"\nmodels = ["trap*"]\n'
+    )
+    client = StdioClient([*trace.prefix, PROGRAM, "serve"])
+    client.initialize()
+    # A probe is waited for, however slow the machine: a count goes on without a late endpoint.
+    (row,) = client.request("capabilities/probe", {"model": "trap"})
+    client.request("tokens/count", {"text": hostile.PROMPT, "model": "trap"})
+    client.close()
+    assert row["text"] == "unreachable"
+    assert trace.addresses() == {"127.0.0.5"}

@@ -1,0 +1,180 @@
+"""A server on a hostile project: it counts, it quotes nothing, it ends when it is told to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.client import SERVER, StdioClient
+from sidecar.server.stdio import EXIT_SECONDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KINDS = ("link", "fifo", "zero", "mistakes", "bomb", "pattern", "heading")
+ENDS_WITHIN = 20  # seconds; it fails by never ending
+BUDGET = '[[budget]]\nmax-tokens = 5\nfiles = "{}"\n'
+CONTENT = {
+    "mistakes": "planted words\nplanted = 'planted\n" * 5,
+    "bomb": BUDGET.format("a") * 20_000,
+    "pattern": BUDGET.format("*a" * 24 + "*b") + BUDGET.format("**/a/" * 20),
+    "heading": BUDGET.format("a.md") + 'sections = {"x' + " " * 60_000 + 'y" = 1}\n',
+}
+
+# A worker that is held up for good by a real FIFO, in place of `{held}`.
+HELD = """
+import os, sys
+from sidecar.server.features import configuration
+from sidecar.server.server import create_server
+from sidecar.server.stdio import run_stdio
+fifo = sys.argv[1]
+server = create_server()
+def held(*_args):
+    os.open(fifo, os.O_RDONLY)
+def broken(*_args):
+    raise ValueError("planted")
+read = configuration._read
+def late(*args):
+    held()
+    return read(*args)
+{held}
+raise SystemExit(run_stdio(server))
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+def hostile(root: Path, kind: str) -> None:
+    path = root / ".token-sidecar.toml"
+    (root.parent / "secret").write_text("planted words\n")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind in CONTENT:
+        path.write_text(CONTENT[kind])
+    else:
+        path.symlink_to("../secret" if kind == "link" else "/dev/zero")
+    os.mkfifo(root / ".gitignore")
+
+
+def opened(command: list[str], root: Path) -> StdioClient:
+    client = StdioClient(command, stderr=subprocess.PIPE)
+    folder = {"uri": root.as_uri(), "name": "project"}
+    params: dict[str, object] = {
+        "processId": None,
+        "capabilities": {},
+        "rootUri": None,
+        "workspaceFolders": [folder],
+    }
+    client.request("initialize", params)
+    client.notify("initialized", {})
+    return client
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_counts_quotes_nothing_and_ends(root: Path, kind: str) -> None:
+    hostile(root, kind)
+    client = opened(SERVER, root)
+    uri = (root / ("a" * 60)).as_uri()
+    client.open("hello world", uri)
+    assert client.request("tokens/count", {"textDocument": {"uri": uri}})["tokens"] == 2
+    client.request("shutdown")
+    client.notify("exit")
+    assert client.process.wait(ENDS_WITHIN) == 0
+    heard = "".join(map(str, client.notifications)) + client.errors().decode()
+    assert "planted" not in heard
+    assert ".token-sidecar.toml" in heard or kind == "pattern"
+    client.end_streams()
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "configuration._read = held",
+        "configuration._read = broken",
+        "configuration._times = held",
+        "server.services.loading = lambda: held",
+    ],
+)
+def test_whatever_keeps_the_settings_counting_goes_on(root: Path, held: str) -> None:
+    os.mkfifo(root / "fifo")
+    command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
+    client = opened(command, root)
+    assert client.request("tokens/count", {"text": "hello world"})["tokens"] == 2
+    client.request("shutdown")
+    client.notify("exit")
+    assert client.process.wait(ENDS_WITHIN) == 0
+    assert b"configuration: " in client.errors()
+    client.end_streams()
+
+
+def test_settings_that_a_slow_disk_hands_over_late_are_taken_then(root: Path) -> None:
+    os.mkfifo(root / "fifo")
+    (root / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
+    held = "configuration._read = late; configuration.READ_SECONDS = 0.1"
+    command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
+    client = opened(command, root)
+    assert client.request("tokens/count", {"text": "hello"})["model"] == "gpt-5"
+    client.open("hello", (root / "a.md").as_uri())
+    (root / "fifo").write_bytes(b"")  # the disk answers
+    while client.request("tokens/count", {"text": "hello"})["model"] != "gpt-4":
+        pass  # it fails by never ending
+    client.request("shutdown")
+    client.notify("exit")
+    assert client.process.wait(ENDS_WITHIN) == 0
+    client.end_streams()
+
+
+# Says on stderr what the end waited for: nothing that a worker does comes before `armed`.
+ENDING = """
+from sidecar.server import stdio
+armed, ended = stdio._end_within, os._exit
+def arming(seconds, code):
+    os.write(2, b"armed for %d ms\\n" % (1000 * seconds))
+    armed(seconds, code)
+def ending(code):
+    os.write(2, b"ended with workers at work\\n")
+    ended(code)
+stdio._end_within, os._exit = arming, ending
+"""
+POOLS = {
+    "others": "for _ in range(8): server.services.workers._others.submit(held)",
+    "counting": "for _ in range(8): server.services.workers._pool.submit(held)",
+    "the loop's own": "import asyncio; from sidecar.server.server import SidecarServer\n"
+    "real = server.services.aclose\n"
+    "async def closing():\n"
+    "    tasks = [asyncio.create_task(asyncio.to_thread(held)) for _ in range(4)]\n"
+    "    await asyncio.sleep(0)\n"
+    "    await real()\n"
+    "server.services.aclose = closing",
+    "closing": "import asyncio\nserver.services.aclose = lambda: asyncio.to_thread(held)",
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_it_ends_though_every_worker_is_held_up(root: Path, pool: str) -> None:
+    """The workers never end, so that the process ends at all shows that it waits for none.
+
+    It is ended at the time that was set before anything was waited for, within the two seconds.
+    """
+    os.mkfifo(root / "fifo")
+    held = ENDING + POOLS[pool]
+    command = [sys.executable, "-P", "-c", HELD.format(held=held), str(root / "fifo")]
+    client = opened(command, root)
+    client.request("shutdown")
+    client.notify("exit")
+    assert client.process.wait(ENDS_WITHIN) == 0
+    lines = client.errors().decode().splitlines()
+    assert [line for line in lines if line.startswith(("armed", "ended"))] == [
+        f"armed for {1000 * EXIT_SECONDS:.0f} ms",
+        "ended with workers at work",
+    ]
+    assert EXIT_SECONDS < 2
+    client.end_streams()

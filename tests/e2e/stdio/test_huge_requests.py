@@ -1,0 +1,42 @@
+"""Requests of any size are work off the event loop, that is given up when nobody wants it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from benchmarks.client import SERVER, URI, StdioClient
+
+WORDS = "lorem ipsum dolor "
+SPAN = {"start": {"line": 0, "character": 0}, "end": {"line": 9, "character": 1}}
+TURN = {"role": "user", "content": "hi"}
+HUGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "turns": ("context/append", {"turns": [TURN] * 50_000}),
+    "messages": ("tokens/count", {"messages": [TURN] * 50_000}),
+    "sections": (
+        "context/set",
+        {"sections": [{"name": f"s{number}", "text": "hi"} for number in range(50_000)]},
+    ),
+    "models": ("tokens/count", {"text": "hi", "models": [f"m{n}" for n in range(10_000)]}),
+    "ranges": ("tokens/count", {"textDocument": {"uri": URI}, "ranges": [SPAN] * 20_000}),
+    "text": ("tokens/count", {"text": WORDS * 1_000_000}),
+    "fit": ("tokens/fit", {"text": WORDS * 1_000_000, "maxTokens": 100}),
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_a_huge_request_that_is_cancelled_is_answered_and_holds_nobody_up(kind: str) -> None:
+    """The request behind it is answered, and the process ends: neither waits for its work."""
+    client = StdioClient(SERVER, stderr=subprocess.DEVNULL)
+    client.initialize()
+    client.open("abc def\n" * 1_000)
+    client.request("tokens/count", {"textDocument": {"uri": URI}})
+    number = client.post(*HUGE[kind])
+    client.notify("$/cancelRequest", {"id": number})
+    with pytest.raises(RuntimeError, match="-32800"):
+        client.wait(number)
+    assert client.request("tokens/count", {"text": "hello world"})["tokens"] == 2
+    client.close()
+    assert client.process.returncode == 0

@@ -1,0 +1,34 @@
+"""What closed documents took is given back to the system."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.client import SERVER, StdioClient
+from benchmarks.corpus import source_text
+from benchmarks.memory import held
+
+PATIENCE = 60  # seconds
+
+
+def counted(client: StdioClient, uri: str, text: str) -> None:
+    client.open(text, uri)
+    client.request("tokens/count", {"textDocument": {"uri": uri}})
+
+
+def test_closing_long_documents_gives_their_memory_back() -> None:
+    """Of 4 x 10 MB nearly all, as the operating system counts it (Linux)."""
+    text = source_text(10_000_000)
+    client = StdioClient(SERVER)
+    client.initialize()
+    uris = [f"file:///bench/{number}" for number in range(4)]
+    for uri in uris:
+        counted(client, uri, text)
+    opened = held(client).own
+    for uri in uris:
+        client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+    until = time.monotonic() + PATIENCE
+    while (closed := held(client).own) > opened - 35 and time.monotonic() < until:
+        time.sleep(0.5)
+    client.close()
+    assert closed <= opened - 35

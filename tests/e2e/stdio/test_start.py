@@ -1,0 +1,138 @@
+"""What a server imports up to its first exact count: what that count needs, and no more."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.client import StdioClient
+from benchmarks.corpus import source_text
+from sidecar.agents.homes import is_here
+from sidecar.agents.places import Places
+from sidecar.agents.reader import KNOWN, readers_here, readers_of
+from sidecar.agents.roots import Roots
+from sidecar.config.settings import Agents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What begins half a minute after the start in place of half a second: however slow the machine is,
+# the first count comes before it.
+SERVER = """
+import sys
+
+class Log:
+    def find_spec(name, *_):
+        print(name, file=sys.stderr, flush=True)
+
+sys.meta_path.insert(0, Log)
+from sidecar.server.features import agents, configuration
+agents.START_SECONDS = configuration.START_SECONDS = 30.0
+from sidecar.server.run import run
+run()
+"""
+LIBRARIES = (
+    "click", "email", "genai_prices", "httpx", "jinja2", "pathspec", "PIL", "pydantic", "rich",
+    "sqlite3", "tiktoken", "tokenizers", "toktok", "tomllib", "urllib.request", "watchfiles",
+)  # fmt: skip
+ROOMS = (
+    "sidecar.agents.readers", "sidecar.budget.evaluate", "sidecar.cli", "sidecar.config.load",
+    "sidecar.context.session", "sidecar.cost", "sidecar.counting.huggingface",
+    "sidecar.counting.kinds", "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
+    "sidecar.endpoints.http", "sidecar.messages.content", "sidecar.server.schema",
+    "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.history",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def nothing_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has written a configuration: most people have not."""
+    monkeypatch.delenv("TOKEN_SIDECAR_CONFIG")
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def imported(tmp_path: Path, until: str) -> set[str]:
+    """What a server on a folder has imported by its first count, or by a context's number."""
+    log = tmp_path / "imports"
+    with log.open("wb") as stderr:
+        client = StdioClient([sys.executable, "-P", "-c", SERVER], stderr)
+    folder = {"uri": tmp_path.as_uri(), "name": "w"}
+    capabilities = {"general": {"positionEncodings": ["utf-16"]}}
+    client.request(
+        "initialize",
+        {"processId": None, "capabilities": capabilities, "workspaceFolders": [folder]},
+    )
+    client.notify("initialized", {})
+    uri = (tmp_path / "doc.py").as_uri()
+    client.open(source_text(10_000), uri)
+    client.request("tokens/count", {"textDocument": {"uri": uri}})
+    while until == "context" and not any(
+        one.get("method") == "status/update" and one["params"]["context"]
+        for one in client.notifications
+    ):
+        client.notifications.append(client.receive())
+    modules = set(log.read_text().splitlines())
+    client.close()
+    return modules
+
+
+def of(names: tuple[str, ...], modules: set[str]) -> list[str]:
+    """The modules that are one of the names, or in it."""
+    return sorted(one for one in modules if any(f"{one}.".startswith(f"{n}.") for n in names))
+
+
+def test_the_first_count_imports_what_it_needs(tmp_path: Path) -> None:
+    modules = imported(tmp_path, "count")
+    assert "rs_bpe" in modules
+    assert of((*LIBRARIES, *ROOMS), modules) == []
+
+
+def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    home.session(tmp_path).reply()
+    readers = of(("sidecar.agents.readers",), imported(tmp_path, "context"))
+    assert [name.rpartition(".")[2] for name in readers] == [
+        "readers",
+        "claude_code",
+        "claude_lines",
+    ]
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+@pytest.mark.parametrize("named", [False, True])
+def test_an_agent_is_here_where_its_reader_looks(
+    tmp_path: Path, platform: str, *, named: bool
+) -> None:
+    variables = [
+        "AMP_DATA_DIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "CONTINUE_GLOBAL_DIR", "COPILOT_HOME",
+        "CRUSH_GLOBAL_DATA", "GOOSE_PATH_ROOT", "KIMI_SHARE_DIR", "OPENCODE_DATA_DIR",
+        "PI_CODING_AGENT_DIR", "QWEN_DATA_DIR", "VIBE_HOME", "VSCODE_PORTABLE",
+    ]  # fmt: skip
+    env = {name: str(tmp_path / name) for name in variables} if named else {}
+    places = Places(home=tmp_path / "empty", env=env, platform=platform)
+    assert readers_here(Agents(), places, Roots(())) == ()
+    for reader in readers_of(Agents()):
+        for number, folder in enumerate(reader.folders(places)):
+            at = Places(
+                home=tmp_path / f"{platform}-{named}-{reader.agent}-{number}",
+                env=env,
+                platform=platform,
+            )
+            made = at.home / str(folder).removeprefix(str(places.home)).lstrip("/\\")
+            if named and not str(folder).startswith(str(places.home)):
+                continue
+            made.mkdir(parents=True)
+            assert is_here(at, reader.agent, ())
+
+
+def test_aider_is_here_in_a_project_with_its_history(tmp_path: Path) -> None:
+    (tmp_path / ".aider.chat.history.md").write_text("")
+    here = readers_here(Agents(), Places(home=tmp_path / "home"), Roots((str(tmp_path),)))
+    assert [one.agent for one in here] == ["aider"]
+    assert "aider" in KNOWN

@@ -1,0 +1,50 @@
+"""Settings where the system watches no more files: said once, and looked at every two seconds."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.client import SERVER, StdioClient
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# In a user namespace of its own the limit is the test's to set, and no other process feels it.
+EXHAUSTED = 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"'
+
+
+def test_settings_are_polled_where_nothing_can_be_watched(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    settings = project / ".token-sidecar.toml"
+    settings.write_text('model = "gpt-4"\n')
+    unshare = shutil.which("unshare")
+    assert unshare is not None
+    command = [unshare, "-Ur", "sh", "-c", EXHAUSTED, "sh", *SERVER]
+    client = StdioClient(command, subprocess.PIPE)
+    try:
+        client.request("initialize", {"rootUri": project.as_uri(), "capabilities": {}})
+        client.notify("initialized", {})
+        for model in ("gpt-4", "gpt-4o", "gpt-5"):
+            settings.write_text(f'model = "{model}"\n')
+            wait_for(client, model)
+        client.close()
+        errors = client.errors()
+    finally:
+        client.process.kill()
+        client.process.wait()
+        client.end_streams()
+    assert errors.count(b"settings are looked at every 2 s") == 1
+
+
+def wait_for(client: StdioClient, model: str) -> None:
+    counted = ""
+    for _ in range(300):
+        counted = client.request("tokens/count", {"text": "a"})["model"]
+        if counted == model:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{model} was never read, {counted} was")

@@ -1,0 +1,264 @@
+"""Claude Code and Codex work in a folder of a real VS Code while somebody types: right at every step."""
+
+from __future__ import annotations
+
+import itertools
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.claude import MODEL, ClaudeHome
+from benchmarks.agents.codex import CodexHome
+from sidecar.context.window import Limit
+from sidecar.context.window import Window as ModelWindow
+from sidecar.cost.events import Buckets
+from sidecar.cost.prices import Prices
+from tests.e2e.stdio.agents_session import begin_now
+from tests.e2e.vscode.harness import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.agents.claude import Transcript
+    from tests.e2e.vscode.harness import CodeServer, Window
+
+VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Context$/i})})"
+"""The context view's pane."""
+ROW = f"{VIEW}.locator('.monaco-list-row', {{hasText: args[0]}}).first()"
+SEEDS = itertools.count(1)
+REPORT = """
+    try {
+        for (const frame of page.frames()) {
+            if (!(await frame.locator("h1:has-text('Cost of this workspace')").count())) continue;
+            if (!(await frame.locator("table").count())) continue;
+            return await frame.evaluate(() => ({
+                text: document.body.innerText,
+                cells: [...document.querySelectorAll("tr")].map((row) => [...row.cells].map((cell) => cell.textContent)),
+                bars: [...document.querySelectorAll("rect")].map((one) => one.getBoundingClientRect().width * one.getBoundingClientRect().height),
+                colour: getComputedStyle(document.querySelector("rect")).fill,
+                ink: getComputedStyle(document.body).color,
+                active: document.body.querySelectorAll("script, img, a, [style], [onerror]").length,
+            }));
+        }
+    } catch (error) {
+        if (!String(error).includes("detached")) throw error;
+    }
+    return null;
+"""
+
+
+class Agents:
+    """The agents' folders in the home of the VS Code server, and what is true of them."""
+
+    def __init__(self, server: CodeServer) -> None:
+        # Ids are drawn from the seed, and the server's ledger outlives a test.
+        self.claude = ClaudeHome(server.home / ".claude", seed=next(SEEDS))
+        self.codex = CodexHome(server.home / ".codex", seed=next(SEEDS))
+        begin_now(self.claude.clock)
+
+    def cost(self) -> Decimal:
+        """USD of Claude's calls by the price list, worked out from the truth alone."""
+        prices = Prices()
+        costs = [
+            prices.price(
+                Buckets(
+                    input=tokens.fresh,
+                    cache_read=tokens.read,
+                    cache_write_5m=tokens.write - tokens.write_1h,
+                    cache_write_1h=tokens.write_1h,
+                    output=tokens.output,
+                ),
+                MODEL,
+                "anthropic",
+            )
+            for _, tokens in self.claude.truth.calls.values()
+        ]
+        assert None not in costs
+        return sum(filter(None, costs), Decimal(0))
+
+
+@pytest.fixture
+def agents(code_server: CodeServer) -> Agents:
+    return Agents(code_server)
+
+
+def reply(session: Transcript, more: int = 30_000) -> None:
+    """A turn whose prompt is so many tokens longer than the one before."""
+    session.user()
+    session.cached += more
+    session.reply()
+
+
+def share(window: Window, session: str, tokens: int | None) -> str:
+    """`43 %` of a session's window, by the contract's formula."""
+    row = next(row for row in window.ask("context/sessions", all=True) if row["id"] == session)
+    assert tokens is not None
+    percent = ModelWindow(Limit(row["limit"], "transcript"), 500).percent(tokens)
+    return f"{percent} %"
+
+
+def tree(window: Window) -> str:
+    """What the context view shows."""
+    return str(window.page(f"return await {VIEW}.locator('.pane-body').innerText()"))
+
+
+def wait_shown(window: Window, text: str) -> None:
+    """Wait until the status bar ends so."""
+    wait_for(
+        lambda: (window.status() or "").endswith(text),
+        lambda: f"{text!r} in the status bar: {window.status()!r}",
+    )
+
+
+def wait_row(window: Window, *parts: str) -> None:
+    """Wait until one row of the view holds all of these."""
+
+    def rows() -> list[str]:
+        return [line.replace("\n", " ") for line in tree(window).split("\n\n")]
+
+    code = f"return await {VIEW}.locator('.monaco-list-row').allInnerTexts()"
+
+    def is_there() -> bool:
+        texts = [str(text).replace("\n", " ") for text in window.page(code)]
+        return any(all(part in text for part in parts) for text in texts)
+
+    wait_for(is_there, lambda: f"{parts} in one row of {rows()}")
+
+
+def type_words(window: Window, words: str) -> None:
+    window.focus()
+    window.page("await page.keyboard.type(args[0], {delay: 15})", words)
+
+
+@pytest.fixture
+def working(open_window: Callable[..., Window]) -> Window:
+    """A window with a document, in the dark theme, and the context view with room."""
+    window = open_window({"notes.md": "# Notes\n"}, window__autoDetectColorScheme=True)
+    window.page("await page.emulateMedia({colorScheme: 'dark'})")
+    window.show("notes.md")
+    wait_for(lambda: "tokens" in (window.status() or ""), "the count")
+    window.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
+    header = "page.locator('.pane-header[aria-expanded=true]', {hasText: 'folder'})"
+    window.page(f"await {header}.first().click()")
+    return window
+
+
+def test_sessions_grow_while_somebody_types(working: Window, agents: Agents) -> None:
+    window, claude = working, agents.claude
+    session = claude.session(window.root)
+    reply(session)
+    wait_for(lambda: "$" in (window.status() or ""), "the cost, though nobody asks for it")
+    for step in range(4):
+        percent = share(window, session.id, claude.truth.context[session.id])
+        wait_shown(window, f" · ctx {percent} · ${agents.cost():,.2f}")
+        wait_row(window, "claude-code", percent, f"${agents.cost():,.2f}", MODEL)
+        wait_row(window, "Context", f"{claude.truth.context[session.id]:,} tokens")
+        type_words(window, f"some words of step {step} ")
+        reply(session)
+    percent = share(window, session.id, claude.truth.context[session.id])
+    wait_shown(window, f" · ctx {percent} · ${agents.cost():,.2f}")
+    text = window.host("return vscode.window.activeTextEditor.document.getText()")
+    assert "step 3" in text
+    counted = window.ask("tokens/count", text=text)["tokens"]
+    assert f"{counted:,} tokens" in (window.status() or "")
+
+    session.compact()
+    wait_for(lambda: " · ctx ? · " in (window.status() or ""), window.status)
+    wait_row(window, "claude-code", "the size shows with the next turn")
+    reply(session)
+    percent = share(window, session.id, claude.truth.context[session.id])
+    wait_shown(window, f" · ctx {percent} · ${agents.cost():,.2f}")
+
+
+def test_another_session_is_chosen_and_let_go(working: Window, agents: Agents) -> None:
+    window, claude, codex = working, agents.claude, agents.codex
+    session = claude.session(window.root)
+    reply(session, 90_000)
+    codex.clock.now = claude.clock.now
+    thread = codex.thread(window.root)
+    thread.begin_turn()
+    thread.call()
+    newest = share_of(window, codex, thread.id)
+    wait_for(lambda: f" · ctx {newest()} · " in (window.status() or ""), window.status)
+    wait_row(window, "codex", newest())
+    first = share(window, session.id, claude.truth.context[session.id])
+    wait_row(window, "claude-code", first)
+
+    window.page(f"await {ROW}.click()", "claude-code")
+    wait_shown(window, f" · ctx {first} · ${agents.cost():,.2f}")
+    wait_row(window, "claude-code", "pinned")
+    thread.call()
+    type_words(window, "while another one grows ")
+    wait_row(window, "codex", newest())
+    reply(session, 40_000)
+    first = share(window, session.id, claude.truth.context[session.id])
+    wait_shown(window, f" · ctx {first} · ${agents.cost():,.2f}")
+    window.screenshot("sessions-dark")
+    window.page("await page.emulateMedia({colorScheme: 'light'})")
+    window.screenshot("sessions-light")
+
+    button = "[aria-label*='Show the Newest Session Again']"
+    window.page(
+        f"const row = {ROW}; await row.hover(); await row.locator(args[1]).click()",
+        "claude-code",
+        button,
+    )
+    thread.call()
+    wait_for(lambda: f" · ctx {newest()} · " in (window.status() or ""), window.status)
+    assert not any(row["pinned"] for row in window.ask("context/sessions"))
+
+
+def share_of(window: Window, codex: CodexHome, thread: str) -> Callable[[], str]:
+    """The thread's share of its window, as it is when it is asked for."""
+
+    def now() -> str:
+        tokens, limit = codex.truth.context[thread], codex.truth.window[thread]
+        assert tokens is not None
+        assert limit is not None
+        return f"{ModelWindow(Limit(limit, 'transcript'), 500).percent(tokens)} %"
+
+    wait_for(
+        lambda: any(row["id"] == thread for row in window.ask("context/sessions")), "the thread"
+    )
+    return now
+
+
+def test_the_cost_report_is_a_table_with_charts(working: Window, agents: Agents) -> None:
+    """In the theme's colours, with nothing in it that acts."""
+    window, claude = working, agents.claude
+    session = claude.session(window.root)
+    reply(session, 60_000)
+    agents.codex.clock.now = claude.clock.now
+    thread = agents.codex.thread(window.root)
+    thread.begin_turn()
+    thread.call()
+    hostile = "<img src=x onerror=alert(1)> & <b>"
+    window.ask("cost/record", model=hostile, usage={"prompt_tokens": 9, "completion_tokens": 1})
+    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
+    wait_for(lambda: window.page(REPORT) is not None, "the report")
+    shown: Any = window.page(REPORT)
+    detail = window.ask("cost/detail", charts=True)
+    assert shown["cells"] == [
+        detail["table"]["heads"],
+        *detail["table"]["rows"],
+        detail["table"]["total"],
+    ]
+    (mine,) = [row for row in detail["rows"] if row["model"] == MODEL]
+    assert mine["promptTokens"] == claude.truth.total.prompt
+    assert Decimal(mine["costText"].lstrip("$")) == round(agents.cost(), 6)
+    for row in detail["rows"]:
+        assert row["text"] in shown["text"]
+    for title in ("By day", "By model", "By agent"):
+        assert title in shown["text"]
+    assert hostile in shown["text"]
+    assert shown["active"] == 0
+    assert len(shown["bars"]) == sum(len(chart["bars"]) for chart in detail["charts"])
+    assert sum(area > 0 for area in shown["bars"]) == sum(
+        bar["share"] > 0 for chart in detail["charts"] for bar in chart["bars"]
+    )
+    window.screenshot("report-dark")
+    window.page("await page.emulateMedia({colorScheme: 'light'})")
+    wait_for(lambda: window.page(REPORT)["ink"] != shown["ink"], "the light theme")
+    assert window.page(REPORT)["colour"] != shown["colour"]
+    window.screenshot("report-light")

@@ -1,0 +1,58 @@
+"""What the extension gives to others, by the sample extension; and the commands for sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.vscode.harness import EXTENSION, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.vscode.harness import Window
+
+SAMPLE = """
+    const found = vscode.extensions.getExtension("token-sidecar.token-sidecar-sample");
+    const sample = await found.activate();
+"""
+REPLY = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "model": "gpt-4o",
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes."}}
+    ],
+    "usage": {"prompt_tokens": 1200, "completion_tokens": 34, "total_tokens": 1234},
+}
+
+
+@pytest.fixture
+def notes(open_window: Callable[..., Window]) -> Window:
+    """A window with a document that is counted."""
+    window = open_window({"notes.md": "Hello, world!\n"})
+    window.show("notes.md")
+    window.wait_status("4 tokens")
+    return window
+
+
+def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
+    """Built as it says, 30 lines; it asks, tells, and hears of every change of the status."""
+    assert len((EXTENSION / "sample/extension.ts").read_text().splitlines()) <= 30
+    assert notes.host(SAMPLE + "return await sample.send(args[0]);", "Does it fit?") == "ok"
+    notes.host(SAMPLE + "return await sample.received(args[0]);", REPLY)
+    shown = SAMPLE + "return sample.tokens();"
+    wait_for(lambda: notes.host(shown) == 1234, lambda: f"1,234, not {notes.host(shown)}")
+    assert notes.ask("cost/detail")["totals"]["calls"] == 1
+
+
+def test_a_plan_for_a_context_that_fits_says_so(notes: Window) -> None:
+    """Without anything to take out a plan says so."""
+    turns: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
+    notes.ask("context/append", session="s", turns=turns)
+    plan = notes.host("return await vscode.commands.executeCommand('tokenSidecar.fitContext');")
+    assert plan["removed"] == []
+    assert plan["text"].startswith("Nothing is to be taken out")
+    said = "Nothing is to be taken out"
+    wait_for(lambda: any(text.startswith(said) for text in notes.messages()), notes.messages)

@@ -1,0 +1,237 @@
+"""What is shown under stress: `python -m tests.fuzz.shows --operations 100000`.
+
+The event loop and the workers of a real server in this process take turns at every microsecond
+(`sys.setswitchinterval`), while a client edits, appends, asks, records and changes settings at
+random. No request may fail, and at the end every number that is derived must equal a fresh
+derivation: the status of each document, the state of the conversation, its sections' counts, the
+findings. Exit code 1 when anything differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from sidecar.context.store import Conversation
+from sidecar.server.server import create_server
+from sidecar.workspace.documents import Snapshot
+from tests.protocol.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+URIS = [f"file:///ws/doc{number}.md" for number in range(3)]
+WORDS = (
+    "budget ",
+    "token ",
+    "日本語 ",
+    "def f(x): return x\n",
+    "# Heading\n",
+    "\n",
+    "🙂",
+    "- item\n",
+)
+SESSIONS = ("a", "b", "c")
+AT_ONCE = 16
+INTERVAL_SECONDS = 1e-6
+
+
+class Stress:
+    """A client, and what it knows of the texts that it has sent."""
+
+    def __init__(self, client: Client, seed: int) -> None:
+        self.client, self.rng = client, random.Random(seed)
+        self.texts = dict.fromkeys(URIS, "")
+        self.doing: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (40, self.edit),
+            (12, self.append),
+            (10, self.usage),
+            (10, self.count),
+            (4, self.follow),
+            (4, self.response),
+            (3, self.preflight),
+            (3, self.fit),
+            (3, self.assemble),
+            (3, self.record),
+            (1, self.reset),
+            (1, self.settings),
+            (2, self.select),
+        ]
+
+    async def run(self, operations: int) -> None:
+        """So many operations, many of them at once; then the checks."""
+        for uri in URIS:
+            self.client.open("", uri)
+        weights = [weight for weight, _ in self.doing]
+        pending: set[asyncio.Future[None]] = set()
+        for number in range(1, operations + 1):
+            (_, work) = self.rng.choices(self.doing, weights)[0]
+            pending.add(asyncio.ensure_future(work()))
+            if len(pending) >= AT_ONCE:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            self.client.unread.clear()
+            if number % 10_000 == 0:
+                print(f"{number} operations", flush=True)
+        await asyncio.gather(*pending)
+        await self.settle()
+        await self.check()
+
+    async def settle(self) -> None:
+        scheduler = self.client.server.scheduler
+        kinds = ("status", "diagnostics", "following", "settings")
+        while any(key[0] in kinds for key in scheduler._jobs):
+            await asyncio.sleep(0.005)
+
+    async def check(self) -> None:
+        """Every derived number beside a fresh derivation."""
+        server = self.client.server
+        services = server.services
+        for uri, text in self.texts.items():
+            assert services.documents[uri].text == text
+            workspace = services.roots.of_document(uri)
+            fresh = await services.counts.count(Snapshot(text=text), None, workspace)
+            sent = server.status._entries[uri].sent
+            assert sent is not None
+            assert sent.document is not None
+            assert sent.document.tokens == fresh.tokens, (uri, sent.document.tokens, fresh.tokens)
+            sessions = services.changes(workspace).sessions
+            shown = sessions.reading(None)
+            assert isinstance(shown, Conversation)
+            derived = sessions.usage(shown)
+            assert sessions.state.usage == derived
+            assert sent.context is None or sent.context.tokens == derived.tokens
+            _same(shown)
+
+    def text(self) -> str:
+        return "".join(self.rng.choices(WORDS, k=self.rng.choice((1, 3, 8, 60))))
+
+    def session(self) -> str:
+        return self.rng.choice(SESSIONS)
+
+    async def edit(self) -> None:
+        uri = self.rng.choice(URIS)
+        text = self.text() if self.rng.random() < 0.05 else self.texts[uri] + self.text()
+        if len(text) > 20_000:
+            text = text[-2_000:]
+        self.texts[uri] = text
+        self.client.change({"text": text}, uri=uri)
+
+    async def append(self) -> None:
+        turn = {"role": self.rng.choice(("user", "assistant")), "content": self.text()}
+        params: dict[str, Any] = {"session": self.session(), "turns": [turn]}
+        if self.rng.random() < 0.3:
+            usage = {"prompt_tokens": self.rng.randrange(10, 5_000), "completion_tokens": 9}
+            params["usage"] = usage
+        await self.client.request("context/append", params)
+
+    async def usage(self) -> None:
+        usage = await self.client.request("context/usage", {"session": self.session()})
+        if usage["tokens"] is not None:
+            assert sum(usage["breakdown"].values()) == usage["tokens"]
+
+    async def count(self) -> None:
+        answer = await self.client.count(self.rng.choice(URIS), models=["gpt-4", "gpt-5"])
+        same = {one["tokens"] for one in answer["models"] if one["model"] == answer["model"]}
+        assert same <= {answer["tokens"]}
+
+    async def follow(self) -> None:
+        section = {"name": "doc", "textDocument": {"uri": self.rng.choice(URIS)}}
+        params = {"session": self.session(), "sections": [section], "persist": True}
+        await self.client.request("context/set", params)
+
+    async def response(self) -> None:
+        usage = {"prompt_tokens": self.rng.randrange(10, 9_000), "completion_tokens": 20}
+        choice = {"message": {"role": "assistant", "content": self.text()}, "finish_reason": "stop"}
+        reply: dict[str, Any] = {
+            "id": str(self.rng.random()),
+            "model": "gpt-5",
+            "choices": [choice],
+        }
+        reply |= {"object": "chat.completion", "usage": usage}
+        await self.client.request(
+            "context/response", {"session": self.session(), "response": reply}
+        )
+
+    async def preflight(self) -> None:
+        await self.client.request(
+            "context/preflight", {"session": self.session(), "text": self.text()}
+        )
+
+    async def fit(self) -> None:
+        await self.client.request("context/append", {"session": "c", "turns": []})
+        params = {"session": "c", "maxTokens": self.rng.randrange(50, 900), "apply": True}
+        plan = await self.client.request("context/fit", params)
+        assert plan["tokensAfter"] <= plan["tokensBefore"]
+
+    async def assemble(self) -> None:
+        await self.client.request(
+            "context/assemble", {"session": self.session(), "user": self.text()}
+        )
+
+    async def record(self) -> None:
+        usage = {"prompt_tokens": 100, "completion_tokens": 5}
+        await self.client.request("cost/record", {"model": "gpt-5", "usage": usage})
+
+    async def reset(self) -> None:
+        await self.client.request("context/reset", {"session": "b"})
+
+    async def settings(self) -> None:
+        limit = self.rng.choice((None, 4_000, 100_000))
+        section: dict[str, Any] = {"context": {"limit": limit}} if limit else {}
+        section["model"] = self.rng.choice(("gpt-5", "gpt-4", "claude-sonnet-4-5"))
+        changed = {"settings": {"tokenSidecar": section}}
+        self.client.notify("workspace/didChangeConfiguration", changed)
+
+    async def select(self) -> None:
+        await self.client.request("context/append", {"session": "a", "turns": []})
+        chosen = self.rng.choice((None, "a"))
+        await self.client.request("context/select", {"session": chosen})
+
+
+def _same(shown: Conversation) -> None:
+    """The counts that a session has kept, beside counts of all its turns made now."""
+    session = shown.session
+    counter = session.counter
+    kept = [measure.tokens for measure in session.ledger().counts.measures]
+    assert kept == [counter.message(turn).tokens for turn in session.turns]
+    for section in session.sections:
+        assert section.source.measure(counter).tokens == counter.text(section.source.text()).tokens
+
+
+async def stress(operations: int, seed: int) -> None:
+    """One run in a server of its own. Raises what a request or a check raised."""
+    client = Client(create_server())
+    client.patience_seconds = None
+    client.ignore("status/update", "context/warning", "textDocument/publishDiagnostics")
+    await client.initialize()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(INTERVAL_SECONDS)
+    try:
+        await Stress(client, seed).run(operations)
+    finally:
+        sys.setswitchinterval(before)
+        client.server.close()
+
+
+def main() -> int:
+    """Runs it; prints what was done."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operations", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as state:
+        os.environ["TOKEN_SIDECAR_STATE"] = state
+        asyncio.run(stress(arguments.operations, arguments.seed))
+    print(f"{arguments.operations} operations, seed {arguments.seed}: every number is a fresh one")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

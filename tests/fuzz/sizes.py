@@ -1,0 +1,120 @@
+"""Sizes that must be borne: `python -m tests.fuzz.sizes`.
+
+A document of 100 MB, 1,000 open documents, 200 root folders, a folder of 100,000 files: every request
+is answered, the server ends when asked to, and what it took is printed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.client import SERVER, StdioClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LINE = "The quick brown fox counts 12 tokens, or about that many, in a line of prose.\n"
+START = {"line": 0, "character": 0}
+
+
+class Server(StdioClient):
+    """A server with these root folders."""
+
+    def __init__(self, *folders: Path) -> None:
+        super().__init__([*SERVER, "--log-level", "ERROR"])
+        roots = [{"uri": folder.as_uri(), "name": folder.name} for folder in folders]
+        params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": roots}
+        self.request("initialize", params)
+        self.notify("initialized", {})
+
+    def count(self, uri: str) -> dict[str, Any]:
+        """The count of an open document."""
+        found: dict[str, Any] = self.request("tokens/count", {"textDocument": {"uri": uri}})
+        return found
+
+    def peak(self) -> int:
+        """The most memory that it ever held, in megabytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) // 1024
+
+    def end(self, what: str, began: float) -> None:
+        """Print what it took, and end it as an editor does."""
+        print(f"{what}: {time.monotonic() - began:.1f} s, {self.peak()} MB at most")
+        self.close()
+        assert self.process.returncode == 0
+
+
+def huge_document(folder: Path) -> None:
+    """Opened, counted, edited at its start, counted again."""
+    began, server, uri = time.monotonic(), Server(folder), f"{folder.as_uri()}/huge.md"
+    server.open(LINE * (100_000_000 // len(LINE)), uri)
+    first = server.count(uri)["tokens"]
+    edit = {"range": {"start": START, "end": START}, "text": "One more line.\n"}
+    document = {"uri": uri, "version": 2}
+    server.notify("textDocument/didChange", {"textDocument": document, "contentChanges": [edit]})
+    edited = time.monotonic()
+    assert server.count(uri)["tokens"] > first
+    print(f"  the count after an edit of it: {time.monotonic() - edited:.2f} s")
+    server.end("a document of 100 MB", began)
+
+
+def many_documents(folder: Path) -> None:
+    """All stay open, and are counted."""
+    began, server = time.monotonic(), Server(folder)
+    uris = [f"{folder.as_uri()}/{number}.md" for number in range(1_000)]
+    for uri in uris:
+        server.open(LINE * 130, uri)
+    assert len({server.count(uri)["tokens"] for uri in uris}) == 1
+    server.end("1,000 documents of 10 KB", began)
+
+
+def many_folders(folder: Path) -> None:
+    """Each has settings of its own, which hold for its documents."""
+    began = time.monotonic()
+    folders = [folder / f"root-{number}" for number in range(200)]
+    for number, each in enumerate(folders):
+        each.mkdir()
+        model = "gpt-4" if number % 2 else "gpt-5"
+        (each / ".token-sidecar.toml").write_text(f'model = "{model}"\n')
+    server = Server(*folders)
+    for number, each in enumerate(folders):
+        server.open(LINE, f"{each.as_uri()}/a.md")
+        assert server.count(f"{each.as_uri()}/a.md")["model"] == (
+            "gpt-4" if number % 2 else "gpt-5"
+        )
+        assert server.request("context/usage", {"workspace": each.as_uri()})["session"] is None
+    server.end("200 folders", began)
+
+
+def many_files(folder: Path) -> None:
+    """`check` judges every one of them, and the second time what has not changed is known."""
+    for number in range(100_000):
+        if number % 1_000 == 0:
+            (folder / f"part-{number // 1_000}").mkdir()
+        (folder / f"part-{number // 1_000}" / f"{number}.md").write_text(LINE)
+    (folder / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "**/*.md"\nmax-tokens = 100\n')
+    (folder / "part-0" / "0.md").write_text(LINE * 50)
+    check = [sys.executable, "-P", "-m", "sidecar", "check", str(folder)]
+    for what in ("cold", "warm"):
+        began = time.monotonic()
+        done = subprocess.run(check, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, ""), done
+        print(f"check of 100,000 files, {what}: {time.monotonic() - began:.1f} s")
+
+
+def main() -> None:
+    """One after the other, each in a folder of its own."""
+    each: Callable[[Path], None]
+    for each in (many_documents, many_folders, huge_document, many_files):
+        with tempfile.TemporaryDirectory() as name:
+            each(Path(name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Agents' sessions in the server: read when nobody types, and not at all while disabled."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
+from sidecar.cli.check import run
+from sidecar.config.paths import config_file, state_dir
+from sidecar.config.private import make_folder
+from sidecar.server.features import agents, history
+from sidecar.workspace import history as ingesting
+from sidecar.workspace.history import LOCK_NAME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sidecar.budget.finding import Finding
+    from sidecar.cli.checking.report import ReportedFinding
+    from tests.protocol.client import Client
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> ClaudeHome:
+    made = ClaudeHome(tmp_path / "home" / ".claude")
+    made.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    return made
+
+
+async def test_costs_are_known_once_nobody_types(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "IDLE_SECONDS", 0.05)
+    session = everyday(home, tmp_path)
+    await bare.initialize(tmp_path.as_uri())
+    shown = await bare.take("status/update", lambda status: bool(status["cost"]))
+    assert shown["cost"]["costUsd"] > 0
+    bare.ignore("status/update", "context/warning")
+    rows = (await bare.request("cost/detail", {"by": ["session"]}))["rows"]
+    assert {row["session"] for row in rows} == {session.id}
+    assert sum(row["calls"] for row in rows) == len(home.truth.calls)
+
+
+async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another process reads the files they are being read, and not unpriced."""
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(history, "AGAIN_SECONDS", 0.05)
+    session = home.session(tmp_path)
+    session.user()
+    session.reply()
+    make_folder(state_dir())
+    with closing(sqlite3.connect(state_dir() / LOCK_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        await bare.initialize(tmp_path.as_uri())
+        await bare.take("status/update", lambda status: bool(status["context"]))
+        usage = await bare.request("context/usage", {})
+        assert (usage["costUsd"], usage["text"].count("cost is being read")) == (None, 1)
+        (row,) = await bare.request("context/sessions", {"all": True})
+        assert "cost is being read" in row["text"]
+        assert "still being read" in (await bare.request("cost/detail", {}))["note"]
+    shown = await bare.take("status/update", lambda status: bool(status["cost"]))
+    assert shown["text"].endswith(f" % · ${shown['cost']['costUsd']:,.2f}")
+    bare.ignore("status/update", "context/warning")
+    usage = await bare.request("context/usage", {})
+    assert usage["costUsd"] == pytest.approx(shown["cost"]["costUsd"])
+    assert f"cost so far ${usage['costUsd']:,.6f}" in usage["text"]
+    (row,) = await bare.request("context/sessions", {"all": True})
+    assert (row["shown"], row["pinned"]) == (True, False)
+    assert f"${usage['costUsd']:.4f}"[:5] in row["detail"]
+    assert (await bare.request("cost/detail", {}))["note"] == ""
+
+
+def calls_in_the_ledger() -> int:
+    with closing(sqlite3.connect(state_dir() / "ledger.db")) as ledger:
+        return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
+
+
+async def test_reading_the_rest_can_be_cancelled_and_goes_on(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This workspace's calls come first; those of others with progress, at low priority."""
+    monkeypatch.setattr(history, "REST", 1_000.0)
+    monkeypatch.setattr(ingesting, "_CALLS_AT_ONCE", 20)
+    root, *others = [tmp_path / f"root-{number}" for number in range(12)]
+    root.mkdir()
+    everyday(home, root)
+    mine = len(home.truth.calls)
+    for other in others:
+        other.mkdir()
+        everyday(home, other)
+    bare.ignore("status/update", "context/warning")
+    bare.answer("window/workDoneProgress/create", lambda _: None)
+    await bare.initialize(root.as_uri(), capabilities={"window": {"workDoneProgress": True}})
+    rows = (await bare.request("cost/detail", {"by": ["session"]}))["rows"]
+    assert sum(row["calls"] for row in rows) == mine
+    title = "Reading agents' sessions"
+    begun = await bare.take("$/progress", lambda one: one["value"].get("title") == title)
+    assert begun["value"]["cancellable"]
+    ended = {"token": begun["token"], "value": {"kind": "end"}}
+    bare.notify("window/workDoneProgress/cancel", {"token": begun["token"]})
+    await bare.take("$/progress", lambda one: one == ended)
+    bare.ignore("$/progress")
+    assert mine <= calls_in_the_ledger() < len(home.truth.calls)
+    monkeypatch.setattr(history, "REST", 0.0)
+    await bare.request("cost/detail", {})
+    async with asyncio.timeout(20):
+        while calls_in_the_ledger() < len(home.truth.calls):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_session_that_is_listed_first_is_shown_too(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for all sessions may see one that no event has told of."""
+    monkeypatch.setattr(agents, "START_SECONDS", 3600)
+    monkeypatch.setattr(agents, "SETTLED_SECONDS", 3600)
+    await bare.initialize(tmp_path.as_uri())
+    assert await bare.request("context/sessions", {"all": True}) == []
+    session = home.session(tmp_path)
+    session.reply()
+    assert len(await bare.request("context/sessions", {"all": True})) == 1
+    status = await bare.take("status/update", lambda status: bool(status["context"]))
+    assert status["context"]["tokens"] == home.truth.context[session.id]
+    bare.ignore("status/update", "context/warning")
+
+
+async def test_a_session_that_is_not_shown_changes_the_number_of_the_list(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    first = home.session(tmp_path)
+    first.reply()
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=20)
+    second = home.session(tmp_path)
+    second.reply()
+    await bare.initialize(tmp_path.as_uri())
+    status = await bare.take("status/update", lambda status: bool(status["context"]))
+    number = status["context"]["sessions"]
+
+    def changed(status: Any) -> bool:
+        return bool(status["context"]["sessions"] > number)
+
+    await bare.request("context/select", {"session": second.id})
+    number = (await bare.take("status/update", changed))["context"]["sessions"]
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=10)
+    first.reply()
+    after = await bare.take("status/update", changed)
+    assert after["context"]["tokens"] == home.truth.context[second.id]
+    bare.ignore("status/update", "context/warning")
+    rows = {row["id"]: row for row in await bare.request("context/sessions", {})}
+    assert rows[first.id]["tokens"] == home.truth.context[first.id]
+    assert (rows[second.id]["shown"], rows[second.id]["pinned"]) == (True, True)
+    assert not rows[first.id]["shown"]
+
+
+async def test_no_file_of_an_agent_is_opened_while_they_are_disabled(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    config_file().write_text("[agents]\nenabled = false\n")
+    everyday(home, tmp_path)
+    opened: list[str] = []
+
+    def heard(event: str, arguments: tuple[object, ...]) -> None:
+        mine = str(tmp_path / "home") in str(arguments[:1])  # threads of others' may be ending
+        if event in ("open", "os.listdir", "os.scandir") and mine:
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(heard)
+    await bare.initialize(tmp_path.as_uri())
+    assert (await bare.request("context/usage", {}))["session"] is None
+    assert await bare.request("context/sessions", {"all": True}) == []
+    assert (await bare.request("cost/detail", {}))["rows"] == []
+    assert await bare.request("cost/files", {}) == []
+    assert opened == []
+
+
+def verdict(finding: Finding | ReportedFinding) -> tuple[object, ...]:
+    return finding.code, finding.rule, finding.tokens, finding.over, finding.model, finding.message
+
+
+async def test_an_agents_session_changes_no_verdict(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    rules = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 100\nwarn-at = 0.1\n'
+    sections = (
+        'sections = { "Notes" = 5 }\n[[budget]]\nfiles = "*.md"\nmax-tokens = 9\nsum = true\n'
+    )
+    (tmp_path / ".token-sidecar.toml").write_text(rules + sections)
+    text = "# Notes\n" + "Überprüfung von kontextfenstern\n" * 12
+    (tmp_path / "AGENTS.md").write_text(text)
+    (tmp_path / "other.md").write_text("two words\n")
+    everyday(home, tmp_path)
+    bare.ignore("context/warning", "textDocument/publishDiagnostics")
+    await bare.initialize(tmp_path.as_uri())
+    uri = (tmp_path / "AGENTS.md").as_uri()
+    bare.open(text, uri)
+    await bare.take("status/update", lambda status: bool(status["context"]))
+    bare.ignore("status/update")
+    counted = await bare.count(uri)
+    assert counted["model"] == MODEL, "the conversation's model is what counts by default"
+    _, found = await bare.server.diagnostics.findings(uri)
+    report, _ = run([str(tmp_path / "AGENTS.md")])
+    assert len(found) == 3
+
+    def due(job: str) -> bool:
+        return any(key[0] == job for key in bare.server.scheduler._jobs)
+
+    assert sorted(map(verdict, found)) == sorted(map(verdict, report.files[0].findings))
+    sent = bare.server.status._entries[uri].sent
+    assert sent is not None
+    assert sent.document is not None
+    assert sent.document.tokens == report.files[0].tokens != counted["tokens"]
+    async with asyncio.timeout(20):
+        while any(map(due, ("settings", "catalogue", "status"))):
+            await asyncio.sleep(0.01)
+    sent = bare.server.status._entries[uri].sent
+    assert sent is not None
+    assert sent.document is not None
+    assert "| Window | 400,000 tokens, " in sent.document.tooltip
+
+
+async def test_a_model_that_the_user_chose_judges(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    rule = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 5\n'
+    (tmp_path / ".token-sidecar.toml").write_text(rule)
+    everyday(home, tmp_path)
+    bare.ignore("context/warning", "textDocument/publishDiagnostics", "status/update")
+    await bare.initialize(tmp_path.as_uri())
+    uri = (tmp_path / "AGENTS.md").as_uri()
+    bare.open("some words\n" * 9, uri)
+    await bare.request("context/set", {"model": "gpt-4"})
+    _, found = await bare.server.diagnostics.findings(uri)
+    assert [one.model for one in found] == ["gpt-4"]
+
+
+@pytest.mark.parametrize("first", ["plugin", "file"])
+async def test_a_call_that_a_plugin_reports_and_an_agents_file_has_counts_once(
+    bare: Client, home: ClaudeHome, tmp_path: Path, first: str
+) -> None:
+    session = home.session(tmp_path)
+    session.user()
+    reply = session.reply(blocks=1)["message"]
+    await bare.initialize(tmp_path.as_uri())
+    bare.ignore("status/update", "context/warning")
+    if first == "file":
+        assert (await bare.request("cost/detail", {}))["totals"]["calls"] == 1
+    reported = {"session": "chat", "response": reply}
+    answer = await bare.request("context/response", reported)
+    assert answer["usage"]["outputTokens"] == reply["usage"]["output_tokens"]
+    record = {"model": reply["model"], "usage": reply["usage"], "requestId": reply["id"]}
+    recorded = await bare.request("cost/record", {"provider": "anthropic", **record})
+    assert recorded["duplicate"]
+    totals = (await bare.request("cost/detail", {}))["totals"]
+    assert (totals["calls"], totals["outputTokens"]) == (1, reply["usage"]["output_tokens"])

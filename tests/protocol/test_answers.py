@@ -1,0 +1,212 @@
+"""Exactly one answer to each request, and no message that touches another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from lsprotocol import types
+
+from sidecar.errors import RequestError
+from sidecar.server.framing import MAX_DEPTH
+from tests.protocol.client import Client, RpcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.protocol.client import Message
+
+BIG = "".join(f"line {n} of a long document\n" for n in range(50_000))
+
+
+def request(number: object, method: str = "tokens/count", **params: Any) -> Message:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def promise(client: Client, number: int | str) -> asyncio.Future[Message]:
+    future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    client.answers[number] = future
+    return future
+
+
+async def still_counts(client: Client) -> None:
+    assert (await client.request("tokens/count", {"text": "hello world"}))["tokens"] == 2
+
+
+@pytest.mark.parametrize("answer", [{"result": None}, {"error": {"code": 1, "message": "no"}}, {}])
+async def test_a_response_does_not_disturb_the_request_of_the_same_id(
+    client: Client, answer: Message
+) -> None:
+    working, after = promise(client, 900), promise(client, 901)
+    client.send(request(900, text=BIG))
+    client.send({"jsonrpc": "2.0", "id": 900, **answer})
+    client.send(request(901, text="hello world"))
+    assert (await after)["result"]["tokens"] == 2
+    if answer:
+        assert (await working)["result"]["tokens"] > 50_000
+        assert client.orphans == []
+
+
+async def test_a_second_request_with_the_id_of_one_in_work_is_refused(client: Client) -> None:
+    client.send(request(900, text=BIG))
+    client.send(request(900, text="hello world"))
+    assert client.orphans[-1]["error"]["code"] == -32600
+    working = promise(client, 900)
+    assert (await working)["result"]["tokens"] > 50_000
+    again = promise(client, 900)
+    client.send(request(900, text="hello world"))
+    assert (await again)["result"]["tokens"] == 2
+
+
+async def test_a_cancelled_request_keeps_its_id_until_it_is_answered(client: Client) -> None:
+    client.send(request("same", text=BIG))
+    client.notify("$/cancelRequest", {"id": "same"})
+    client.send(request("same", text="hello world"))
+    assert client.orphans[-1]["error"]["code"] == -32600
+    assert (await promise(client, "same"))["error"]["code"] == -32800
+
+
+async def test_an_id_of_ours_is_no_id_of_the_clients(client: Client) -> None:
+    """The client may number its requests as we number ours; each is answered by the other side."""
+    params = types.ShowMessageRequestParams(types.MessageType.Info, "What to do?")
+    asked = client.server.protocol.send_request_async(
+        "window/showMessageRequest", params, msg_id="7"
+    )
+    await client.take("window/showMessageRequest")
+    answer = await client.raw(request("7", text="hello world"))
+    assert answer["result"]["tokens"] == 2
+    assert not asked.done()
+    client.notify("$/cancelRequest", {"id": "7"})
+    client.send({"jsonrpc": "2.0", "id": "7", "result": {"title": "Go on"}})
+    assert (await asked).title == "Go on"
+
+
+@pytest.mark.parametrize("depth", [201, 967, 5_000, 200_000])
+@pytest.mark.parametrize("pair", ["[]", "{}"])
+async def test_a_deep_request_is_refused_by_its_id(client: Client, depth: int, pair: str) -> None:
+    opening = "[" if pair == "[]" else '{"a":'
+    deep = opening * depth + "1" + pair[1] * depth
+    answer = promise(client, 900)
+    head = '{"params":{"turns":[{"role":"user","content":'
+    body = head + deep + '}]},"jsonrpc":"2.0","method":"context/append","id":900}'
+    client.send_bytes(body.encode())
+    assert (await answer)["error"]["code"] == -32700
+    await still_counts(client)
+
+
+async def test_content_as_deep_as_is_taken_is_fitted(client: Client) -> None:
+    client.ignore("status/update")
+    content: Any = "deep"
+    for _ in range((MAX_DEPTH - 6) // 2):
+        content = [{"type": "tool_result", "content": content}]
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "yes"}]
+    assert (await client.request("context/append", {"turns": turns}))["tokens"] > 0
+    assert (await client.request("context/fit", {"maxTokens": 1}))["messages"] is not None
+
+
+@pytest.mark.parametrize(
+    "number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 5_000, "[1,}"]
+)
+async def test_numbers_that_are_none_are_refused(client: Client, number: str) -> None:
+    answer = promise(client, 900)
+    params = f'{{"text":"a","range":{number}}}'
+    body = f'{{"jsonrpc":"2.0","id":900,"method":"tokens/count","params":{params}}}'
+    client.send_bytes(body.encode())
+    assert (await answer)["error"]["code"] == -32700
+    await still_counts(client)
+
+
+def _nested() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {"tokens": float("nan")},
+        lambda: [float("inf")],
+        _nested,
+        lambda: {1: {2}, 3: object()},
+    ],
+)
+async def test_a_result_that_is_no_json_is_an_answer(
+    client: Client, make: Callable[[], object]
+) -> None:
+    client.server.protocol.custom["tokens/fit"] = lambda _: make()
+    answer = await client.raw(request(900, "tokens/fit", text="a", maxTokens=1))
+    assert answer["error"]["code"] == -32803
+    assert answer["error"]["data"]["kind"] == "internal"
+    await still_counts(client)
+
+
+async def test_exit_is_a_notification_of_json_rpc(client: Client) -> None:
+    client.send({"method": "exit"})
+    client.send({"jsonrpc": "1.0", "method": "exit"})
+    assert [one["error"]["code"] for one in client.orphans] == [-32600, -32600]
+    answer = await client.raw(request(900, "exit"))
+    assert answer["error"]["code"] == -32601
+    assert not client.exit.done()
+    client.notify("exit")
+    assert await client.exit == 1
+    client.send(request(901, text="a"))
+    assert len(client.orphans) == 2, "nothing is taken after exit"
+
+
+async def test_a_request_without_jsonrpc_is_refused_by_its_id(client: Client) -> None:
+    answer = await client.raw({"id": 900, "method": "tokens/count", "params": {"text": "a"}})
+    assert answer["error"]["code"] == -32600
+
+
+async def test_a_request_is_not_run_as_a_notification_nor_the_other_way(client: Client) -> None:
+    client.notify("shutdown")
+    await still_counts(client)
+    item = {"uri": "file:///ws/a.md", "languageId": "", "version": 1, "text": "a"}
+    with pytest.raises(RpcError) as caught:
+        await client.request("textDocument/didOpen", {"textDocument": item})
+    assert caught.value.code == -32601
+    assert client.server.services.documents == {}
+
+
+class _Panic(BaseException):
+    """As pyo3's PanicException, which is no Exception."""
+
+
+async def test_a_frame_that_fails_leaves_the_next_ones_alone(client: Client) -> None:
+    def panic(_: object) -> None:
+        raise _Panic
+
+    client.server.protocol.fm.features["textDocument/didSave"] = panic
+    client.server.protocol.custom["tokens/fit"] = panic
+    client.notify("textDocument/didSave", {"textDocument": {"uri": "file:///ws/a.md"}})
+    answer = await client.raw(request(900, "tokens/fit", text="a", maxTokens=1))
+    assert answer["error"]["data"]["kind"] == "internal"
+    await still_counts(client)
+
+
+@pytest.mark.parametrize(
+    "method", ["NaN", "[" * 300 + "]" * 300, '{"a":' * 2_000 + "1" + "}" * 2_000]
+)
+async def test_a_method_that_cannot_be_read_is_refused_by_its_id(
+    client: Client, method: str
+) -> None:
+    answer = promise(client, 900)
+    client.send_bytes(f'{{"id":900,"method":{method},"jsonrpc":"2.0"}}'.encode())
+    assert (await answer)["error"]["code"] == -32700
+    await still_counts(client)
+
+
+async def test_a_deep_answer_is_a_refusal_of_what_was_asked(client: Client) -> None:
+    params = types.ShowMessageRequestParams(types.MessageType.Info, "What to do?")
+    asked = client.server.protocol.send_request_async(
+        "window/showMessageRequest", params, msg_id="7"
+    )
+    await client.take("window/showMessageRequest")
+    deep = "[" * 3_000 + "]" * 3_000
+    client.send_bytes(f'{{"jsonrpc":"2.0","id":"7","result":{deep}}}'.encode())
+    with pytest.raises(RequestError):
+        await asked
+    assert client.orphans == []

@@ -1,0 +1,126 @@
+"""Names that a repository, a document or a client chose reach people as text and as nothing else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from sidecar.server.logging import set_up_logging
+from tests.protocol.client import URI, Client, RpcError
+from tests.unit.test_text_printable import is_plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IMAGE = "![p](https://host.example/x.png)"
+NAMES = [
+    IMAGE,
+    "[run](command:workbench.action.terminal.new)",
+    "<img src='https://host.example/x.png'> https://host.example www.host.example",
+    "a | b\n\n# c\x1b[2J\u202e\u2028::add-mask::x",
+    "$(zap)",
+]
+
+
+def text_of(markdown: str) -> str:
+    """All that a reader sees of some Markdown; an error where it holds more than text."""
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    html = str(parser.render(markdown))
+    tags = set(re.findall(r"</?(\w+)", html))
+    assert tags <= {"table", "thead", "tbody", "tr", "th", "td", "p", "strong", "hr"}, html
+    assert not re.search(r"(https?|ftp)://|www\.", markdown), "a bare link"
+    assert not re.search(r"(?<!\\)\$\(", markdown), "an icon"
+    assert is_plain(markdown, "\n")
+    return html
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_models_name_is_text_in_tooltip_hover_and_comparison(
+    bare: Client, name: str
+) -> None:
+    await bare.initialize(initializationOptions={"tokenSidecar": {"model": name}})
+    bare.open(f"# Plan {name.splitlines()[0]}\n\nWhat to do.\n")
+    update = await bare.take("status/update")
+    assert is_plain(update["text"])
+    found = [update["document"]["tooltip"]]
+
+    where = {"textDocument": {"uri": URI}, "position": {"line": 0, "character": 2}}
+    shown = await bare.request("textDocument/hover", where)
+    assert shown["contents"]["kind"] == "markdown"
+    found.append(shown["contents"]["value"])
+
+    command = {"command": "tokenSidecar.server.compareModels", "arguments": [URI, name]}
+    found.append(await bare.request("workspace/executeCommand", command))
+    message = (await bare.take("window/showMessage"))["message"]
+    assert is_plain(message, "\n")
+    assert not re.search(r"\]\((https?|command|file):", message), "VS Code makes links of these"
+
+    await bare.request("context/append", {"turns": [{"role": "user", "content": "hi"}]})
+    update = await bare.take("status/update", lambda params: params["context"] is not None)
+    found.append(update["context"]["tooltip"])
+    bare.ignore("status/update", "context/warning")
+    for markdown in found:
+        assert "host.example" in text_of(markdown) or "host" not in name
+
+
+async def test_a_section_of_any_title_is_text_in_lists_and_messages(bare: Client) -> None:
+    options = {"tokenSidecar": {"inlayHints": True, "codeLens": True}}
+    await bare.initialize(initializationOptions=options)
+    bare.ignore("status/update")
+    title = "[x](command:y) ::error::\x1b[31m\u202e ##[add-mask]z"
+    bare.open(f"# {title}\n\nWhat to do.\n")
+    document = {"textDocument": {"uri": URI}}
+    [symbol] = await bare.request("textDocument/documentSymbol", document)
+    assert is_plain(symbol["name"])
+    span = {"start": {"line": 0, "character": 0}, "end": {"line": 9, "character": 0}}
+    [hint] = await bare.request("textDocument/inlayHint", {**document, "range": span})
+    assert is_plain(hint["tooltip"], "\n")
+    command = {"command": "tokenSidecar.server.heaviestSections", "arguments": [URI]}
+    await bare.request("workspace/executeCommand", command)
+    message = (await bare.take("window/showMessage"))["message"]
+    assert is_plain(message, "\n")
+    assert "](command" not in message
+    assert "##[" not in message
+
+
+async def test_errors_and_problems_are_plain(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(
+        '"k\\u001b[2J\\u202e" = 1\n[[budget]]\nfiles = "*.md"\nmax-tokens = 1\n'
+        'sections = { "a\\u001b[31m" = "x" }\n',
+        "utf-8",
+    )
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.ignore("status/update")
+    name = "a\u202e%1B.md"
+    bare.open("# Plan\n\nWhat to do, and more of it.\n", f"{tmp_path.as_uri()}/{name}")
+    seen: list[str] = []
+    for _ in range(2):
+        published = await bare.take(
+            "textDocument/publishDiagnostics", lambda params: bool(params["diagnostics"])
+        )
+        seen += [one["message"] for one in published["diagnostics"]]
+    bare.ignore("textDocument/publishDiagnostics")
+    assert any("k\\x1b" in text or "key" in text for text in seen)
+    for text in seen:
+        assert is_plain(text), text
+    uri = "file:///no\x1b[2J\u202e[x](command:y)"
+    with pytest.raises(RpcError) as refused:
+        await bare.request("tokens/count", {"textDocument": {"uri": uri}})
+    assert is_plain(str(refused.value))
+    assert "](command" not in str(refused.value)
+
+
+def test_the_log_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("WARNING")
+    names: Any = "\x1b]0;owned\x07\u202e\n::add-mask::x ##[error]y"
+    logging.getLogger("sidecar.test").warning("a model named %s", names)
+    written = capsys.readouterr().err
+    assert is_plain(written, "\n")
+    assert not any(line.lstrip().startswith("::") for line in written.split("\n"))
+    assert "##[" not in written
+    assert json.dumps(written)

@@ -1,0 +1,182 @@
+"""The same document, model and settings have one number wherever it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.server.server import create_server
+from tests.protocol.client import Client
+from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+MODEL = "tiny"
+TEXT = "# Title\n\n" + "Some prose, and some more of it, without an end.\n" * 40
+NAME = "AGENTS.md"
+
+
+@pytest.fixture
+async def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    folder.mkdir()
+    project = f'model = "{MODEL}"\ninlay-hints = true\n[[budget]]\nfiles = "{NAME}"\n'
+    (folder / ".token-sidecar.toml").write_text(project + "max-tokens = 400\nwarn-at = 0.1\n")
+    return folder
+
+
+@pytest.fixture
+async def endpoint(root: Path) -> AsyncIterator[FakeServer]:
+    async with llamacpp(MODEL) as server:
+        written = f'[tokenize]\nuse-endpoint = true\n[[endpoint]]\nurl = "{server.url}"\n'
+        (root.parent / "user-config.toml").write_text(written + f'models = ["{MODEL}"]\n')
+        yield server
+
+
+async def started(root: Path) -> Client:
+    client = Client(create_server())
+    client.ignore("status/update", "textDocument/publishDiagnostics", "context/warning")
+    await client.initialize(root.as_uri())
+    return client
+
+
+async def numbers(client: Client, uri: str) -> dict[str, int]:
+    """What each place says of the document."""
+    await settled(client)
+    sent = client.server.status._entries[uri].sent
+    assert sent is not None
+    assert sent.document is not None
+    _, findings = await client.server.diagnostics.findings(uri)
+    identifier = {"textDocument": {"uri": uri}}
+    end = {"line": 1000, "character": 0}
+    span = {"start": {"line": 0, "character": 0}, "end": end}
+    hints = await client.request("textDocument/inlayHint", {**identifier, "range": span})
+    fitted = await client.request("tokens/fit", {**identifier, "maxTokens": 100_000})
+    count = await client.count(uri, models=[MODEL], ranges=[span])
+    hover = await client.request(
+        "textDocument/hover", {**identifier, "position": {"line": 0, "character": 0}}
+    )
+    shown = f"{count['tokens']:,} tokens"
+    assert shown in hover["contents"]["value"]
+    return {
+        "status": sent.document.tokens,
+        "diagnostic": findings[0].tokens,
+        "hint": int(hints[0]["label"].strip("~").split()[0].replace(",", "")),
+        "fit": fitted["tokens"],
+        "count": count["tokens"],
+        "range": count["ranges"][0]["tokens"],
+        "models": count["models"][0]["tokens"],
+    }
+
+
+async def settled(client: Client) -> None:
+    """Wait until nothing is under way that the start or a change of settings has begun."""
+    jobs = ("status", "settings", "catalogue", "agents")
+    await client.server.services.configured.wait()
+    while any(key[0] in jobs for key in client.server.scheduler._jobs):
+        await asyncio.sleep(0.01)
+
+
+def opened(client: Client, root: Path, text: str = TEXT) -> str:
+    uri = (root / NAME).as_uri()
+    client.open(text, uri)
+    return uri
+
+
+async def test_an_estimate(root: Path) -> None:
+    client = await started(root)
+    found = await numbers(client, opened(client, root))
+    assert len(set(found.values())) == 1, found
+    client.server.close()
+
+
+async def test_the_endpoint_says_it(root: Path, endpoint: FakeServer) -> None:
+    client = await started(root)
+    uri = opened(client, root)
+    found = await numbers(client, uri)
+    assert set(found.values()) == {words(TEXT)}, found
+    assert endpoint.posts().count("/tokenize") <= 12, "one request a text, and the probe's own"
+    fitted = await client.request(
+        "tokens/fit", {"textDocument": {"uri": uri}, "maxTokens": 300, "mode": "start"}
+    )
+    assert (fitted["method"], fitted["tokens"]) == ("endpoint", words(fitted["text"]))
+    assert 250 < fitted["tokens"] <= 300
+    client.server.close()
+
+
+async def test_an_answer_that_is_late_is_shown_when_it_comes(
+    root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.workspace.counts.ENDPOINT_SECONDS", 0.0)
+    client = await started(root)
+    uri = opened(client, root)
+    async with asyncio.timeout(20):
+        while (await client.count(uri))["method"] != "endpoint":
+            await asyncio.sleep(0.01)
+    assert set((await numbers(client, uri)).values()) == {words(TEXT)}
+    assert endpoint.posts().count("/tokenize") <= 8, "nobody asks while an answer is awaited"
+    client.server.close()
+
+
+async def test_what_the_endpoint_taught_holds_while_it_is_away(
+    root: Path, endpoint: FakeServer
+) -> None:
+    client = await started(root)
+    uri = opened(client, root)
+    plain = (await client.count(uri))["tokens"]
+    for route in list(endpoint.routes):
+        endpoint.routes[route] = Canned(503, {})
+    client.change({"text": TEXT + "One more line of prose.\n"}, uri=uri)
+    await client.request("capabilities/probe", {})
+    found = await numbers(client, uri)
+    assert len(set(found.values())) == 1, found
+    count = await client.count(uri)
+    assert count["method"] == "calibrated"
+    assert abs(count["tokens"] - plain) < plain * 0.15
+    client.server.close()
+
+
+async def test_what_a_conversation_taught_holds_for_documents_of_its_kind(root: Path) -> None:
+    client = await started(root)
+    uri = opened(client, root)
+    before = await client.count(uri)
+    chat = {"messages": [{"role": "user", "content": TEXT}]}
+    chat_before = await client.request("tokens/count", chat)
+    reported = 0
+    for _ in range(4):
+        user, reply = {"role": "user", "content": TEXT}, {"role": "assistant", "content": "Yes."}
+        reported += int(before["tokens"] * 1.5)
+        usage = {"prompt_tokens": reported, "completion_tokens": 3}
+        turns = {"turns": [user, reply], "usage": usage, "session": "s"}
+        await client.request("context/append", turns)
+    after = await client.count(uri)
+    assert after["method"] == "calibrated"
+    assert 1.2 < after["tokens"] / before["tokens"] < 1.6
+    chat_after = await client.request("tokens/count", chat)
+    assert 1.2 < chat_after["tokens"] / chat_before["tokens"] < 1.6
+    found = await numbers(client, uri)
+    assert len(set(found.values())) == 1, found
+    client.server.close()
+
+
+async def test_an_answer_is_of_one_version_while_edits_stream_in(root: Path) -> None:
+    client = await started(root)
+    uri = opened(client, root)
+    await client.count(uri)
+    line = {"start": {"line": 2, "character": 0}, "end": {"line": 3, "character": 0}}
+    everything = {"start": {"line": 0, "character": 0}, "end": {"line": 9999, "character": 0}}
+    models = [MODEL, "gpt-4", "claude-sonnet-4-5", MODEL]
+    for number in range(10):
+        asking = asyncio.ensure_future(client.count(uri, models=models, ranges=[line, everything]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+            client.change({"text": TEXT + f"line {number}\n" * (number + 1)}, uri=uri)
+        answer: Any = await asking
+        same = [answer, answer["models"][0], answer["models"][3], answer["ranges"][1]]
+        assert len({one["tokens"] for one in same}) == 1
+        assert len({one["characters"] for one in (*same, *answer["models"])}) == 1
+    client.server.close()

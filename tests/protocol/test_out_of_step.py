@@ -1,0 +1,124 @@
+"""A change that cannot be applied: no number is shown until the client sends the whole text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.protocol.client import URI, Client, RpcError, edit
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OTHER = "file:///ws/other.md"
+IDENTIFIER = {"uri": URI, "version": 2}
+GOOD = edit((0, 0), (0, 0), "more ")
+
+UNREADABLE = [
+    {"textDocument": IDENTIFIER, "contentChanges": [GOOD, edit((0, -1), (0, 0), "x")]},
+    {"textDocument": IDENTIFIER, "contentChanges": [edit((0, 0), (2**40, 0), "x")]},
+    {"textDocument": IDENTIFIER, "contentChanges": [{"range": "here", "text": "x"}]},
+    {"textDocument": IDENTIFIER, "contentChanges": [{"text": 5}]},
+    {"textDocument": IDENTIFIER, "contentChanges": "all"},
+    {"textDocument": {"uri": URI}, "contentChanges": [GOOD]},
+]
+
+
+def text_of(update: Any) -> Any:
+    return update["text"].partition(" ")[0]
+
+
+async def opened(client: Client) -> None:
+    """Two open documents whose status has been taken."""
+    for uri in (URI, OTHER):
+        client.open("hello world\n", uri)
+        assert (await client.take("status/update"))["uri"] == uri
+
+
+@pytest.mark.parametrize("params", UNREADABLE)
+async def test_a_change_with_a_wrong_shape(client: Client, params: object) -> None:
+    await opened(client)
+    client.notify("textDocument/didChange", params)
+    update = await client.take("status/update")
+    assert (update["uri"], update["text"], update["document"]) == (URI, "?", None)
+    with pytest.raises(RpcError) as caught:
+        await client.count()
+    assert caught.value.data == {"kind": "unknownDocument", "retryable": False}
+    assert (await client.count(OTHER))["tokens"] == 3
+
+
+async def test_further_edits_leave_it_out_of_step_and_the_whole_text_brings_it_back(
+    client: Client,
+) -> None:
+    await opened(client)
+    client.notify("textDocument/didChange", UNREADABLE[0])
+    client.change(GOOD)
+    assert text_of(await client.take("status/update")) == "?"
+    client.change(GOOD, {"text": "the whole text\n"}, GOOD)
+    update = await client.take("status/update")
+    assert update["document"]["tokens"] == truth("more the whole text\n")
+    assert (await client.count())["tokens"] == truth("more the whole text\n")
+
+
+async def test_opening_it_again_brings_it_back(client: Client) -> None:
+    await opened(client)
+    client.notify("textDocument/didChange", UNREADABLE[0])
+    assert text_of(await client.take("status/update")) == "?"
+    client.open("opened again\n")
+    assert (await client.take("status/update"))["document"]["tokens"] == truth("opened again\n")
+
+
+async def test_a_change_that_cannot_be_read_at_all_may_be_of_any_document(client: Client) -> None:
+    await opened(client)
+    body = json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": {}})
+    client.send_bytes(body.replace("{}", '{"textDocument": NaN}').encode())
+    updates = [await client.take("status/update") for _ in range(2)]
+    assert {(update["uri"], update["text"]) for update in updates} == {(URI, "?"), (OTHER, "?")}
+    client.orphans.clear()
+
+
+async def test_a_change_that_is_not_utf_8_is_of_the_document_that_it_names(client: Client) -> None:
+    await opened(client)
+    params = {"textDocument": IDENTIFIER, "contentChanges": [{"text": "LATIN"}]}
+    body = json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": params})
+    client.send_bytes(body.encode().replace(b"LATIN", b"caf\xe9"))
+    update = await client.take("status/update")
+    assert (update["uri"], update["text"]) == (URI, "?")
+    client.orphans.clear()
+
+
+async def test_a_defect_while_editing_is_a_change_that_was_not_applied(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await opened(client)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(client.server.following, "about_to_edit", broken)
+    client.change(GOOD)
+    assert text_of(await client.take("status/update")) == "?"
+
+
+async def test_its_diagnostics_and_fixes_are_taken_back(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text('[[budget]]\nfiles = "*.md"\nmax-tokens = 2\n')
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.ignore("status/update")
+    uri = (tmp_path / "a.md").as_uri()
+    bare.open("many more tokens than two\n", uri)
+    found = await bare.take("textDocument/publishDiagnostics")
+    assert found["diagnostics"]
+    bare.notify(
+        "textDocument/didChange", {"textDocument": {"uri": uri, "version": 2}, "contentChanges": 1}
+    )
+    assert (await bare.take("textDocument/publishDiagnostics"))["diagnostics"] == []
+    params = {
+        "textDocument": {"uri": uri},
+        "range": edit((0, 0), (0, 0), "")["range"],
+        "context": {"diagnostics": []},
+    }
+    with pytest.raises(RpcError):
+        await bare.request("textDocument/codeAction", params)

@@ -1,0 +1,299 @@
+"""State has one owner on the event loop: what that gives to clients, and that it is so."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+from datetime import UTC, datetime
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.context.occupancy import context_usage
+from sidecar.endpoints.registry import Endpoints
+from sidecar.text.document import TextDocument
+from sidecar.workspace import conversations
+from sidecar.workspace.changes import Changes
+from sidecar.workspace.conversations import Sessions
+from sidecar.workspace.counted_session import CountedSession
+from sidecar.workspace.counts import Counts
+from sidecar.workspace.documents import Documents
+from sidecar.workspace.services import Services
+from sidecar.workspace.windows import Windows
+from sidecar.workspace.workspace import Workspace
+from tests.protocol.client import URI, Client, RpcError, edit
+from tests.protocol.test_one_number import MODEL, endpoint, opened, root, settled, started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.context.results import ContextUsage
+    from tests.unit.endpoints_fake_server import Canned, FakeServer
+
+__all__ = ["endpoint", "root"]
+
+OWNED = (
+    Services,
+    Windows,
+    Counts,
+    Documents,
+    Sessions,
+    Changes,
+    Workspace,
+    Endpoints,
+    TextDocument,
+)
+USER = {"role": "user", "content": "How many tokens is this question?"}
+
+
+def reached(work: object, depth: int = 4) -> Iterator[object]:
+    """What a callable holds: bound object, arguments, closure, and what is in containers."""
+    yield work
+    if depth == 0:
+        return
+    held: list[object] = []
+    if isinstance(work, functools.partial):
+        held += [work.func, *work.args, *work.keywords.values()]
+    elif isinstance(work, MethodType):
+        held += [work.__self__, work.__func__]
+    elif isinstance(work, FunctionType):
+        held += [cell.cell_contents for cell in work.__closure__ or ()]
+    elif isinstance(work, tuple | list):
+        held += work
+    for one in held:
+        yield from reached(one, depth - 1)
+
+
+@pytest.fixture
+async def talker(client: Client) -> Client:
+    client.ignore("status/update", "context/warning")
+    await settled(client)
+    return client
+
+
+async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
+    talker: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[object]()
+    real = asyncio.get_running_loop().run_in_executor
+
+    def watched(pool: Any, work: Any, *args: Any) -> Any:
+        given.append(functools.partial(work, *args))
+        return real(pool, work, *args)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", watched)
+    talker.open("# A\n\nwords\n" * 2000)
+    ask = talker.request
+    await ask("context/set", {"session": "s", "sections": [section()], "persist": True})
+    await ask("context/append", {"turns": [USER, USER], "usage": {"prompt_tokens": 90}})
+    await ask("context/fit", {"maxTokens": 20, "apply": True})
+    await ask("context/assemble", {"user": "hello", "logs": "line\n" * 20})
+    await ask("context/preflight", {"text": "more"})
+    await ask("context/usage", {})
+    await ask("cost/record", {"model": "gpt-5", "usage": {"prompt_tokens": 5}})
+    await talker.count(models=["gpt-4"])
+    services = talker.server.services
+    sessions = services.changes(services.roots.default).sessions
+    live = [one.session for one in sessions.store]
+    assert len(given) > 8
+    for work in given:
+        for held in reached(work):
+            assert not isinstance(held, OWNED), f"{work} holds {type(held).__name__}"
+            assert not any(held is session for session in live)
+
+
+def section() -> dict[str, Any]:
+    return {"name": "notes", "textDocument": {"uri": URI}}
+
+
+async def test_an_append_takes_two_thread_hops_at_most_and_one_derivation(
+    talker: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await talker.request("context/append", {"turns": [USER], "session": "s"})
+    await settled(talker)
+    loop, hops, derived = asyncio.get_running_loop(), list[Any](), list[Any]()
+    real = loop.run_in_executor
+
+    def watched(pool: Any, work: Any, *args: Any) -> Any:
+        hops.append(work)
+        return real(pool, work, *args)
+
+    monkeypatch.setattr(loop, "run_in_executor", watched)
+    monkeypatch.setattr(conversations, "context_usage", _noting(derived))
+    for _ in range(3):
+        hops.clear()
+        derived.clear()
+        turn = {"role": "user", "content": "word " * 3_000}
+        await talker.request("context/append", {"turns": [turn], "session": "s"})
+        assert len(hops) <= 2, hops
+        assert len(derived) == 1
+
+
+def _noting(derived: list[Any]) -> Any:
+    def noting(*args: Any, **more: Any) -> ContextUsage:
+        derived.append(args)
+        return context_usage(*args, **more)
+
+    return noting
+
+
+async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
+    root: Path, endpoint: FakeServer
+) -> None:
+    client, asked = await started(root), asyncio.Event()
+
+    async def hang(_: object) -> Canned:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await client.request("context/append", {"turns": [USER], "session": "s"})
+    for route in list(endpoint.routes):
+        endpoint.routes[route] = hang
+    turns = {"turns": [USER], "session": "s"}
+    pending = asyncio.ensure_future(client.request("context/append", turns))
+    await asked.wait()
+    for _ in range(20):
+        usage = await client.request("context/usage", {"session": "s"})
+        assert usage["turns"] == 1, "nothing of the change is seen before it is in force"
+    await client.request("context/sessions", {})
+    assert not pending.done(), "the endpoint still has its time"
+    assert (await pending)["turns"] == 2
+    client.server.close()
+
+
+async def test_the_status_follows_settings_without_being_asked(root: Path) -> None:
+    client = await started(root)
+    uri = opened(client, root)
+    await client.request("context/append", {"turns": [USER], "session": "s"})
+    await settled(client)
+    client._ignored.discard("status/update")
+    client.notify(
+        "workspace/didChangeConfiguration",
+        {"settings": {"tokenSidecar": {"context": {"limit": 1_000}}}},
+    )
+    update = await client.take(
+        "status/update",
+        lambda status: status["context"] and "1,000 tokens (from: settings)" in tooltip(status),
+    )
+    assert update["uri"] == uri
+    client.ignore("status/update")
+    client.server.close()
+
+
+def tooltip(update: dict[str, Any]) -> str:
+    text: str = update["context"]["tooltip"]
+    return text
+
+
+async def test_a_followed_document_that_is_opened_again_is_read_again(talker: Client) -> None:
+    talker.open("few words")
+    await talker.request("context/set", {"session": "s", "sections": [section()]})
+    before = await talker.request("context/usage", {})
+    talker.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    assert (await talker.request("context/usage", {}))["tokens"] == before["tokens"]
+    talker.open("many more words " * 50)  # with the same version as before
+    after = await talker.request("context/usage", {})
+    assert after["breakdown"]["sections"] > before["breakdown"]["sections"] + 100
+
+
+async def test_an_edit_without_a_new_version_is_seen(talker: Client) -> None:
+    talker.open("few words")
+    await talker.request("context/set", {"session": "s", "sections": [section()]})
+    before = await talker.request("context/usage", {})
+    talker.version -= 1
+    talker.change(edit((0, 0), (0, 0), "many more words " * 50))
+    after = await talker.request("context/usage", {})
+    assert after["breakdown"]["sections"] > before["breakdown"]["sections"] + 100
+
+
+async def test_assembling_sees_the_edited_document(talker: Client) -> None:
+    talker.open("the old text")
+    await talker.request("context/set", {"session": "s", "sections": [section()]})
+    first = await talker.request("context/assemble", {"session": "s"})
+    again = await talker.request("context/assemble", {"session": "s"})
+    assert (first["contextCached"], again["contextCached"]) == (False, True)
+    talker.change(edit((0, 4), (0, 7), "new"))
+    edited = await talker.request("context/assemble", {"session": "s"})
+    assert edited["contextCached"] is False
+    (context,) = [part["text"] for part in edited["sections"] if part["name"] == "context"]
+    assert context.endswith("the new text")
+
+
+def agents(**more: Any) -> CountedSession:
+    fields: dict[str, Any] = {
+        "id": "a1",
+        "source": "codex",
+        "updated_at": datetime.now(UTC),
+        "title": "Mend the gate",
+        "model": "gpt-5",
+        "tokens": 5_000,
+        "limit": 100_000,
+    }
+    return CountedSession(**{**fields, **more})
+
+
+def fed(client: Client, *sessions: CountedSession) -> None:
+    services = client.server.services
+    services.changes(services.roots.default).sessions.feed(sessions)
+
+
+async def test_sessions_are_listed_and_selected_whoever_feeds_them(talker: Client) -> None:
+    await talker.request("context/append", {"turns": [USER], "session": "mine"})
+    await settled(talker)
+    fed(talker, agents(), agents(id="old", updated_at=datetime(2020, 1, 1, tzinfo=UTC)))
+    rows = await talker.request("context/sessions", {})
+    assert [row["id"] for row in rows] == ["a1", "mine"]
+    everything = await talker.request("context/sessions", {"all": True})
+    assert [row["id"] for row in everything] == ["a1", "mine", "old"]
+    assert (rows[0]["source"], rows[0]["title"], rows[0]["tokens"]) == (
+        "codex",
+        "Mend the gate",
+        5_000,
+    )
+    usage = await talker.request("context/usage", {})
+    assert usage["session"]["id"] == "mine", "protocol comes first for half an hour"
+    chosen = await talker.request("context/select", {"session": "a1"})
+    assert (chosen["session"]["source"], chosen["limit"], chosen["limitSource"]) == (
+        "codex",
+        100_000,
+        "transcript",
+    )
+    assert (await talker.request("context/usage", {}))["tokens"] == 5_000
+    fed(talker, agents(state="ended"))
+    assert (await talker.request("context/usage", {}))["session"]["id"] == "mine"
+    await talker.request("context/select", {"session": None})
+    with pytest.raises(RpcError):
+        await talker.request("context/select", {"session": "nobody's"})
+
+
+async def test_an_agents_session_is_not_written_to(talker: Client) -> None:
+    fed(talker, agents())
+    with pytest.raises(RpcError) as refused:
+        await talker.request("context/append", {"session": "a1", "turns": [USER]})
+    assert refused.value.data == {"kind": "badParams", "retryable": False}
+    with pytest.raises(RpcError) as textless:
+        await talker.request("context/fit", {"session": "a1"})
+    assert (textless.value.data or {})["kind"] == "noText"
+    written = await talker.request("context/append", {"turns": [USER]})
+    assert written["session"] == {**written["session"], "id": "default", "source": "protocol"}
+
+
+async def test_questions_change_nothing(talker: Client) -> None:
+    await talker.request("context/append", {"turns": [USER], "session": "s"})
+    await settled(talker)
+    changes = talker.server.services.changes(talker.server.services.roots.default)
+    found = changes.sessions.store.get("s")
+    state = changes.sessions.state
+    await talker.request("context/usage", {})
+    await talker.request("context/usage", {"session": "unknown"})
+    await talker.request("context/preflight", {"text": "more", "model": MODEL})
+    await talker.request("context/sessions", {})
+    assert changes.sessions.store.get("s") is found
+    assert changes.sessions.state is state
+    assert [one.session.id for one in changes.sessions.store] == ["s"]
+    gc.collect()
+    assert len(changes._orders) == 0, "no lock outlives its request"

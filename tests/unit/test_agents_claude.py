@@ -1,0 +1,326 @@
+"""Claude Code's transcripts: every call once, and how full each session's window is."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents.claude import ClaudeHome, Transcript, everyday, usage
+from benchmarks.agents.truth import Tokens, append
+from sidecar.agents.occupancy import COMPACTED, NO_USAGE
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "claude-code")
+
+
+@pytest.fixture
+def home(world: World) -> ClaudeHome:
+    return ClaudeHome(world.home / ".claude")
+
+
+@pytest.fixture
+def session(world: World, home: ClaudeHome) -> Transcript:
+    made = home.session(world.root)
+    made.user()
+    made.reply()
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_call_counts_once(world: World, seed: int) -> None:
+    home = ClaudeHome(world.home / ".claude", seed=seed)
+    for _ in range(3):
+        session = everyday(home, world.root)
+        copy = session.copy(background=seed % 2 == 0, keeps=None if seed % 3 else 12)
+        copy.reply()
+        copy.half_line()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_session_that_goes_on_beside_its_fork(world: World, home: ClaudeHome) -> None:
+    session = everyday(home, world.root)
+    session.copy(background=True).reply()
+    session.reply()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_the_contexts_of_all_sessions(world: World, home: ClaudeHome) -> None:
+    sessions = [everyday(home, world.root, turns) for turns in (1, 4, 6)]
+    sessions[0].copy().reply()
+    sessions[2].compact()
+    world.check_context(home.truth)
+
+
+def test_only_new_bytes_are_read(world: World, home: ClaudeHome, session: Transcript) -> None:
+    world.ingest()
+    size = session.path.stat().st_size
+    assert world.bytes_read == size
+    assert world.ingest() == 0
+    session.reply()
+    assert world.ingest() == session.path.stat().st_size - size
+    world.check(home.truth)
+
+
+def test_a_reply_that_is_read_between_its_lines(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    session.reply(blocks=4)
+    whole = session.path.read_bytes()
+    for cut in range(0, len(whole), 301):
+        session.path.write_bytes(whole[:cut])
+        world.ingest()
+    session.path.write_bytes(whole)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_rewritten_file_is_read_again(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    world.ingest()
+    history = [*session.history]
+    session.path.unlink()
+    append(session.path, {"type": "mode", "mode": "default"}, *history)
+    session.reply()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_file_that_lost_its_end_and_grew_on(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    session.reply()
+    world.ingest()
+    lines = session.path.read_bytes().splitlines(keepends=True)
+    session.path.write_bytes(b"".join(lines[:-2]))
+    for _ in range(3):
+        session.reply()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_vanished_session_stays_billed(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    world.ingest()
+    session.path.unlink()
+    world.ingest()
+    assert world.marks == {}
+    world.check(home.truth)
+    assert world.sessions() == {}
+
+
+def test_gateways_that_leave_ids_out(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    tokens = Tokens(5, 0, 0, 0, 6)
+    for fields in ({"requestId": "req_1"}, {}):
+        body = session.message("", tokens, id=None)
+        line = session.line("assistant", message=body, **fields)
+        session.write(line)
+        home.truth.calls[fields.get("requestId", line["uuid"])] = (session.id, tokens)
+    world.ingest()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_the_parts_of_a_cache_write_beside_their_sum(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    split = {"ephemeral_5m_input_tokens": 30, "ephemeral_1h_input_tokens": 50}
+    for name, total in (("msg_a", 0), ("msg_b", 100)):
+        numbers = usage(Tokens(1, 0, total, 0, 2), cache_creation=split)
+        session.write(
+            session.line("assistant", message=session.message(name, Tokens(), usage=numbers))
+        )
+        session.took(name, Tokens(1, 0, max(total, 80), 50, 2))
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert [call.cache_write_5m_tokens for call in world.calls] == [30, 30]
+
+
+def test_several_calls_in_one_message(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    parts = [
+        {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
+        {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000},
+        {
+            "type": "advisor_message",
+            "model": "claude-fable-5",
+            "input_tokens": 9,
+            "output_tokens": 3,
+        },
+    ]
+    numbers = usage(Tokens(23_000, 0, 0, 0, 1_000), iterations=parts)
+    session.write(
+        session.line("assistant", message=session.message("msg_a", Tokens(), usage=numbers))
+    )
+    session.took("msg_a", Tokens(203_000, 0, 0, 0, 4_500))
+    home.truth.calls["msg_a/0"] = (session.id, Tokens(9, 0, 0, 0, 3))
+    home.truth.context[session.id] = 24_000
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_an_output_that_was_never_finished_is_a_lower_bound(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    body = session.message("msg_a", Tokens(1, 0, 0, 0, 1), last=False)
+    session.write(session.line("assistant", message=body))
+    world.ingest()
+    assert [call.quality for call in world.calls] == ["exact", "lower bound"]
+
+
+def test_a_summary_is_no_size(world: World, session: Transcript) -> None:
+    session.compact()
+    (shown,) = world.sessions().values()
+    assert shown.occupancy.tokens is None
+    assert (shown.occupancy.compacted, shown.occupancy.note) == (True, COMPACTED)
+    assert shown.model == session.model
+
+
+def test_an_error_leaves_the_number_alone(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    """A peer's status line says 0 % here."""
+    session.user()
+    session.synthetic()
+    world.check_context(home.truth)
+    assert [one.active for one in world.sessions().values()] == [False]
+
+
+def test_a_subagent_leaves_the_number_alone(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    """A peer's status line shows the sub-agent's context here."""
+    session.sidechain()
+    session.subagent()
+    world.check_context(home.truth)
+
+
+def test_zero_is_not_a_value(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    session.write(session.line("assistant", message=session.message("msg_a", Tokens())))
+    (shown,) = world.sessions().values()
+    assert (shown.occupancy.tokens, shown.occupancy.note) == (None, NO_USAGE)
+
+
+def test_broken_lines_are_counted_and_passed_over(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    with session.path.open("a", encoding="utf-8") as file:
+        file.write(
+            '{"type":"assistant","message":{"usage":{"input_tokens":-5}}}\n{"usage" broken\n\n'
+        )
+    session.reply()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert world.marks[str(session.path)].skipped == 2
+
+
+def test_a_window_that_more_was_seen_in_is_the_large_one(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    session.cached = 250_000
+    session.reply()
+    assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
+
+
+def test_the_environment_holds_windows_small(tmp_path: Path) -> None:
+    world = World(tmp_path, "claude-code", {"CLAUDE_CODE_DISABLE_1M_CONTEXT": "1"})
+    ClaudeHome(tmp_path / ".claude").session(world.root).reply()
+    assert [one.occupancy.limit for one in world.sessions().values()] == [200_000]
+
+
+def test_other_folders_with_the_same_name_are_told_apart(world: World, home: ClaudeHome) -> None:
+    twin = world.root.with_name("my-proj.ect")
+    twin.mkdir()
+    mine, other = home.session(world.root), home.session(twin)
+    assert mine.project == other.project
+    mine.reply()
+    other.reply()
+    assert set(world.sessions()) == {mine.id}
+    assert set(world.sessions(twin)) == {other.id}
+
+
+def test_folders_below_links_long_and_renamed_ones(world: World, home: ClaudeHome) -> None:
+    below = world.root / ("deep" * 50) / "er"
+    below.mkdir(parents=True)
+    link = world.home / "link"
+    link.symlink_to(world.root)
+    found = [
+        home.session(below),
+        home.session(world.root, slug="renamed"),
+    ]
+    for one in found:
+        one.reply()
+    home.session(world.home).reply()
+    assert set(world.sessions(link)) == {one.id for one in found}
+
+
+def test_worktrees_are_of_the_same_project(world: World, home: ClaudeHome) -> None:
+    tree = world.home / "trees" / "one"
+    tree.mkdir(parents=True)
+    private = world.root / ".git" / "worktrees" / "one"
+    private.mkdir(parents=True)
+    (private / "gitdir").write_text(f"{tree}/.git\n")
+    (private / "commondir").write_text("../..\n")
+    (tree / ".git").write_text(f"gitdir: {private}\n")
+    session = home.session(tree)
+    session.reply()
+    assert set(world.sessions()) == {session.id}
+    main = home.session(world.root)
+    main.reply()
+    assert set(world.sessions(tree)) == {session.id, main.id}
+
+
+def test_titles_are_the_agents_own(world: World, session: Transcript) -> None:
+    for fields, title in (
+        ({"type": "summary", "summary": "Old"}, "Old"),
+        ({"type": "ai-title", "aiTitle": "Named"}, "Named"),
+        ({"type": "custom-title", "customTitle": "Mine"}, "Mine"),
+        ({"type": "ai-title", "aiTitle": "Later"}, "Mine"),
+    ):
+        session.write(fields)
+        assert [one.title for one in world.sessions().values()] == [title]
+
+
+def test_a_turn_under_way(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    session.user()
+    session.write(
+        session.line("assistant", message=session.message("m", Tokens(9), stop_reason="tool_use"))
+    )
+    assert [one.active for one in world.sessions().values()] == [True]
+    session.tool_result()
+    assert [one.active for one in world.sessions().values()] == [True]
+    session.reply()
+    assert [one.active for one in world.sessions().values()] == [False]
+
+
+def test_folders_that_the_environment_names(tmp_path: Path) -> None:
+    world = World(tmp_path, "claude-code", {"CLAUDE_CONFIG_DIR": f"{tmp_path}/a,{tmp_path}/b"})
+    for name in "ab":
+        ClaudeHome(tmp_path / name, seed=ord(name)).session(world.root).reply()
+    assert len(world.sessions()) == 2
+
+
+def test_nothing_is_written_and_no_access_time_moves(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    session.path.chmod(0o400)
+    os.utime(session.path, (1, 2_000_000_000))
+    before = sorted(path for path in home.folder.rglob("*"))
+    world.ingest()
+    world.check_context(home.truth)
+    assert sorted(path for path in home.folder.rglob("*")) == before
+    assert session.path.stat().st_atime == 1

@@ -1,0 +1,95 @@
+"""Cline's, Roo Code's and Kilo Code's tasks."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.cline import ClineHome, everyday
+from sidecar.agents.occupancy import COMPACTED
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXTENSIONS = {
+    "cline": "saoudrizwan.claude-dev",
+    "roo-code": "rooveterinaryinc.roo-cline",
+    "kilo": "kilocode.kilo-code",
+}
+
+
+@pytest.fixture(params=EXTENSIONS)
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    return World(tmp_path, request.param)
+
+
+@pytest.fixture
+def home(world: World) -> ClineHome:
+    user = world.home / ".config" / "Code" / "User"
+    agent = world.readers[0].agent
+    return ClineHome(user / "globalStorage" / EXTENSIONS[agent], own_items=agent != "cline")
+
+
+def test_every_call_counts_once(world: World, home: ClineHome) -> None:
+    task = everyday(home, world.root)
+    for _ in range(2):
+        world.ingest()
+        world.check(home.truth)
+        world.check_context(home.truth)
+        task.call()
+    assert {call.workspace for call in world.calls} == {str(world.root)}
+    assert {call.model for call in world.calls} == {"claude-sonnet-4-5"}
+    assert all(call.cost_usd for call in world.calls)
+
+
+def test_a_call_under_way_is_none(world: World, home: ClineHome) -> None:
+    task = everyday(home, world.root)
+    task.say("api_req_started", json.dumps({"request": "…"}))
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_a_cost_of_nothing_is_one(world: World, home: ClineHome) -> None:
+    task = everyday(home, world.root)
+    task.say("api_req_started", json.dumps({"tokensIn": 5, "tokensOut": 6, "cost": 0}))
+    world.ingest()
+    assert world.calls[-1].cost_usd == Decimal(0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "prompt"), [("openai", 1_000), ("anthropic", 1_900), (None, 1_900)]
+)
+def test_the_protocol_tells_what_the_input_holds(
+    world: World, home: ClineHome, protocol: str | None, prompt: int
+) -> None:
+    task = everyday(home, world.root)
+    numbers: dict[str, Any] = {"tokensIn": 1_000, "tokensOut": 5, "cacheReads": 900}
+    task.say("api_req_started", json.dumps({**numbers, "apiProtocol": protocol}))
+    world.ingest()
+    assert world.calls[-1].usage.prompt_tokens == prompt
+
+
+def test_a_condensed_context(world: World, home: ClineHome) -> None:
+    task = everyday(home, world.root)
+    task.say("condense_context", "", contextCondense={"newContextTokens": 4_000})
+    assert world.sessions()[task.id].occupancy.tokens == 4_000
+    task.say("condense_context", "")
+    assert world.sessions()[task.id].occupancy.note == COMPACTED
+    task.call()
+    world.check_context(home.truth)
+
+
+def test_half_written_tasks_wait(world: World, home: ClineHome) -> None:
+    task = everyday(home, world.root)
+    world.ingest()
+    whole = task.path.read_bytes()
+    task.path.write_bytes(whole[: len(whole) // 2])
+    world.ingest()
+    task.path.write_bytes(whole)
+    world.ingest()
+    world.check(home.truth)

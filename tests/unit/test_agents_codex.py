@@ -1,0 +1,259 @@
+"""Codex' rollouts: every call once, and how full each thread's window is."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.codex import CodexHome, Rollout, everyday, usage
+from benchmarks.agents.truth import Tokens
+from sidecar.agents.compressed import zstd
+from sidecar.agents.occupancy import COMPACTED, REWOUND
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSIONS: dict[str, dict[str, Any]] = {
+    "events": {},
+    "records and events": {"records": True},
+    "records": {"records": True, "counts": False},
+    "ordinals": {"records": True, "ordinals": True},
+    "spaces": {"spaces": True},
+    "no turn ids": {"turn_ids": False},
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "codex")
+
+
+@pytest.fixture
+def home(world: World) -> CodexHome:
+    return CodexHome(world.home / ".codex")
+
+
+@pytest.fixture
+def thread(world: World, home: CodexHome) -> Rollout:
+    return everyday(home, world.root, 3)
+
+
+@pytest.mark.parametrize("options", VERSIONS.values(), ids=VERSIONS)
+def test_every_call_counts_once(world: World, home: CodexHome, options: dict[str, Any]) -> None:
+    for turns in (1, 3, 5):
+        everyday(home, world.root, turns, **options).half_line()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("spawned", [False, True])
+@pytest.mark.parametrize("restamped", [False, True])
+@pytest.mark.parametrize("options", VERSIONS.values(), ids=VERSIONS)
+def test_forks_count_their_own_calls_alone(
+    world: World,
+    home: CodexHome,
+    options: dict[str, Any],
+    restamped: bool,
+    spawned: bool,
+    goes_on: bool,
+) -> None:
+    parent = everyday(home, world.root, 3, **options)
+    fork = parent.fork(restamped=restamped, spawned=spawned)
+    if goes_on:
+        fork.begin_turn()
+        fork.call()
+        parent.begin_turn()
+        parent.call()
+        again = fork.fork(restamped=restamped)
+        again.begin_turn()
+        again.call()
+    world.ingest()
+    world.check(home.truth)
+
+
+@pytest.mark.parametrize("restamped", [False, True])
+@pytest.mark.parametrize("turn_ids", [False, True])
+def test_a_fork_whose_parent_is_gone(
+    world: World, home: CodexHome, restamped: bool, turn_ids: bool
+) -> None:
+    parent = everyday(home, world.root, 3, turn_ids=turn_ids)
+    fork = parent.fork(restamped=restamped)
+    fork.begin_turn()
+    fork.call()
+    parent.path.unlink()
+    world.ingest()
+    assert set(world.recorded()) == {f"{fork.id}#1"}
+
+
+def test_a_fork_that_says_where_its_own_lines_begin(world: World, home: CodexHome) -> None:
+    parent = everyday(home, world.root, 3, ordinals=True)
+    fork = parent.fork(names_ordinal=True, spawned=True)
+    fork.begin_turn()
+    fork.call()
+    world.ingest()
+    world.check(home.truth)
+    assert [call.category for call in world.calls].count("subagent") == 1
+
+
+def test_a_subagent_is_no_session_of_its_own(world: World, home: CodexHome) -> None:
+    parent = everyday(home, world.root, 1)
+    child = parent.fork(spawned=True)
+    child.begin_turn()
+    child.call()
+    world.check_context(home.truth)
+
+
+@pytest.mark.parametrize("cut", range(0, 40_000, 1_777))
+def test_reading_in_two_steps(world: World, home: CodexHome, cut: int) -> None:
+    parent = everyday(home, world.root, 2)
+    fork = parent.fork()
+    fork.begin_turn()
+    fork.call()
+    whole = fork.path.read_bytes()
+    fork.path.write_bytes(whole[: len(whole) - cut])
+    world.ingest()
+    fork.path.write_bytes(whole)
+    assert world.ingest() <= cut + 25_000
+    world.check(home.truth)
+
+
+def test_only_new_bytes_are_read(world: World, home: CodexHome, thread: Rollout) -> None:
+    world.ingest()
+    size = thread.path.stat().st_size
+    thread.begin_turn()
+    thread.call(repeats=3)
+    assert world.ingest() == thread.path.stat().st_size - size
+    world.check(home.truth)
+
+
+def test_compressed_and_archived_threads(world: World, home: CodexHome) -> None:
+    """Two peers miss compressed ones."""
+    for place in range(4):
+        thread = everyday(home, world.root, 2)
+        if place == 1:
+            thread.compress(zstd.compress)
+        if place == 2:
+            thread.compress(zstd.compress, keep=True)
+        if place == 3:
+            archive = home.folder / "archived_sessions"
+            archive.mkdir()
+            shutil.copy(thread.path, archive / thread.path.name)
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_a_thread_that_is_compressed_after_it_was_read(
+    world: World, home: CodexHome, thread: Rollout
+) -> None:
+    world.ingest()
+    thread.compress(zstd.compress)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_version_that_begins_to_write_records(world: World, home: CodexHome) -> None:
+    thread = everyday(home, world.root, 2)
+    thread.begin_turn()
+    tokens = Tokens(5, 6, 0, 0, 7)
+    thread.count(tokens)
+    thread.record("resp_1", tokens)
+    home.truth.calls[f"{thread.id}#{thread.calls + 1}"] = (thread.id, tokens)
+    thread.records = True
+    thread.call()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_versions_that_say_the_totals_alone(world: World, home: CodexHome) -> None:
+    thread = home.thread(world.root)
+    thread.begin_turn()
+    for _ in range(3):
+        thread.call(fields={"last_token_usage": None})
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_model_that_only_the_event_names(world: World, home: CodexHome) -> None:
+    thread = home.thread(world.root)
+    thread.call(fields={"model": "gpt-5-mini"})
+    thread.call()
+    world.ingest()
+    world.check(home.truth)
+    assert [call.model for call in world.calls] == ["gpt-5-mini", "unknown"]
+
+
+def test_totals_are_no_occupancy(world: World, home: CodexHome, thread: Rollout) -> None:
+    (shown,) = world.sessions().values()
+    assert shown.occupancy.tokens == home.truth.context[thread.id]
+    assert shown.occupancy.limit == home.truth.window[thread.id]
+    assert sum(thread.total[:1]) > home.truth.context[thread.id]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("estimate", [False, True])
+def test_a_compaction_hides_the_size(
+    world: World, home: CodexHome, thread: Rollout, estimate: bool
+) -> None:
+    thread.compact(estimate=estimate)
+    thread.event("token_count", **thread.last)
+    (shown,) = world.sessions().values()
+    assert (shown.occupancy.tokens, shown.occupancy.note) == (None, COMPACTED)
+    thread.begin_turn()
+    thread.call(repeats=0)
+    world.check_context(home.truth)
+
+
+def test_the_record_of_a_summarisation_is_no_size(world: World, home: CodexHome) -> None:
+    thread = everyday(home, world.root, 1, records=True)
+    thread.write("compacted", {"message": "", "compaction_response_id": "resp_c"})
+    thread.record("resp_c", Tokens(90_000, 0, 0, 0, 900))
+    assert [one.occupancy.note for one in world.sessions().values()] == [COMPACTED]
+
+
+def test_turns_that_were_taken_back_stay_billed(
+    world: World, home: CodexHome, thread: Rollout
+) -> None:
+    thread.event("thread_rolled_back", num_turns=1)
+    world.ingest()
+    world.check(home.truth)
+    assert [one.occupancy.note for one in world.sessions().values()] == [REWOUND]
+
+
+def test_a_turn_that_works_elsewhere(world: World, home: CodexHome) -> None:
+    elsewhere = world.home / "elsewhere"
+    elsewhere.mkdir()
+    thread = home.thread(elsewhere)
+    thread.begin_turn(cwd=str(world.root))
+    thread.call()
+    assert set(world.sessions()) == {thread.id} == set(world.sessions(elsewhere))
+    other = home.thread(elsewhere)
+    other.begin_turn()
+    other.call()
+    assert set(world.sessions()) == {thread.id}
+
+
+def test_nulls_and_broken_lines(world: World, home: CodexHome, thread: Rollout) -> None:
+    thread.event("token_count", info=None, rate_limits=None)
+    thread.event("token_count", info={"last_token_usage": usage(Tokens(1, 0, 0, 0, -3))})
+    with thread.path.open("a", encoding="utf-8") as file:
+        file.write('{"timestamp":"2026","type":"event_msg","payload":{"type":"token_count","in\n\n')
+    thread.begin_turn()
+    thread.call()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert world.marks[str(thread.path)].skipped == 2
+
+
+def test_the_state_of_a_turn(world: World, home: CodexHome) -> None:
+    thread = home.thread(world.root)
+    thread.begin_turn()
+    thread.call()
+    assert [one.active for one in world.sessions().values()] == [True]
+    thread.end_turn()
+    assert [one.active for one in world.sessions().values()] == [False]

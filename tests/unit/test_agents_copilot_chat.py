@@ -1,0 +1,475 @@
+"""VS Code's Copilot Chat: every turn or call once, and how full each session's window is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.copilot import INPUT, MODEL, OUTPUT, CodeHome, DebugLog, Traces, everyday
+from benchmarks.agents.truth import Tokens
+from sidecar.agents.occupancy import COMPACTED, NO_USAGE, NOT_VISIBLE
+from sidecar.cost.prices import Prices
+from sidecar.workspace.history import event_of
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.agents.copilot import ChatLog
+    from sidecar.agents.values import StoredSession
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "copilot-chat")
+
+
+@pytest.fixture
+def home(world: World) -> CodeHome:
+    return CodeHome(world.home / ".config" / "Code" / "User")
+
+
+@pytest.fixture
+def chat(world: World, home: CodeHome) -> ChatLog:
+    return everyday(home, world.root, 3)
+
+
+def only(world: World) -> StoredSession:
+    (session,) = world.sessions().values()
+    return session
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_every_turn_counts_once(world: World, home: CodeHome, flat: bool) -> None:
+    for turns in (1, 5):
+        everyday(home, world.root, turns, flat=flat)
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert {call.quality for call in world.calls} == {"lower bound"}
+
+
+def test_only_new_bytes_are_read(world: World, home: CodeHome, chat: ChatLog) -> None:
+    world.ingest()
+    size = chat.path.stat().st_size
+    chat.turn()
+    before = len(world.calls)
+    assert world.ingest() == chat.path.stat().st_size - size
+    assert len(world.calls) == before + 1
+    assert world.ingest() == 0
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_successive_samples_of_a_prompt_are_not_added(
+    world: World, home: CodeHome, chat: ChatLog
+) -> None:
+    """A turn of many calls is saved again and again, and read in between."""
+    request = chat.begin()
+    last = (0, 0)
+    for _ in range(10):
+        last = chat.call(request)
+        chat.save()
+        world.ingest()
+    assert only(world).occupancy.tokens == last[0]
+    assert only(world).active is True
+    chat.end(request, last)
+    chat.save()
+    chat.took(request)
+    home.truth.context[chat.id] = sum(last)
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert only(world).active is False
+
+
+def test_what_was_taken_back_stays_billed(world: World, home: CodeHome, chat: ChatLog) -> None:
+    """A push with a length cuts first and appends then: two peers get it wrong."""
+    chat.undo(1)
+    chat.turn()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert len(home.truth.calls) == 4
+
+
+def test_a_push_cuts_first_and_appends_then(world: World, chat: ChatLog) -> None:
+    keep = [one["requestId"] for one in chat.state["requests"]]
+    fresh = {**chat.state["requests"][0], "requestId": "b", "promptTokens": 5, "result": None}
+    chat.write({"kind": 2, "k": ["requests"], "i": 1, "v": [fresh]})
+    chat.write({"kind": 1, "k": ["requests", 1, "promptTokens"], "v": 4_321})
+    assert only(world).occupancy.tokens == 4_321
+    world.ingest()
+    assert set(world.recorded()) == {*keep, "b"}
+
+
+def test_deletions_and_paths_that_lead_nowhere(world: World, home: CodeHome, chat: ChatLog) -> None:
+    chat.write(
+        {"kind": 3, "k": ["customTitle"]},
+        {"kind": 1, "k": [], "v": {"requests": []}},
+        {"kind": 1, "k": ["__proto__", "requests"], "v": []},
+        {"kind": 1, "k": ["requests", 99, "promptTokens"], "v": 1},
+        {"kind": 1, "k": ["requests", -1, "promptTokens"], "v": 1},
+        {"kind": 1, "k": ["requests", "constructor", "promptTokens"], "v": 1},
+        {"kind": 1, "k": ["inputState", "selectedModel", "metadata", "x", "y"], "v": 1},
+        {"kind": 2, "k": ["requests", 0, "promptTokens"], "v": [1]},
+        {"kind": 7, "k": ["requests"]},
+        {"kind": 1, "k": ["requests", 0, "elapsedMs"]},
+    )
+    world.check_context(home.truth)
+    chat.write({"kind": 3, "k": ["requests", 2, "promptTokens"]})
+    chat.write({"kind": 1, "k": ["requests", 2, "result", "metadata", "outputTokens"], "v": 11})
+    chat.write({"kind": 1, "k": ["requests", 2, "result", "metadata", "promptTokens"], "v": 70})
+    assert only(world).occupancy.tokens == 81
+    chat.write({"kind": 3, "k": ["requests"]})
+    assert world.sessions() == {}
+
+
+def test_a_log_that_was_compacted_is_read_anew(world: World, home: CodeHome, chat: ChatLog) -> None:
+    world.ingest()
+    seen = only(world)
+    chat.undo(1)
+    inode = chat.path.stat().st_ino
+    chat.log_every = 0
+    chat.turn()
+    assert chat.path.stat().st_ino == inode
+    assert chat.path.read_bytes().count(b"\n") < 5
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert seen != only(world)
+
+
+def test_lines_that_are_broken_half_written_or_huge(
+    world: World, home: CodeHome, chat: ChatLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sidecar.agents import tail
+
+    monkeypatch.setattr(tail, "LONGEST_LINE", 1 << 20)
+    results = {"toolCallResults": "x" * (9 << 20)}
+    chat.write({"kind": 1, "k": ["requests", 0, "result", "metadata", "more"], "v": results})
+    with chat.path.open("a") as file:
+        file.write('{"kind":1,"k":["requests",0,"promptTokens"],"v":"no number"}\n{"kind"\n\n')
+    chat.turn()
+    with chat.path.open("a") as file:
+        file.write('{"kind":1,"k":["requests",0,"promptTokens"],"v":12')
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert [mark.skipped for mark in world.marks.values()] == [3]
+
+
+def test_the_output_of_a_turn_is_not_that_of_its_last_call(world: World, chat: ChatLog) -> None:
+    """60 tokens of the last call, 490 of the turn: the one is context, the other is billed."""
+    request = chat.begin()
+    request |= {"promptTokens": 20_000, "completionTokens": 490, "copilotCredits": 3.25}
+    chat.end(request, (20_000, 60))
+    chat.save()
+    world.ingest()
+    billed = next(one for one in world.calls if one.request == request["requestId"])
+    assert (billed.usage.output_tokens, billed.cost_usd) == (490, Decimal("0.0325"))
+    assert only(world).occupancy.tokens == 20_060
+
+
+def test_totals_by_model_are_exact_and_credits_count_once(world: World, chat: ChatLog) -> None:
+    request = chat.begin()
+    totals = [
+        {"model": "gpt-5.4", "inputTokens": 90_000, "cachedTokens": 70_000, "outputTokens": 800},
+        {"model": "gpt-5-mini", "inputTokens": 500, "cachedTokens": 0, "outputTokens": 9},
+    ]
+    request |= {"modelTotals": totals, "copilotCredits": 12.5, "sessionCopilotCredits": 99.0}
+    request |= {"promptTokens": 30_000, "completionTokens": 800}
+    chat.save()
+    world.ingest()
+    calls = [one for one in world.calls if one.request.startswith(request["requestId"])]
+    assert [(one.model, one.usage.prompt_tokens, one.usage.cache_read_tokens) for one in calls] == [
+        ("gpt-5.4", 90_000, 70_000),
+        ("gpt-5-mini", 500, 0),
+    ]
+    assert [one.cost_usd for one in calls] == [Decimal("0.125"), None]
+    assert {one.quality for one in calls} == {"exact"}
+
+
+def test_credits_are_the_bill_and_tokens_never_are(world: World, chat: ChatLog) -> None:
+    request = chat.turn()
+    del request["copilotCredits"]
+    free = chat.begin()
+    free |= {"promptTokens": 4_000, "completionTokens": 50}
+    chat.save()
+    world.ingest()
+    prices = Prices(())
+    by_id = {call.request: event_of(call) for call in world.calls}
+    assert prices.cost(by_id[free["requestId"]]).usd is None
+    assert prices.cost(by_id[request["requestId"]]).usd is not None
+    assert {event.provider for event in by_id.values()} == {"github-copilot"}
+
+
+def test_zero_is_not_a_value(world: World, home: CodeHome) -> None:
+    """Models that extensions contribute report zeros, which mean nothing."""
+    chat = home.session(world.root)
+    request = chat.begin("gateway/qwen3")
+    request |= {"promptTokens": 0, "completionTokens": 0, "modelState": {"value": 1}}
+    chat.save()
+    assert (only(world).occupancy.tokens, only(world).occupancy.note) == (None, NO_USAGE)
+    world.ingest()
+    assert world.calls == []
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"summaries": [{"toolCallRoundId": "r2", "text": "…", "source": "foreground"}]},
+        {"summary": {"toolCallRoundId": "r2", "text": "…"}},
+        {"toolCallRounds": [{"id": "r1"}, {"id": "r2", "summary": "…"}]},
+    ],
+    ids=["summaries", "summary", "round"],
+)
+def test_a_summary_of_the_newest_round_hides_the_size(
+    world: World, home: CodeHome, chat: ChatLog, metadata: dict[str, Any]
+) -> None:
+    request = chat.begin()
+    rounds = [{"id": "r1"}, {"id": "r2"}]
+    chat.end(request, chat.call(request), **{"toolCallRounds": rounds, **metadata})
+    chat.save()
+    assert (only(world).occupancy.note, only(world).occupancy.tokens) == (COMPACTED, None)
+    chat.turn()
+    world.check_context(home.truth)
+
+
+def test_a_summary_of_an_older_round_does_not(world: World, chat: ChatLog) -> None:
+    request = chat.begin()
+    last = chat.call(request)
+    summaries = [{"toolCallRoundId": "r1", "text": "…"}]
+    chat.end(request, last, toolCallRounds=[{"id": "r1"}, {"id": "r2"}], summaries=summaries)
+    chat.save()
+    assert only(world).occupancy.tokens == sum(last)
+
+
+def test_the_size_after_compact_shows_with_the_next_turn(
+    world: World, home: CodeHome, chat: ChatLog
+) -> None:
+    chat.compact()
+    assert only(world).occupancy.note == COMPACTED
+    chat.turn()
+    world.check_context(home.truth)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_the_window_is_that_of_the_selected_model(
+    world: World, home: CodeHome, chat: ChatLog
+) -> None:
+    assert only(world).occupancy.limit == INPUT + OUTPUT
+    chat.select("copilot/gpt-5.4", 272_000, 128_000)
+    chat.save()
+    assert only(world).occupancy.limit == 400_000
+    chat.select("copilot/gpt-5.4", 922_000, 128_000, contextSize=272_000)
+    chat.save()
+    assert only(world).occupancy.limit == home.truth.window[chat.id] == 400_000
+
+
+def test_auto_names_the_model_that_served(world: World, home: CodeHome) -> None:
+    chat = home.session(world.root)
+    chat.select("copilot/auto", 0, 0)
+    chat.turn(model="copilot/auto")
+    assert (only(world).model, only(world).occupancy.limit) == (MODEL, None)
+
+
+def test_limits_that_a_user_wrote_stand_in(world: World, home: CodeHome) -> None:
+    chat = home.session(world.root)
+    chat.select("customendpoint/mine/qwen3-coder", 0, 0)
+    chat.turn(model="customendpoint/mine/qwen3-coder")
+    models = [{"id": "qwen3-coder", "maxInputTokens": 96_000, "maxOutputTokens": 32_000}]
+    groups = [{"name": "mine", "vendor": "customendpoint", "models": models}]
+    (home.user / "chatLanguageModels.json").write_text(json.dumps(groups))
+    assert only(world).occupancy.limit == 128_000
+
+
+def test_a_title_of_its_own(world: World, chat: ChatLog) -> None:
+    chat.state["customTitle"] = "Named"
+    chat.save()
+    assert only(world).title == "Named"
+
+
+def test_several_storages_of_one_folder_and_copies(
+    world: World, home: CodeHome, chat: ChatLog
+) -> None:
+    other = everyday(home, world.root, 1)
+    empty = home.user / "globalStorage" / "emptyWindowChatSessions"
+    empty.mkdir(parents=True)
+    shutil.copy(chat.path, empty)
+    assert set(world.sessions()) == {chat.id, other.id}
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_log_beats_the_flat_file_of_its_name(world: World, home: CodeHome, chat: ChatLog) -> None:
+    chat.path.with_suffix(".json").write_text('{"sessionId": "stale", "requests": []}')
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_projects_of_several_folders_and_of_other_machines(world: World, home: CodeHome) -> None:
+    several = world.home / "many.code-workspace"
+    several.write_text('{ // folders\n "folders": [{"path": "work/my proj.ect"},], }')
+    mine = home.session(world.root, storage=home.storage(world.root, workspace=several.as_uri()))
+    away = f"vscode-remote://ssh-remote%2Bhost{world.root}"
+    theirs = home.session(world.root, storage=home.storage(world.root, folder=away))
+    for chat in (mine, theirs):
+        chat.turn()
+    assert set(world.sessions()) == {mine.id}
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_server_has_its_windows_folders(world: World) -> None:
+    """A browser's window names the host as it likes."""
+    home = CodeHome(world.home / ".local" / "share" / "code-server" / "User")
+    away = f"vscode-remote://localhost:8080{world.root}".replace(" ", "%20")
+    chat = home.session(world.root, storage=home.storage(world.root, folder=away))
+    chat.turn()
+    world.check_context(home.truth)
+
+
+def test_an_empty_window_that_works_in_a_folder(world: World, home: CodeHome) -> None:
+    chat = home.session(world.root, storage=home.storage(world.root, folder="file:///elsewhere"))
+    uri = {"$mid": 1, "scheme": "file", "path": os.path.realpath(world.root)}
+    chat.state["workingDirectory"] = uri
+    chat.path = home.user / "globalStorage" / "emptyWindowChatSessions" / chat.path.name
+    chat._saved = None
+    chat.turn()
+    world.check_context(home.truth)
+
+
+@pytest.fixture
+def log(world: World, home: CodeHome) -> DebugLog:
+    """Of a session whose chat session has one turn; that one is billed by its log."""
+    chat = home.session(world.root)
+    made = chat.debug_log()
+    made.begin()
+    chat.turn()
+    home.truth.calls.clear()
+    return made
+
+
+def test_a_debug_log_tells_every_call(world: World, home: CodeHome, log: DebugLog) -> None:
+    log.write("turn_start")
+    for _ in range(4):
+        log.call()
+    log.call("runSubagent", child=log.chat.clock.uuid())
+    log.call("title")
+    log.call(status="error")
+    home.truth.context[log.chat.id] = None
+    tokens = log.call()
+    log.write("turn_end")
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert only(world).occupancy.tokens == tokens.prompt + tokens.output
+    assert {call.category for call in world.calls} == {"main", "subagent"}
+    assert all(call.cost_usd for call in world.calls)
+
+
+def test_a_log_that_began_later_leaves_older_turns_to_the_session(
+    world: World, home: CodeHome, chat: ChatLog
+) -> None:
+    log = chat.debug_log()
+    log.begin()
+    known = dict(home.truth.calls)
+    chat.turn()
+    home.truth.calls = known
+    log.call()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_log_that_was_cut_or_went_away_counts_nothing_twice(
+    world: World, home: CodeHome, log: DebugLog
+) -> None:
+    for _ in range(5):
+        log.call()
+    world.ingest()
+    main = log.folder / "main.jsonl"
+    lines = main.read_bytes().splitlines(keepends=True)
+    main.write_bytes(b"".join(lines[3:]))
+    log.chat.log_every = 0
+    log.chat.save()
+    world.ingest()
+    world.check(home.truth)
+    shutil.rmtree(log.folder)
+    log.chat._saved = None
+    log.chat.save()
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_logs_own_list_of_models_gives_the_window(world: World, log: DebugLog) -> None:
+    """The three limits are maxima of their own: they do not add up."""
+    limits = {
+        "max_context_window_tokens": 264_000,
+        "max_prompt_tokens": 200_000,
+        "max_output_tokens": 128_000,
+    }
+    models = [{"id": MODEL, "capabilities": {"limits": limits}}]
+    (log.folder / "models.json").write_text(json.dumps(models))
+    log.call()
+    assert only(world).occupancy.limit == 264_000
+
+
+def test_agent_host_sessions_that_report_no_input(world: World, log: DebugLog) -> None:
+    attrs = {"model": MODEL, "inputTokens": 0, "outputTokens": 0, "debugName": "panel/editAgent"}
+    before = only(world).occupancy
+    log.write("llm_request", attrs=attrs)
+    assert only(world).occupancy == before
+    assert before.tokens
+
+
+def test_traces_tell_every_call_once_while_their_writer_lives(
+    world: World, home: CodeHome, log: DebugLog
+) -> None:
+    """An `invoke_agent` holds the sum of its calls: it is no call."""
+    traces = Traces(home)
+    for _ in range(2):
+        traces.turn(log.chat.id)
+        log.chat.debug_log().call()
+        home.truth.calls.popitem()
+        home.truth.context.pop("x", None)
+        world.ingest()
+        world.check(home.truth)
+    traces.turn(log.chat.id)
+    world.check_context(home.truth)
+    world.ingest()
+    world.check(home.truth)
+    assert {call.workspace for call in world.calls} == {str(world.root)}
+    traces.db.close()
+
+
+def test_the_numbers_lie_on_another_machine(world: World) -> None:
+    """Over SSH the sessions are where the window is, the extension's files are here."""
+    user = world.home / ".vscode-server" / "data" / "User"
+    storage = user / "workspaceStorage" / "abc"
+    transcripts = storage / "GitHub.copilot-chat" / "transcripts"
+    transcripts.mkdir(parents=True)
+    (storage / "meta.json").write_text(json.dumps({"id": "abc", "name": world.root.name}))
+    (transcripts / "s-1.jsonl").write_text("{}\n")
+    session = only(world)
+    assert (session.id, session.occupancy.tokens, session.occupancy.note) == (
+        "s-1",
+        None,
+        NOT_VISIBLE,
+    )
+
+
+def test_nothing_that_was_said_is_kept(world: World, chat: ChatLog) -> None:
+    chat.turn()
+    world.ingest()
+    kept = b"".join(mark.state for mark in world.marks.values())
+    assert b"tokenizer" in chat.path.read_bytes()
+    assert b"tokenizer" not in kept
+    assert Tokens(1).prompt == 1

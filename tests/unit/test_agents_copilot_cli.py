@@ -1,0 +1,125 @@
+"""Copilot CLI's session store, read while its writer lives, and its events."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents.copilot_cli import CliHome, everyday
+from sidecar.agents.occupancy import COMPACTED, NO_USAGE
+from sidecar.models import catalogue
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.agents.values import StoredSession
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "copilot-cli")
+
+
+@pytest.fixture(params=[True, False], ids=["newer", "older"])
+def home(world: World, request: pytest.FixtureRequest) -> Iterator[CliHome]:
+    made = CliHome(world.home / ".copilot", newer=request.param)
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def newer(world: World) -> Iterator[CliHome]:
+    made = CliHome(world.home / ".copilot")
+    yield made
+    made.db.close()
+
+
+def only(world: World) -> StoredSession:
+    (session,) = world.sessions().values()
+    return session
+
+
+def test_every_call_counts_once_while_the_writer_lives(world: World, home: CliHome) -> None:
+    for _ in range(3):
+        session = everyday(home, world.root)
+        world.ingest()
+        world.check(home.truth)
+        home.call(session)
+    world.check_context(home.truth)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_only_new_rows_are_read(world: World, newer: CliHome) -> None:
+    session = everyday(newer, world.root)
+    world.ingest()
+    before = len(world.calls)
+    newer.call(session)
+    newer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    world.ingest()
+    assert len(world.calls) == before + 1
+    world.check(newer.truth)
+
+
+def test_what_is_billed_is_credits(world: World, newer: CliHome) -> None:
+    everyday(newer, world.root)
+    world.ingest()
+    assert {call.cost_usd for call in world.calls} == {Decimal("0.025")}
+    assert {call.category for call in world.calls} == {"main", "summary", "subagent"}
+    assert {call.workspace for call in world.calls} == {str(world.root)}
+
+
+def test_a_compaction_is_no_size(world: World, newer: CliHome) -> None:
+    session = everyday(newer, world.root)
+    newer.call(session, "compaction")
+    assert only(world).occupancy.note == COMPACTED
+    newer.call(session)
+    world.check_context(newer.truth)
+
+
+def test_the_tier_decides_the_window(world: World, newer: CliHome) -> None:
+    catalogue.warm()
+    session = everyday(newer, world.root)
+    newer.event(session, "session.model_change", newModel="claude-opus-5", contextTier="default")
+    assert only(world).occupancy.limit == 200_000
+    newer.event(session, "session.model_change", newModel="claude-opus-5", contextTier="long")
+    assert only(world).occupancy.limit == 1_000_000
+    newer.event(session, "session.truncation", tokenLimit=128_000)
+    assert only(world).occupancy.limit == 128_000
+
+
+def test_events_alone_are_a_lower_bound(world: World, newer: CliHome) -> None:
+    """What a session says at its shutdown covers an unknown part of it, and is not added."""
+    session = everyday(newer, world.root)
+    newer.db.execute("DELETE FROM assistant_usage_events")
+    newer.event(session, "assistant.message", messageId="other", outputTokens=50)
+    world.ingest()
+    assert {call.quality for call in world.calls} == {"lower bound"}
+    assert {call.usage.prompt_tokens for call in world.calls} == {0}
+    assert (only(world).occupancy.tokens, only(world).occupancy.note) == (None, NO_USAGE)
+
+
+def test_other_folders_are_left_alone(world: World, newer: CliHome) -> None:
+    other = world.home / "other"
+    other.mkdir()
+    mine = everyday(newer, other)
+    everyday(newer, world.root)
+    assert set(world.sessions(other)) == {mine}
+
+
+def test_nothing_is_written(world: World, newer: CliHome) -> None:
+    everyday(newer, world.root)
+    newer.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = newer.path.read_bytes()
+    world.ingest()
+    world.sessions()
+    assert newer.path.read_bytes() == before
+    assert {path.name for path in newer.folder.iterdir() if path.is_file()} == {
+        "session-store.db",
+        "session-store.db-wal",
+        "session-store.db-shm",
+    }

@@ -1,0 +1,135 @@
+"""Goose, Crush and Zed: databases of whole sessions, read while their writers live."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
+from sidecar.agents.compressed import zstd
+from sidecar.agents.occupancy import COMPACTED
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def goose(tmp_path: Path) -> Iterator[tuple[World, GooseStore]]:
+    world = World(tmp_path, "goose")
+    store = GooseStore(world.home / ".local/share/goose/sessions/sessions.db")
+    yield world, store
+    store.db.close()
+
+
+@pytest.fixture
+def crush(tmp_path: Path) -> Iterator[tuple[World, CrushStore]]:
+    world = World(tmp_path, "crush")
+    store = CrushStore(world.root / ".crush" / "crush.db")
+    listed = world.home / ".local/share/crush/projects.json"
+    listed.parent.mkdir(parents=True)
+    listed.write_text(json.dumps({"projects": [{"path": str(world.root), "data_dir": ".crush"}]}))
+    yield world, store
+    store.db.close()
+
+
+@pytest.fixture(params=[True, False], ids=["zstd", "json"])
+def zed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[World, ZedStore]]:
+    world = World(tmp_path, "zed")
+    store = ZedStore(world.home / ".local/share/zed/threads/threads.db")
+    store.pack = zstd.compress if request.param else None
+    yield world, store
+    store.db.close()
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
+    """Plain columns are the newest call; the accumulated ones, or the ledger, are the bill."""
+    world, store = goose
+    for _ in range(2):
+        store.session(world.root, ledger=ledger)
+        world.ingest()
+        world.check(store.truth)
+    world.check_context(store.truth)
+    shown = next(iter(world.sessions().values()))
+    assert (shown.occupancy.limit, shown.title) == (1_000_000, "A name")
+    assert {call.quality for call in world.calls} == {"exact" if ledger else "estimate"}
+
+
+def test_goose_reads_only_what_changed(goose: tuple[World, GooseStore]) -> None:
+    world, store = goose
+    for _ in range(5):
+        store.session(world.root)
+    world.ingest()
+    store.session(world.root)
+    before = len(world.calls)
+    world.ingest()
+    assert len(world.calls) - before == 2
+    assert world.ingest() == 0
+
+
+def test_crush_shows_the_newest_call_and_never_a_sum(crush: tuple[World, CrushStore]) -> None:
+    world, store = crush
+    name = store.session()
+    store.session(parent=name)
+    world.check_context(store.truth)
+    for calls in (4, 5):
+        store.session(name, calls)
+        world.ingest()
+    world.check_context(store.truth)
+    assert {call.usage.prompt_tokens for call in world.calls} == {0}
+    with world.ledger.reader() as connection:
+        rows = connection.execute("SELECT reported FROM event ORDER BY reported").fetchall()
+    assert [row[0] for row in rows] == [750_000_000_000, 1_250_000_000_000]
+    assert world.calls[-1].cost_usd == Decimal("1.25")
+
+
+def test_crush_after_a_summary(crush: tuple[World, CrushStore]) -> None:
+    world, store = crush
+    name = store.session()
+    store.summarise(name)
+    shown = world.sessions()[name].occupancy
+    assert (shown.tokens, shown.note) == (None, COMPACTED)
+
+
+def test_zed(zed: tuple[World, ZedStore]) -> None:
+    """The map of usage has the newest call of each message alone: the bill is cumulative."""
+    world, store = zed
+    for turns in (1, 3):
+        name = store.thread(world.root, turns)
+    store.thread(world.root, 1, parent=name)
+    world.ingest()
+    world.check(store.truth)
+    world.check_context(store.truth)
+    before = len(world.calls)
+    store.thread(world.root, 2)
+    world.ingest()
+    world.check(store.truth)
+    assert len(world.calls) - before == 2
+    assert {call.provider for call in world.calls} == {"anthropic"}
+
+
+def test_zed_documents_that_are_damaged(zed: tuple[World, ZedStore]) -> None:
+    world, store = zed
+    store.thread(world.root)
+    store.put("threads", id="broken", updated_at="2026-01-01", data_type="zstd", data=b"\x00",
+              folder_paths=str(world.root))  # fmt: skip
+    world.ingest()
+    world.check(store.truth)
+    world.check_context(store.truth)
+    assert [mark.skipped for mark in world.marks.values()] == [1]
+
+
+@pytest.mark.parametrize("agent", ["goose", "crush", "zed"])
+def test_stores_that_are_no_databases(tmp_path: Path, agent: str) -> None:
+    world = World(tmp_path, agent)
+    data = world.home / ".local/share"
+    for path in (data / "goose/sessions/sessions.db", data / "zed/threads/threads.db"):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"no database" * 500)
+    world.ingest()
+    assert world.calls == []

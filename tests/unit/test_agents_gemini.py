@@ -1,0 +1,130 @@
+"""Gemini CLI's sessions: every call once, and how full each session's window is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.gemini import Chat, GeminiHome, everyday
+from sidecar.agents.occupancy import COMPACTED, REWOUND
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMS: dict[str, dict[str, Any]] = {
+    "log": {},
+    "flat": {"flat": True},
+    "by hash": {"legacy": True},
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "gemini-cli")
+
+
+@pytest.fixture
+def home(world: World) -> GeminiHome:
+    return GeminiHome(world.home / ".gemini")
+
+
+@pytest.fixture
+def chat(world: World, home: GeminiHome) -> Chat:
+    return everyday(home, world.root, 3)
+
+
+@pytest.mark.parametrize("options", FORMS.values(), ids=FORMS)
+def test_every_call_counts_once(world: World, home: GeminiHome, options: dict[str, Any]) -> None:
+    """What was cached is part of the input: two peers add it."""
+    for turns in (1, 3):
+        everyday(home, world.root, turns, **options)
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_only_new_bytes_are_read(world: World, home: GeminiHome, chat: Chat) -> None:
+    world.ingest()
+    size = chat.path.stat().st_size
+    chat.reply()
+    assert world.ingest() == chat.path.stat().st_size - size
+    assert world.ingest() == 0
+    world.check(home.truth)
+
+
+def test_a_flat_session_that_goes_on_as_a_log(world: World, home: GeminiHome) -> None:
+    flat = everyday(home, world.root, 2, flat=True)
+    world.ingest()
+    flat.resume().reply()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_what_was_taken_back_stays_billed(world: World, home: GeminiHome, chat: Chat) -> None:
+    before = home.truth.context[chat.id]
+    user = chat.user()
+    chat.reply()
+    chat.rewind(user["id"])
+    assert home.truth.context[chat.id] == before
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    chat.rewind("unknown")
+    assert [one.occupancy.note for one in world.sessions().values()] == [REWOUND]
+    chat.reply()
+    world.check_context(home.truth)
+
+
+def test_a_checkpoint_with_the_same_messages_changes_nothing(
+    world: World, home: GeminiHome, chat: Chat
+) -> None:
+    chat.checkpoint()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_a_compression_hides_the_size(world: World, home: GeminiHome, chat: Chat) -> None:
+    chat.compress()
+    assert [one.occupancy.note for one in world.sessions().values()] == [COMPACTED]
+    chat.user()
+    chat.reply()
+    world.check_context(home.truth)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_title_of_its_own(world: World, chat: Chat) -> None:
+    chat.write({"$set": {"summary": "Named"}})
+    assert [one.title for one in world.sessions().values()] == ["Named"]
+
+
+def test_other_projects_are_left_alone(world: World, home: GeminiHome, chat: Chat) -> None:
+    other = world.home / "other"
+    other.mkdir()
+    mine = everyday(home, other, 1)
+    assert set(world.sessions(other)) == {mine.id}
+    assert set(world.sessions()) == {chat.id}
+
+
+def test_calls_name_their_folder(world: World, chat: Chat) -> None:
+    world.ingest()
+    assert {call.workspace for call in world.calls} == {str(world.root)}
+    assert {call.category for call in world.calls} == {"main", "subagent"}
+
+
+def test_half_written_files_wait(world: World, home: GeminiHome, chat: Chat) -> None:
+    flat = everyday(home, world.root, 2, flat=True)
+    whole = flat.path.read_bytes()
+    flat.path.write_bytes(whole[:-30])
+    with chat.path.open("a") as file:
+        file.write('{"broken "tokens"\n{"id":"half","type":"gemini","tokens":{"inp')
+    world.ingest()
+    flat.path.write_bytes(whole)
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+    assert world.marks[str(chat.path)].skipped == 1

@@ -1,0 +1,265 @@
+"""Agents' files as hostile data: whatever one store holds, it costs no other, and nobody waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.databases import CrushStore
+from sidecar import typed
+from sidecar.agents import compressed, ingest, live, survey
+from sidecar.agents.databases import read_only
+from sidecar.agents.fields import Record
+from sidecar.agents.listing import below, database
+from sidecar.agents.places import Places
+from sidecar.agents.reader import readers_of
+from sidecar.agents.roots import Roots
+from sidecar.agents.tail import chunks, lines_backwards, open_quietly
+from sidecar.config.settings import Agents
+from sidecar.cost.events import check_event
+from sidecar.cost.ledger import Ledger
+from sidecar.errors import BadParamsError
+from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
+from sidecar.workspace.history import event_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sidecar.agents.live import SeenStores
+
+STARTED = b"# aider chat started at 2026-01-01 00:00:00\n"
+HISTORIES = {
+    "a number with two points": STARTED + b"> Tokens: 1.2.3k sent, 4 received.\n",
+    "a date that is none": b"# aider chat started at 2026-99-99 99:99:99\n"
+    b"> Tokens: 1.2k sent, 4 received.\n",
+    "a cost with two points": STARTED + b"> Tokens: 1k sent, 4 received. Cost: $1.2.3 message\n",
+    "a number of 5,000 digits": STARTED + b"> Tokens: " + b"9" * 5000 + b" sent, 4 received.\n",
+    "a model of 100,000 letters": STARTED
+    + b"> Model: "
+    + b"x" * 100_000
+    + b"\n> Tokens: 1k sent, 4 received.\n",
+}
+DEEP = b'{"type":"user","message":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+LINES = {
+    "deep": DEEP,
+    "no UTF-8": b'{"type":"user","sessionId":"\xff"}\n',
+    "no JSON": b"\x00" * 1_000 + b"\n",
+    "half a character": b'{"type":"assistant","sessionId":"\\ud800"}\n',
+}
+
+
+class Machine:
+    """A user's home with Claude Code's session in it, and a root with a file of the repository's."""
+
+    def __init__(self, home: Path) -> None:
+        self.root = home / "work"
+        self.root.mkdir()
+        self.claude = ClaudeHome(home / ".claude")
+        self.session = self.claude.session(self.root)
+        self.session.reply()
+        self.settings = Agents()
+        self.places = Places.of(self.settings, {"HOME": str(home)})
+        self.readers = readers_of(self.settings)
+
+    def look(self) -> SeenStores:
+        return live.look(self.readers, self.places, Roots.of([self.root]))
+
+    def shown(self) -> list[str]:
+        return [one.id for one in self.look().sessions if one.source == "claude-code"]
+
+    def calls(self) -> int:
+        """Of Claude Code, as the ledger would take them."""
+        roots = Roots.of([self.root])
+        planned = ingest.plan(self.readers, self.places, {}, roots)
+        read = ingest.read(self.readers, planned.stores, {})
+        return sum(call.agent == "claude-code" for batch in read for call in batch.calls)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_history_in_the_repository_costs_no_agent_its_sessions(
+    machine: Machine, name: str
+) -> None:
+    (machine.root / ".aider.chat.history.md").write_bytes(HISTORIES[name])
+    assert (machine.shown(), machine.calls()) == ([machine.session.id], 1)
+    for one in machine.look().sessions:
+        assert len(one.model or "") <= LONGEST_ID
+        assert (one.occupancy.tokens or 0) <= MOST_TOKENS
+    assert list(survey.survey(machine.readers, machine.places))
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_that_nobody_wrote_is_passed_over(machine: Machine, name: str) -> None:
+    with machine.session.path.open("ab") as file:
+        file.write(LINES[name])
+    machine.session.reply()
+    assert (machine.shown(), machine.calls()) == ([machine.session.id], 2)
+
+
+def test_a_damaged_store_is_opened_again_once_it_changes(machine: Machine) -> None:
+    history = machine.root / ".aider.chat.history.md"
+    history.write_bytes(HISTORIES["a number with two points"])
+    seen = machine.look()
+    assert list(seen.failed) == [str(history)]
+    roots = Roots.of([machine.root])
+    history.write_bytes(STARTED + b"> Tokens: 1k sent, 4 received.\n")
+    again = live.look(machine.readers, machine.places, roots, seen)
+    assert again.failed == {}
+    assert {one.source for one in again.sessions} == {"claude-code", "aider"}
+
+
+@pytest.mark.parametrize("beside", ["", "-journal", "-wal"])
+def test_no_fifo_in_a_databases_place_is_waited_for(tmp_path: Path, beside: str) -> None:
+    path = tmp_path / "crush.db"
+    if beside:
+        sqlite3.connect(path).close()
+    os.mkfifo(f"{path}{beside}")
+    with pytest.raises(OSError, match="is not a regular file"), read_only(str(path)):
+        pass
+    assert (database("crush", path) is None) == (beside == "")
+
+
+def test_no_fifo_is_a_store(machine: Machine) -> None:
+    os.mkfifo(machine.root / ".aider.chat.history.md")
+    assert machine.shown() == [machine.session.id]
+
+
+def crush(machine: Machine) -> CrushStore:
+    listed = machine.places.home / ".local/share/crush/projects.json"
+    listed.parent.mkdir(parents=True)
+    listed.write_text(json.dumps({"projects": [{"path": str(machine.root)}]}))
+    return CrushStore(machine.root / ".crush" / "crush.db")
+
+
+ENDLESS = """
+DROP TABLE sessions;
+CREATE VIEW sessions AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)
+  SELECT x AS id, x AS updated_at, x AS cost FROM c;
+"""
+
+
+def test_a_view_without_an_end_is_not_run(machine: Machine) -> None:
+    store = crush(machine)
+    store.db.executescript(ENDLESS)
+    store.db.close()
+    assert (machine.shown(), machine.calls()) == ([machine.session.id], 1)
+    with (
+        read_only(str(store.path)) as connection,
+        pytest.raises(sqlite3.DatabaseError, match="not authorized"),
+    ):
+        connection.execute("SELECT id FROM sessions")
+
+
+def test_a_value_of_a_gigabyte_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "big.db"
+    made = sqlite3.connect(path)
+    made.execute("CREATE TABLE t (a, b GENERATED ALWAYS AS (zeroblob(1000000000)))")
+    made.execute("INSERT INTO t (a) VALUES (1)")
+    made.commit()
+    made.close()
+    with pytest.raises(OSError, match="cannot read"), read_only(str(path)) as connection:
+        connection.execute("SELECT b FROM t").fetchall()
+
+
+VALUES: tuple[Any, ...] = ("planted", b"\xff\x00", -1, 1e308, 9e999, 10**18, None, "\x1b[31m" * 999)
+COLUMNS = (
+    "id", "title", "prompt_tokens", "completion_tokens", "cost", "created_at", "updated_at",
+    "parent_session_id", "summary_message_id",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_a_column_may_hold_anything(machine: Machine, column: str, value: Any) -> None:
+    store = crush(machine)
+    store.session()
+    store.db.execute("PRAGMA ignore_check_constraints = ON")
+    copied = "CREATE TABLE loose AS SELECT * FROM sessions"
+    for statement in (copied, "DROP TABLE sessions", "ALTER TABLE loose RENAME TO sessions"):
+        store.db.execute(statement)
+    store.db.execute(f"UPDATE sessions SET {column} = ?", (value,))  # noqa: S608
+    store.db.close()
+    assert (machine.shown(), machine.calls()) == ([machine.session.id], 1)
+    for one in machine.look().sessions:
+        names = (one.id, one.model, one.title, one.parent)
+        assert all(name is None or isinstance(name, str) for name in names)
+        assert all(len(name or "") <= LONGEST_ID for name in names)
+        assert 0 <= (one.occupancy.tokens or 0) <= MOST_TOKENS
+
+
+@pytest.mark.parametrize("cost", [9e999, 1e308])
+def test_a_cost_without_end_is_refused_alone(machine: Machine, cost: float) -> None:
+    """One number that cannot be does not undo the calls that are kept with it."""
+    store = crush(machine)
+    store.session()
+    store.db.execute("UPDATE sessions SET cost = ?", (cost,))
+    store.db.close()
+    ledger = Ledger(machine.root.parent / "state" / "ledger.db")
+    planned = ingest.plan(machine.readers, machine.places, {}, Roots.of([machine.root]))
+    kept = 0
+    for batch in ingest.read(machine.readers, planned.stores, {}):
+        for call in batch.calls:
+            event = event_of(call)
+            if call.agent == "crush":
+                with pytest.raises(BadParamsError, match="USD"):
+                    check_event(event)
+            else:
+                kept += len(ledger.record_many([event]))
+    assert kept == 1
+
+
+def test_folders_nested_deeper_than_python_calls(tmp_path: Path) -> None:
+    folders = [tmp_path]
+    for _ in range(1_200):
+        folders.append(folders[-1] / "d")
+        os.mkdir(folders[-1])
+    (folders[-1] / "x.jsonl").write_text("{}\n")
+    found = [one.path for one in below("pi", tmp_path, ".jsonl")]
+    assert found == [str(folders[-1] / "x.jsonl")]
+    os.unlink(found[0])
+    for folder in reversed(folders[1:]):
+        os.rmdir(folder)
+
+
+def test_a_bomb_of_zstd_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up at the first chunk over the limit, from either end."""
+    monkeypatch.setattr(compressed, "MOST_BYTES", 8 << 20)
+    path = tmp_path / "x.jsonl.zst"
+    packer = compressed.zstd.ZstdCompressor()
+    block = b"{}\n" + b"\0" * (1 << 20)
+    packed = b"".join(packer.compress(block) for _ in range(64)) + packer.flush()
+    path.write_bytes(packed)
+    assert len(packed) < 100_000
+    for read in (chunks, lines_backwards):
+        with open_quietly(str(path)) as file, pytest.raises(OSError, match="too large"):
+            list(read(file))
+
+
+def test_a_frame_with_a_window_of_gigabytes_is_refused(tmp_path: Path) -> None:
+    zstd = compressed.zstd
+    options: dict[int, int] = {zstd.CompressionParameter.window_log: 30}
+    packed = zstd.ZstdCompressor(options=options)
+    path = tmp_path / "x.jsonl.zst"
+    path.write_bytes(packed.compress(b"{}\n" * 1_000) + packed.flush())
+    with open_quietly(str(path)) as file, pytest.raises(OSError, match="damaged"):
+        file.read(10)
+
+
+@pytest.mark.parametrize("data", [DEEP, b"\xff"], ids=["deep", "no UTF-8"])
+def test_what_is_no_json_is_one_kind_of_error(data: bytes) -> None:
+    class Kind(Record):
+        x: int = 0
+
+    for decode in (typed.decoder(Kind), lambda text: typed.decode(text, Kind)):
+        with pytest.raises(msgspec.DecodeError):
+            decode(data)

@@ -1,0 +1,185 @@
+"""opencode's sessions in all three forms, the databases read while their writer lives."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents.opencode import OpenHome, everyday
+from sidecar.agents import live
+from sidecar.agents.occupancy import COMPACTED
+from sidecar.agents.watch import changes
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from benchmarks.agents.opencode import Conversation, Form
+    from benchmarks.agents.truth import Truth
+
+FORMS: tuple[Form, ...] = ("files", "first", "second")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "opencode")
+
+
+@pytest.fixture
+def home(world: World) -> Iterator[OpenHome]:
+    made = OpenHome(world.home / ".local" / "share" / "opencode")
+    yield made
+    made.close()
+
+
+def check(world: World, truth: Truth) -> None:
+    """Calls by session and tokens: their ids are worked out from what copies keep."""
+    world.ingest()
+    assert sorted(world.recorded().values()) == sorted(truth.calls.values())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_call_counts_once(world: World, home: OpenHome, form: Form) -> None:
+    for turns in (1, 4):
+        everyday(home, world.root, form, turns)
+        world.ingest()
+    if form == "files":
+        assert {owner for owner, _ in world.recorded().values()} >= set(home.truth.context)
+        assert world.ledger is not None
+        assert len(world.recorded()) == len(home.truth.calls)
+    else:
+        check(world, home.truth)
+    world.check_context(home.truth)
+
+
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_rows_change_in_place(world: World, home: OpenHome, form: Form) -> None:
+    """A message is there with zeros before it has its numbers: not a value, nor a call."""
+    made = everyday(home, world.root, form)
+    check(world, home.truth)
+    made.user()
+    zeros = {"input": 0, "output": 0, "cache": {"read": 0, "write": 0}}
+    made.message("assistant", modelID="x", tokens=zeros)
+    check(world, home.truth)
+    world.check_context(home.truth)
+    made.reply()
+    read = len(world.calls)
+    check(world, home.truth)
+    assert len(world.calls) - read <= 2
+    world.check_context(home.truth)
+
+
+@pytest.mark.parametrize("form", ["first", "second"])
+def test_a_forks_copies_count_once(world: World, home: OpenHome, form: Form) -> None:
+    """They have new ids: a peer counts them again."""
+    made = everyday(home, world.root, form)
+    check(world, home.truth)
+    fork = made.fork()
+    check(world, home.truth)
+    world.check_context(home.truth)
+    fork.user()
+    fork.reply()
+    made.reply()
+    check(world, home.truth)
+    world.check_context(home.truth)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_upgrade_leaves_the_old_tables_behind(
+    world: World,
+    home: OpenHome,
+    at_once: bool,
+) -> None:
+    made = everyday(home, world.root, "first")
+    if not at_once:
+        check(world, home.truth)
+    newer = made.upgrade()
+    newer.user()
+    newer.reply()
+    check(world, home.truth)
+    world.check_context(home.truth)
+
+
+def test_files_and_database_may_tell_the_same(world: World, home: OpenHome) -> None:
+    made = everyday(home, world.root, "first")
+    check(world, home.truth)
+    made.form = "files"
+    made.save()
+    for message in made.messages:
+        made.put(*message)
+    check(world, home.truth)
+    world.check_context(home.truth)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_summary_is_no_size(world: World, home: OpenHome, form: Form) -> None:
+    made = everyday(home, world.root, form)
+    made.compact()
+    assert world.sessions()[made.id].occupancy.note == COMPACTED
+    made.user()
+    assert world.sessions()[made.id].occupancy.note == COMPACTED
+    made.reply()
+    world.check_context(home.truth)
+
+
+def test_parts_of_a_message(world: World, home: OpenHome) -> None:
+    """Reasoning comes beside the output, and the cache beside the input."""
+    everyday(home, world.root)
+    world.ingest()
+    assert {call.category for call in world.calls} == {"main", "subagent"}
+    assert {call.workspace for call in world.calls} == {str(world.root)}
+    assert {call.provider for call in world.calls} == {"anthropic"}
+
+
+def test_a_title_of_its_own(world: World, home: OpenHome) -> None:
+    made = everyday(home, world.root)
+    assert world.sessions()[made.id].title == "A title"
+
+
+def test_kilo_keeps_such_a_database(tmp_path: Path) -> None:
+    world = World(tmp_path, "kilo")
+    home = OpenHome(world.home / ".local" / "share" / "kilo", name="kilo")
+    everyday(home, world.root, "first")
+    check(world, home.truth)
+    world.check_context(home.truth)
+    assert {call.agent for call in world.calls} == {"kilo"}
+    home.close()
+
+
+def test_a_growing_database_is_told_and_what_lies_beside_it_is_not_watched(
+    world: World, home: OpenHome
+) -> None:
+    """Older versions leave a folder for each message's parts: tens of thousands."""
+    made = everyday(home, world.root)
+    (home.folder / "storage" / "part" / "msg_1").mkdir(parents=True)
+    watched = world.readers[0].folders(world.places)
+    assert not [path for path in watched if (home.folder / "storage" / "part").is_relative_to(path)]
+    stop = threading.Event()
+    told = changes(world.readers, world.places, stop, poll_seconds=5)
+    seen: set[str] = set()
+    timer = threading.Timer(0.3, made_reply(home, made))
+    timer.start()
+    for paths in told:
+        stores = (live.store_at(world.readers, world.places, path) for path in paths or ())
+        seen |= {store.path for store in stores if store}
+        if seen:
+            break
+    stop.set()
+    timer.join()
+    assert seen == {str(home.path)}
+
+
+def made_reply(home: OpenHome, made: Conversation) -> Callable[[], None]:
+    """A message by another writer, as a connection belongs to its thread."""
+
+    def write() -> None:
+        with closing(sqlite3.connect(home.path, isolation_level=None)) as other:
+            other.execute("UPDATE session_v2 SET time_updated = time_updated + 1 WHERE id = ?",
+                          (made.id,))  # fmt: skip
+
+    return write

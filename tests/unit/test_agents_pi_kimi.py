@@ -1,0 +1,175 @@
+"""Pi's trees and Kimi CLI's wires: every call once, and how full each session's window is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.truth import Clock, Tokens, Truth, append
+from sidecar.agents.occupancy import COMPACTED
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Pi:
+    """A session as Pi writes it; the truth grows with it."""
+
+    def __init__(self, world: World, *, parent: Pi | None = None) -> None:
+        self.clock: Clock = parent.clock if parent else Clock(3)
+        self.truth: Truth = parent.truth if parent else Truth()
+        self.leaf: str | None = parent.leaf if parent else None
+        self.id = self.clock.uuid()
+        self.path = world.home / ".pi/agent/sessions/--x--" / f"{self.id}.jsonl"
+        header: dict[str, Any] = {"type": "session", "version": 3, "id": self.id}
+        self.lines = [{**header, "timestamp": self.clock.tick(), "cwd": str(world.root)}]
+        if parent:
+            self.lines[0]["parentSession"] = str(parent.path)
+            self.lines += parent.lines[1:]
+        append(self.path, *self.lines)
+        self.user()
+
+    def entry(self, kind: str, **fields: Any) -> str:
+        made = {"type": kind, "id": self.clock.id(8), "parentId": self.leaf}
+        self.lines.append({**made, "timestamp": self.clock.tick(), **fields})
+        append(self.path, self.lines[-1])
+        self.leaf = str(made["id"])
+        return self.leaf
+
+    def user(self) -> str:
+        content = [{"type": "text", "text": self.clock.text(90) + '"usage":{"input":5}'}]
+        return self.entry("message", message={"role": "user", "content": content})
+
+    def reply(self, size: int, stop: str = "stop") -> str:
+        tokens = Tokens(size, 40, 10, 0, 7)
+        usage = {"input": size, "output": 7, "cacheRead": 40, "cacheWrite": 10, "totalTokens": 1}
+        message = {"role": "assistant", "provider": "anthropic", "model": "claude-opus-5"}
+        made = self.entry("message", message={**message, "usage": usage, "stopReason": stop})
+        self.truth.calls[f"{made}/{self.lines[-1]['timestamp']}"] = (self.id, tokens)
+        if stop == "stop":
+            self.truth.context[self.id] = tokens.prompt + tokens.output
+        return made
+
+
+@pytest.fixture
+def pi_world(tmp_path: Path) -> World:
+    return World(tmp_path, "pi")
+
+
+@pytest.fixture
+def pi(pi_world: World) -> Pi:
+    made = Pi(pi_world)
+    made.reply(100)
+    return made
+
+
+def test_pi_counts_each_call_once(pi_world: World, pi: Pi) -> None:
+    fork = Pi(pi_world, parent=pi)
+    fork.reply(300)
+    fork.leaf = pi.leaf
+    pi.reply(200)
+    with pi.path.open("a") as file:
+        file.write('broken "usage"\n{"type":"message","message":{"usage":{')
+    pi_world.ingest()
+    assert pi_world.ingest() == 0
+    pi_world.check(pi.truth)
+    pi_world.check_context(pi.truth)
+
+
+def test_pi_shows_the_active_branch(pi_world: World, pi: Pi) -> None:
+    before, branch = pi.truth.context[pi.id], pi.leaf
+    pi.user()
+    pi.reply(900)
+    pi.leaf = branch
+    pi.user()
+    pi.truth.context[pi.id] = before
+    pi_world.check_context(pi.truth)
+    pi_world.ingest()
+    pi_world.check(pi.truth)
+
+
+def test_pi_leaves_failed_replies_out_of_the_size(pi_world: World, pi: Pi) -> None:
+    pi.reply(5_000, stop="aborted")
+    pi_world.check_context(pi.truth)
+
+
+def test_pi_hides_the_size_after_a_compaction(pi_world: World, pi: Pi) -> None:
+    pi.entry("compaction", summary="short", tokensBefore=9, firstKeptEntryId=pi.leaf)
+    pi.entry("session_info", name="Named")
+    (shown,) = pi_world.sessions().values()
+    assert (shown.occupancy.note, shown.title) == (COMPACTED, "Named")
+
+
+class Kimi:
+    """A session as Kimi CLI writes it; the truth grows with it."""
+
+    def __init__(self, world: World) -> None:
+        self.clock, self.truth, self.id = Clock(3), Truth(), "s-1"
+        root = os.path.realpath(world.root)
+        folder = hashlib.md5(root.encode(), usedforsecurity=False).hexdigest()
+        self.path = world.home / ".kimi" / "sessions" / folder / self.id / "wire.jsonl"
+        append(self.path, {"type": "metadata", "protocol_version": "1.10"})
+        known = {"work_dirs": [{"path": root, "kaos": "local"}]}
+        (world.home / ".kimi" / "kimi.json").write_text(json.dumps(known))
+
+    def message(self, kind: str, **payload: Any) -> None:
+        self.clock.tick()
+        message = {"type": kind, "payload": payload}
+        append(self.path, {"timestamp": self.clock.now.timestamp(), "message": message})
+
+    def reply(self, size: int) -> None:
+        tokens = Tokens(size, 30, 5, 0, 9)
+        usage = {
+            "input_other": size, "input_cache_read": 30, "input_cache_creation": 5, "output": 9,
+        }  # fmt: skip
+        name = f"chatcmpl-{self.clock.id()}"
+        for _ in range(2):  # written again when the mode changes
+            self.message(
+                "StatusUpdate",
+                token_usage=usage,
+                message_id=name,
+                context_tokens=size + 44,
+                max_context_tokens=262_144,
+            )
+        self.truth.calls[name] = (self.id, tokens)
+        self.truth.context[self.id] = tokens.prompt + tokens.output
+
+
+@pytest.fixture
+def kimi_world(tmp_path: Path) -> World:
+    return World(tmp_path, "kimi-cli")
+
+
+@pytest.fixture
+def kimi(kimi_world: World) -> Kimi:
+    made = Kimi(kimi_world)
+    made.message("TurnBegin", user_input='hello "token_usage"')
+    made.reply(1_000)
+    return made
+
+
+def test_kimi_counts_each_call_once(kimi_world: World, kimi: Kimi) -> None:
+    kimi.message("StatusUpdate", token_usage=None, context_usage=0.1, message_id=None)
+    kimi.message("TurnEnd")
+    with kimi.path.open("a") as file:
+        file.write('{"message":{"type":"StatusUpdate","payload":{"token_usage":{"output":-1}}}}\n{')
+    kimi_world.ingest()
+    assert kimi_world.ingest() == 0
+    kimi_world.check(kimi.truth)
+    kimi_world.check_context(kimi.truth)
+    (shown,) = kimi_world.sessions().values()
+    assert (shown.occupancy.limit, shown.active) == (262_144, False)
+    assert {call.workspace for call in kimi_world.calls} == {os.path.realpath(kimi_world.root)}
+
+
+def test_kimi_hides_the_size_after_a_compaction(kimi_world: World, kimi: Kimi) -> None:
+    kimi.message("CompactionBegin")
+    kimi.message("CompactionEnd")
+    assert [one.occupancy.note for one in kimi_world.sessions().values()] == [COMPACTED]
+    kimi.reply(50)
+    kimi_world.check_context(kimi.truth)

@@ -1,0 +1,71 @@
+"""What people and tools wrote stays where it is; the agents' files stay as they are."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents import claude, codex, gemini
+from benchmarks.agents.truth import Clock, append
+from sidecar.agents import ingest, live
+from sidecar.agents.places import Places
+from sidecar.agents.reader import readers_of
+from sidecar.agents.roots import Roots
+from sidecar.config.settings import Agents
+from sidecar.cost.ledger import Ledger
+from sidecar.workspace.history import event_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "sk-live-0123456789abcdef"  # noqa: S105
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sessions of several agents, with a secret in every text and in lines that are broken."""
+    monkeypatch.setattr(Clock, "text", lambda _self, length: f"{SECRET} " * (1 + length // 25))
+    root = tmp_path / "home" / "work"
+    root.mkdir(parents=True)
+    made = (
+        claude.everyday(claude.ClaudeHome(root.parent / ".claude"), root).path,
+        codex.everyday(codex.CodexHome(root.parent / ".codex"), root).path,
+        gemini.everyday(gemini.GeminiHome(root.parent / ".gemini"), root).path,
+    )
+    for path in made:
+        append(path, {"type": "assistant", "tokens": {"input": SECRET}, "usage": SECRET})
+        append(path, {"type": "token_count", "payload": {"info": {"model": 5, "x": SECRET}}})
+        with path.open("a") as file:
+            file.write('{"usage" "tokens" broken ' + SECRET + "\n")
+    return root.parent
+
+
+def _state_of(home: Path) -> dict[str, tuple[int, int, int]]:
+    files = [path for path in home.rglob("*") if path.is_file()]
+    return {
+        str(path): (path.stat().st_size, path.stat().st_mtime_ns, path.stat().st_atime_ns)
+        for path in files
+    }
+
+
+def test_no_text_leaves_the_sessions(
+    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    before = _state_of(home)
+    settings = Agents()
+    readers, places = readers_of(settings), Places.of(settings, {"HOME": str(home)})
+    ledger, marks = Ledger(tmp_path / "state" / "ledger.db"), {}
+    seen = live.look(readers, places, Roots.of([home / "work"]))
+    for batch in ingest.read(readers, ingest.plan(readers, places, {}).stores, {}):
+        ledger.record_many(map(event_of, batch.calls), amend=True)
+        marks[batch.mark.path] = batch.mark
+    ledger.close()
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "state").iterdir())
+    assert len(seen.sessions) == 3
+    assert sum(mark.skipped for mark in marks.values()) > 0
+    for kept in (repr(seen), repr(marks), caplog.text, stored.decode("latin-1")):
+        assert SECRET not in kept
+    assert _state_of(home) == before

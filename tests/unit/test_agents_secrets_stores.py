@@ -1,0 +1,66 @@
+"""Databases and documents of agents: what was said stays in them, and they stay as they are."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from benchmarks.agents import cline, copilot, databases, opencode
+from benchmarks.agents.truth import Clock
+from sidecar.agents import ingest, live
+from sidecar.agents.compressed import zstd
+from sidecar.agents.places import Places
+from sidecar.agents.reader import readers_of
+from sidecar.agents.roots import Roots
+from sidecar.config.settings import Agents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SECRET = "sk-live-0123456789abcdef"  # noqa: S105
+
+
+def test_nothing_is_kept_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(Clock, "text", lambda _self, length: f"{SECRET} " * (1 + length // 25))
+    root, user = tmp_path / "work", tmp_path / ".config/Code/User"
+    root.mkdir()
+    chat = copilot.everyday(copilot.CodeHome(user), root)
+    chat.write({"kind": 1, "k": ["requests", 0, "promptTokens"], "v": SECRET})
+    cline.everyday(cline.ClineHome(user / "globalStorage" / "saoudrizwan.claude-dev"), root)
+    open_home = opencode.OpenHome(tmp_path / ".local/share/opencode")
+    opencode.everyday(open_home, root, "first")
+    zed = databases.ZedStore(tmp_path / ".local/share/zed/threads/threads.db")
+    zed.pack = zstd.compress
+    zed.thread(root)
+    with closing(open_home.db), closing(zed.db):
+        for store in (open_home.db, zed.db):
+            store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        before = _state_of(tmp_path)
+        readers, places = readers_of(Agents()), Places.of(Agents(), {"HOME": str(tmp_path)})
+        seen = live.look(readers, places, Roots.of([root]))
+        batches = list(ingest.read(readers, ingest.plan(readers, places, {}).stores, {}))
+        assert _state_of(tmp_path) == before
+    assert {session.source for session in seen.sessions} == {
+        "copilot-chat", "cline", "opencode", "zed",
+    }  # fmt: skip
+    assert {batch.mark.agent for batch in batches if batch.calls} == {
+        "copilot-chat", "cline", "opencode", "zed",
+    }  # fmt: skip
+    assert SECRET in chat.path.read_text()
+    for kept in (repr(seen), repr(batches), caplog.text):
+        assert SECRET not in kept
+
+
+def _state_of(home: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Size, time and content of all files but those that SQLite keeps for its readers."""
+    files = (path for path in home.rglob("*") if path.is_file() and path.suffix != ".db-shm")
+    return {
+        str(path): (path.stat().st_size, path.stat().st_mtime_ns, path.read_bytes())
+        for path in files
+    }

@@ -1,0 +1,99 @@
+"""Heads, newest lines and whole lines of real files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.agents import tail
+from sidecar.agents.compressed import zstd
+from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _lines(count: int) -> list[bytes]:
+    return [b"%d " % index + b"x" * (index * 37 % 5000) for index in range(count)]
+
+
+@pytest.mark.parametrize("half", [b"", b'{"half'])
+@pytest.mark.parametrize("count", [0, 1, 2, 40, 300])
+def test_lines_come_backwards_whole(tmp_path: Path, count: int, half: bytes) -> None:
+    lines = _lines(count)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in lines) + half)
+    with open_quietly(str(path)) as file:
+        assert list(lines_backwards(file)) == lines[::-1]
+
+
+def test_only_the_newest_bytes_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"old\n" + b"x" * 100 + b"\nnew\n")
+    with open_quietly(str(path)) as file:
+        assert list(lines_backwards(file, most=50)) == [b"new"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+def test_chunks_are_whole_lines_and_leave_the_half_written_one(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"a\nbb\n" + b"c" * 40 + b"\nhalf")
+    with open_quietly(str(path)) as file:
+        read = list(chunks(file, size))
+    assert b"".join(data for data, _ in read) == b"a\nbb\n" + b"c" * 40 + b"\n"
+    assert all(data.endswith(b"\n") for data, _ in read)
+
+
+def test_a_line_of_great_length_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "LONGEST_LINE", 100)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"first\n" + b"x" * 1000 + b"\nlast\n" + b"y" * 1000)
+    with open_quietly(str(path)) as file:
+        read = list(chunks(file, 64))
+    assert b"".join(data for data, _ in read) == b"first\nlast\n"
+    assert sum(len(data) + passed for data, passed in read) == len(b"first\nlast\n") + 1001
+
+
+def test_a_compressed_file_reads_as_a_plain_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstd.compress(b"one\ntwo\n") + zstd.compress(b"three\n"))
+    assert list(first_lines(str(path))) == [b"one", b"two", b"three"]
+
+
+def test_damage_in_a_compressed_file_is_a_fault_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstd.compress(b"one\n" * 1000)[:-6])
+    with pytest.raises(OSError, match="zstd"):
+        list(first_lines(str(path)))
+
+
+def test_reading_leaves_the_access_time_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"one\n")
+    os.utime(path, (1, 2_000_000_000))
+    assert list(first_lines(str(path))) == [b"one"]
+    assert path.stat().st_atime == 1
+
+
+def test_no_more_of_the_head_is_read_than_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    lines = _lines(200)
+    path.write_bytes(b"".join(line + b"\n" for line in lines) + b"half")
+    assert list(first_lines(str(path))) == lines
+    assert list(first_lines(str(path), 5_000)) == lines[: len(list(first_lines(str(path), 5_000)))]
+    assert next(first_lines(str(path))) == lines[0]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "zero"])
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "session.jsonl"
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="regular"):
+        next(first_lines(str(path)))

@@ -1,0 +1,110 @@
+"""`check --diff BASE`: what a change adds, in a real git repository."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli.check import check
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    root = tmp_path / "repository"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    git("init", "-q", "-b", "main")
+    Path("CLAUDE.md").write_text("one two three\n")
+    Path("same.md").write_text("same\n")
+    Path("gone.md").write_text("gone\n")
+    Path("old näme.md").write_text("a b c d e f g h i j k l m n o p q r s t\n" * 3)
+    Path("binary").write_bytes(b"\0\1")
+    git("add", ".")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "base")
+    return root
+
+
+def git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], check=True, capture_output=True)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(check, arguments, catch_exceptions=False)
+
+
+def grown(*arguments: str) -> dict[str, Any]:
+    report = json.loads(run("--json", *arguments).stdout)
+    return {growth["path"]: growth for growth in report["growth"]}
+
+
+def test_growth_of_changed_new_and_renamed_files(repository: Path) -> None:
+    Path("CLAUDE.md").write_text("one two three\n" + "four five six\n" * 4)
+    Path("new.md").write_text("new words\n")
+    Path("gone.md").unlink()
+    git("mv", "old näme.md", "moved.md")
+    with Path("moved.md").open("a") as file:
+        file.write("and more\n")
+    found = grown("--diff", "main", ".")
+    assert {path: (one["before"], one["tokens"], one["added"]) for path, one in found.items()} == {
+        "CLAUDE.md": (4, 20, 16),
+        "moved.md": (63, 66, 3),
+        "new.md": (0, 3, 3),
+    }
+    assert found["CLAUDE.md"]["message"] == "this change adds 16 tokens to CLAUDE.md"
+    lines = run("--diff", "main", ".").stdout.splitlines()
+    assert "CLAUDE.md: this change adds 16 tokens to CLAUDE.md" in lines
+    assert run("--diff", "main", ".").exit_code == 0
+
+
+def test_shrinking_and_one_token(repository: Path) -> None:
+    Path("CLAUDE.md").write_text("one two\n")
+    message = grown("--diff", "HEAD", "CLAUDE.md")["CLAUDE.md"]["message"]
+    assert message == "this change removes 1 token from CLAUDE.md"
+
+
+def test_only_what_was_asked_for(repository: Path) -> None:
+    Path("CLAUDE.md").write_text("changed\n")
+    assert grown("--diff", "main", "same.md") == {}
+    assert "growth" not in json.loads(run("--json", ".").stdout)
+
+
+def test_in_a_folder_below_the_repository(repository: Path) -> None:
+    sub = repository / "sub"
+    sub.mkdir()
+    (sub / ".token-sidecar.toml").write_text("")
+    (sub / "a.md").write_text("a b c\n")
+    assert set(grown("--diff", "main", "sub")) == {"sub/.token-sidecar.toml", "sub/a.md"} - {
+        "sub/.token-sidecar.toml"
+    }
+
+
+def test_github_and_sarif_say_it_too(repository: Path) -> None:
+    Path("CLAUDE.md").write_text("one two three four\n")
+    assert run("--format", "github", "--diff", "main", ".").stdout == (
+        "::notice file=CLAUDE.md,title=Token budget::this change adds 1 token to CLAUDE.md\n"
+    )
+    log = json.loads(run("--format", "sarif", "--diff", "main", ".").stdout)
+    (result,) = log["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("budget-growth", "note")
+
+
+@pytest.mark.parametrize("base", ["no-such-branch", "--output=planted", "main:CLAUDE.md", ""])
+def test_what_is_no_revision(repository: Path, base: str) -> None:
+    result = run(f"--diff={base}", ".")
+    assert result.exit_code == 2
+    assert "--diff" in result.stderr
+    assert not Path("planted").exists()
+
+
+def test_outside_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    (tmp_path / "a.md").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert run("--diff", "main", ".").exit_code == 2

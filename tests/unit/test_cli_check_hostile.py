@@ -1,0 +1,300 @@
+"""`check` on a hostile pull request: nothing in the checkout talks it into silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+BUDGET = '[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = 10\n'
+LONG = "word " * 50
+
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    root = tmp_path / "project"
+    write(root / ".token-sidecar.toml", BUDGET)
+    monkeypatch.chdir(root)
+    return root
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], check=True, capture_output=True)
+
+
+def check(*arguments: str | Path, cwd: Path | None = None, stdin: str = "") -> Done:
+    command = [sys.executable, "-P", "-m", "sidecar", "check", *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, input=stdin
+    )
+
+
+def found(done: Done) -> dict[str, Any]:
+    return {file["path"]: file for file in json.loads(done.stdout)["files"]}
+
+
+@pytest.mark.parametrize(
+    ("marker", "text"),
+    [
+        (".token-sidecar.toml", ""),
+        (".git/HEAD", "ref: refs/heads/main\n"),
+        ("pyproject.toml", '# [tool.token-sidecar]\n[project]\nname = "x"\n'),
+        ("pyproject.toml", "[tool.token-sidecar]\n"),
+    ],
+)
+def test_no_marker_in_a_folder_takes_a_named_file_out(
+    project: Path, marker: str, text: str
+) -> None:
+    write(project / "sub" / marker, text)
+    write(project / "sub/AGENTS.md", LONG)
+    assert check("sub/AGENTS.md").returncode == 1
+    assert check(project / "sub/AGENTS.md").returncode == 1
+    assert check("sub").returncode == 1
+    assert check("--stdin-name", "sub/AGENTS.md", "-", stdin=LONG).returncode == 1
+    absolute = project / "sub/AGENTS.md"
+    assert check("--root", project, absolute, cwd=project.parent).returncode == 1
+    assert check("AGENTS.md", "--root", "..", cwd=project / "sub").returncode == 1
+
+
+def test_a_comment_makes_no_root(project: Path) -> None:
+    write(project / "sub/pyproject.toml", '"x" = "[tool.token-sidecar]" # [tool.token-sidecar]\n')
+    write(project / "sub/AGENTS.md", LONG)
+    assert check(project / "sub/AGENTS.md", cwd=project.parent).returncode == 1
+
+
+def test_a_path_outside_of_the_root_is_wrong_use(project: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other/AGENTS.md", LONG)
+    done = check("--root", project, other)
+    assert done.returncode == 2
+    assert "is not inside" in done.stderr
+    assert check("--root", tmp_path / "gone", ".").returncode == 2
+
+
+def test_a_configuration_of_ones_own_stands_for_the_checkouts(
+    project: Path, tmp_path: Path
+) -> None:
+    trusted = write(tmp_path / "trusted.toml", BUDGET)
+    write(project / ".token-sidecar.toml", "")
+    write(project / "pyproject.toml", "[tool.token-sidecar]\nmodel = 'gpt-4'\n")
+    write(project / "AGENTS.md", LONG)
+    assert check(".").returncode == 0
+    done = check("--config", trusted, "--json", ".")
+    assert done.returncode == 1
+    (finding,) = found(done)["AGENTS.md"]["findings"]
+    assert (finding["budget"], finding["model"]) == (10, "gpt-5")
+    elsewhere = check("--config", trusted, "--root", project, project, cwd=tmp_path)
+    assert elsewhere.returncode == 1
+    assert check("--config", tmp_path / "gone.toml", ".").returncode == 2
+
+
+def test_a_pyproject_may_be_named(project: Path, tmp_path: Path) -> None:
+    text = "[[tool.token-sidecar.budget]]\nfiles = '*.txt'\nmax-tokens = 1\n"
+    trusted = write(tmp_path / "trusted/pyproject.toml", text)
+    write(project / "x.txt", LONG)
+    assert check("--config", trusted, ".").returncode == 1
+
+
+def test_a_named_configuration_has_no_more_rights(project: Path, tmp_path: Path) -> None:
+    trusted = write(tmp_path / "trusted.toml", "[tokenize]\nuse-endpoint = true\n")
+    assert "tokenize" in check("--config", trusted, ".").stderr
+
+
+def test_tracked_files_count_even_where_gitignore_names_them(project: Path) -> None:
+    git("init", "-q")
+    write(project / "sub/AGENTS.md", LONG)
+    write(project / "sub/untracked/AGENTS.md", LONG)
+    git("add", "sub/AGENTS.md")
+    for ignored in ("AGENTS.md\n", "sub/\n", "*\n"):
+        write(project / ".gitignore", ignored)
+        for _ in range(2):  # the second time from memory
+            done = check("--json", ".")
+            assert done.returncode == 1
+            assert "sub/AGENTS.md" in found(done)
+            assert "sub/untracked/AGENTS.md" not in found(done)
+        assert set(found(check("--json", "sub"))) >= {"sub/AGENTS.md"}
+
+
+def test_it_is_told_where_git_does_not_say_what_is_tracked(project: Path) -> None:
+    write(project / ".git", "gitdir: gone\n")
+    assert "git does not say which files it tracks" in check(".").stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_an_encoding_hides_nothing(project: Path, encoding: str) -> None:
+    mark = "" if encoding in ("utf-16", "utf-32", "utf-8-sig") else "\ufeff"
+    write(project / "AGENTS.md", (mark + LONG).encode(encoding))
+    done = check("--json", "AGENTS.md")
+    assert done.returncode == 1
+    plain = write(project / "AGENTS.md", LONG)
+    assert found(done) == found(check("--json", plain.name))
+
+
+def test_a_file_with_a_budget_that_is_no_text_is_a_finding(project: Path) -> None:
+    write(project / "AGENTS.md", b"\0" + LONG.encode())
+    write(project / "picture.png", b"\0")
+    line = "AGENTS.md: binary file, it has a budget, and was not counted"
+    for arguments in (["."], ["."], ["AGENTS.md"], ["--no-cache", "."]):
+        done = check(*arguments)
+        assert (done.returncode, line in done.stderr) == (1, True)
+    assert "picture.png: binary file, skipped" in check(".").stderr
+    assert check("picture.png").returncode == 0
+    skipped = json.loads(check("--json", "AGENTS.md").stdout)["skipped"]
+    assert skipped == [{"path": "AGENTS.md", "reason": "binary file", "budget": True}]
+    assert check("--format", "github", ".").stdout.startswith("::error file=AGENTS.md,title=")
+    (result,) = json.loads(check("--format", "sarif", ".").stdout)["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("budget-unchecked", "error")
+    done = check("--stdin-name", "AGENTS.md", "-", stdin="\0")
+    assert done.returncode == 1
+
+
+def test_a_member_of_a_sum_that_is_no_text_is_a_finding(project: Path) -> None:
+    text = '[[budget]]\nfiles = "*.md"\nmax-tokens = 100\nsum = true\n'
+    write(project / ".token-sidecar.toml", text)
+    write(project / "a.md", "word")
+    write(project / "b.md", b"\0")
+    done = check("a.md")
+    assert done.returncode == 1
+    assert "b.md: binary file, it has a budget" in done.stderr
+
+
+def test_a_link_inside_the_root_is_checked(project: Path) -> None:
+    write(project / "docs/agents.txt", LONG)
+    (project / "AGENTS.md").symlink_to("docs/agents.txt")
+    (project / "other.txt").symlink_to("docs/agents.txt")
+    for arguments in (["."], ["."], ["AGENTS.md"], ["--no-cache", "."]):
+        done = check("--json", *arguments)
+        assert done.returncode == 1
+        assert [len(found(done)["AGENTS.md"]["findings"]), "other.txt" in found(done)] == [1, False]
+
+
+def test_a_link_out_of_the_root_is_named_and_not_read(project: Path, tmp_path: Path) -> None:
+    write(tmp_path / "secret", "a secret " * 50)
+    (project / "AGENTS.md").symlink_to("../secret")
+    (project / "no-budget.txt").symlink_to("../secret")
+    line = "AGENTS.md: a link out of the project, not followed, it has a budget"
+    for arguments in (["."], ["AGENTS.md"], ["."]):
+        done = check(*arguments)
+        assert (done.returncode, line in done.stderr) == (1, True)
+        assert "0 files checked" in done.stdout or "1 file checked" in done.stdout
+    assert "no-budget.txt" not in check(".").stderr
+    assert check("no-budget.txt").returncode == 0
+
+
+def test_a_folder_with_budgets_that_is_a_link_is_named(project: Path, tmp_path: Path) -> None:
+    text = '[[budget]]\nfiles = "prompts/**/*.md"\nmax-tokens = 10\n'
+    write(project / ".token-sidecar.toml", text)
+    write(tmp_path / "outside/a.md", LONG)
+    write(project / "inside/a.md", LONG)
+    (project / "else").symlink_to("inside")
+    assert check(".").returncode == 0
+    for target in ("inside", "../outside"):
+        (project / "prompts").symlink_to(target)
+        done = check(".")
+        assert done.returncode == 1
+        assert "prompts: a link" in done.stderr
+        (project / "prompts").unlink()
+
+
+def test_a_link_to_another_member_counts_once_in_a_sum(project: Path) -> None:
+    text = '[[budget]]\nfiles = ["AGENTS.md", "CLAUDE.md"]\nmax-tokens = 60\nsum = true\n'
+    write(project / ".token-sidecar.toml", text)
+    write(project / "AGENTS.md", LONG)
+    (project / "CLAUDE.md").symlink_to("AGENTS.md")
+    assert check(".").returncode == 0
+    (project / "CLAUDE.md").unlink()
+    write(project / "CLAUDE.md", LONG)
+    assert check(".").returncode == 1
+
+
+def test_names_with_newlines_shift_no_answer_of_git(project: Path) -> None:
+    git("init", "-q")
+    names = ["a\nb.txt", "c\n\nd.txt", "e.txt", "f\tg.txt", "ä.txt"]
+    for index, name in enumerate(names):
+        write(project / name, "one " * (index + 1))
+    git("add", ".")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "base")
+    for name in names:
+        write(project / name, "one " * 20)
+    growth = json.loads(check("--json", "--diff", "HEAD", ".").stdout)["growth"]
+    before = {one["path"]: one["before"] for one in growth}
+    assert before == {
+        name: found(check("--json", "--stdin-name", "x", "-", stdin="one " * (index + 1)))["x"][
+            "tokens"
+        ]
+        for index, name in enumerate(names)
+    }
+
+
+@pytest.mark.parametrize("base", ["--output=stolen", "--output stolen", "-O stolen"])
+def test_a_revision_is_no_option(project: Path, base: str) -> None:
+    git("init", "-q")
+    done = check(f"--diff={base}", ".")
+    assert done.returncode == 2
+    assert not (project / "stolen").exists()
+
+
+def test_sarif_with_hostile_names_is_valid(project: Path) -> None:
+    schema = json.loads(Path(__file__).parents[1].joinpath("fixtures/sarif-2.1.0.json").read_text())
+    write(project / ".token-sidecar.toml", '[[budget]]\nfiles = "*.md"\nmax-tokens = 10\n')
+    names = ["a\n::error::x.md", "%0A.md", "b\x1b[31m.md", "c\u202e.md", "https:x.md", "d e#?.md"]
+    for name in names:
+        write(project / name, LONG)
+        write(project / f"0{name}", b"\0")
+    done = check("--format", "sarif", ".")
+    assert done.returncode == 1
+    log = json.loads(done.stdout)
+    jsonschema.validate(log, schema)
+    assert len(log["runs"][0]["results"]) == 2 * len(names)
+
+
+def test_a_linked_folder_leads_no_tracked_file_out_of_the_root(project: Path) -> None:
+    git("init", "-q")
+    write(project / ".gitignore", "d\n")
+    write(project / "d/AGENTS.md", LONG)
+    git("add", "-f", "d/AGENTS.md")
+    (project / "d").rename(project.parent / "outside")
+    (project / "d").symlink_to("../outside")
+    done = check("--json", ".")
+    assert "d/AGENTS.md" not in found(done)
+    assert "d/AGENTS.md: a link out of the project" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [["AGENTS.md"], ["."]])
+def test_a_fifo_with_a_budget_is_a_finding(project: Path, arguments: list[str]) -> None:
+    git("init", "-q")
+    write(project / "AGENTS.md", LONG)
+    git("add", "AGENTS.md")
+    (project / "AGENTS.md").unlink()
+    os.mkfifo(project / "AGENTS.md")
+    done = check(*arguments)
+    assert done.returncode == 1
+    assert "AGENTS.md: not a regular file, it has a budget, and was not counted" in done.stderr
+
+
+def test_a_fifo_for_a_gitignore_holds_nobody_up(project: Path) -> None:
+    """It fails where git is asked what that file ignores: git waits for it two minutes here."""
+    git("init", "-q")
+    write(project / "sub/AGENTS.md", LONG)
+    git("add", "sub/AGENTS.md")
+    write(project / ".gitignore", "sub\n")
+    os.mkfifo(project / "sub/.gitignore")
+    done = check("--json", ".")
+    assert "sub/AGENTS.md" in found(done)
+    assert done.returncode == 1

@@ -1,0 +1,283 @@
+"""What `check` remembers: unchanged files are not read, changed ones never missed."""
+
+# token-budget: ignore (marks in the samples below are no budgets of this file)
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.cli.check import run
+from sidecar.cli.checking import cache, reading
+from sidecar.config.paths import cache_dir
+from sidecar.counting.calibration import Calibrations, document_key
+from sidecar.counting.calibration_file import save
+from sidecar.counting.engines.fast import Fast
+from sidecar.counting.tokenizers import Tokenizers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sidecar.cli.checking.report import FileReport
+    from sidecar.workspace.targets import Target
+
+CONFIGURATION = """\
+[[budget]]
+files = "*.md"
+max-tokens = 5
+[[budget]]
+files = "*.txt"
+max-tokens = 8
+sum = true
+"""
+LONG_AGO = time.time() - 3600
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were read, in order."""
+    seen: list[str] = []
+    original = reading.FileReader.read_all
+
+    def read_all(self: reading.FileReader, targets: Sequence[Target], size: int) -> object:
+        seen.extend(target.relative for target in targets)
+        return original(self, targets, size)
+
+    monkeypatch.setattr(reading.FileReader, "read_all", read_all)
+    return seen
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that were tokenized as wholes, when they were."""
+    seen: list[int] = []
+    original = Fast.count_many
+
+    def count_many(self: Fast, texts: Sequence[str]) -> list[int]:
+        seen.extend(map(len, texts))
+        return original(self, texts)
+
+    monkeypatch.setattr(Fast, "count_many", count_many)
+    return seen
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # No file is "just written": each test says itself when one is.
+    monkeypatch.setattr(cache, "RACY_NS", -(10**18))
+    folder = tmp_path / "root"
+    write(folder / ".token-sidecar.toml", CONFIGURATION)
+    write(folder / "a.md", "one two three four five six seven")
+    write(folder / "sub" / "b.md", "one two three four five six")
+    write(folder / "c.txt", "one two three")
+    write(folder / "d.txt", "one two three four")
+    write(folder / "e.bin", "\0")
+    return folder
+
+
+def write(path: Path, text: str, at: float = LONG_AGO) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode())
+    os.utime(path, (at, at))
+
+
+def check(root: Path) -> dict[str, FileReport]:
+    report, problems = run([str(root)])
+    assert problems == []
+    assert [skipped.reason for skipped in report.skipped] == ["binary file"]
+    return {os.path.relpath(file.path, root): file for file in report.files}
+
+
+def test_a_second_run_reads_nothing_and_says_the_same(root: Path, reads: list[str]) -> None:
+    first = check(root)
+    assert len(reads) == 6
+    reads.clear()
+    assert check(root) == first
+    assert reads == []
+    assert {path: len(file.findings) for path, file in first.items()} == {
+        ".token-sidecar.toml": 0,
+        "a.md": 1,
+        "sub/b.md": 1,
+        "c.txt": 0,
+        "d.txt": 0,
+    }
+
+
+def test_nothing_is_written_when_nothing_is_new(root: Path) -> None:
+    check(root)
+    (file,) = (cache_dir() / "check").iterdir()
+    before = file.stat().st_mtime_ns, file.stat().st_ino
+    check(root)
+    assert (file.stat().st_mtime_ns, file.stat().st_ino) == before
+
+
+def test_what_changed_is_read_again(root: Path, reads: list[str]) -> None:
+    check(root)
+    reads.clear()
+    write(root / "a.md", "one")
+    assert check(root)["a.md"].tokens == 1
+    assert reads == ["a.md"]
+
+
+def test_the_same_size_and_time_are_not_enough(root: Path, reads: list[str]) -> None:
+    check(root)
+    reads.clear()
+    write(root / "a.md", "one two three four five six s e v")  # as many bytes, the time put back
+    assert check(root)["a.md"].tokens == 9
+    assert reads == ["a.md"]
+
+
+def test_a_file_read_just_after_it_was_written_is_read_again(
+    root: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "RACY_NS", 2_000_000_000)
+    check(root)
+    reads.clear()
+    check(root)
+    assert "a.md" in reads
+
+
+def test_what_was_only_touched_or_moved_is_not_counted_again(
+    root: Path, reads: list[str], counts: list[int]
+) -> None:
+    first = check(root)
+    counts.clear()
+    os.utime(root / "a.md")
+    (root / "sub" / "b.md").rename(root / "moved.md")
+    second = check(root)
+    assert second["a.md"] == first["a.md"]
+    assert second["moved.md"].tokens == first["sub/b.md"].tokens
+    assert counts == []
+
+
+def test_names_that_come_and_go(root: Path, reads: list[str]) -> None:
+    check(root)
+    reads.clear()
+    write(root / "sub" / "new.md", "x")
+    (root / "c.txt").unlink()
+    write(root / "further" / "down" / "x.md", "x")
+    assert sorted(check(root)) == [
+        *(".token-sidecar.toml", "a.md", "d.txt", "further/down/x.md", "sub/b.md", "sub/new.md"),
+    ]
+    assert reads == ["further/down/x.md", "sub/new.md"]
+    write(root / "sub" / "b.md", "y")
+    assert check(root)["sub/b.md"].tokens == 1
+
+
+def test_gitignore_that_comes_changes_and_goes(root: Path) -> None:
+    assert "sub/b.md" in check(root)
+    write(root / ".gitignore", "b.md\n")
+    assert "sub/b.md" not in check(root)
+    write(root / ".gitignore", "c.txt")  # as many bytes, in place
+    files = check(root)
+    assert "sub/b.md" in files
+    assert "c.txt" not in files
+    (root / ".gitignore").unlink()
+    assert "c.txt" in check(root)
+
+
+def test_gitignore_above_what_is_checked(root: Path) -> None:
+    (root / ".git").mkdir()
+    assert run([str(root / "sub")])[0].files
+    write(root / ".gitignore", "b.md\n")
+    assert run([str(root / "sub")])[0].files == ()
+
+
+def test_other_rules_and_other_models(root: Path, counts: list[int]) -> None:
+    first = check(root)
+    counts.clear()
+    write(root / ".token-sidecar.toml", CONFIGURATION.replace("5", "50"))
+    assert all(not file.findings for file in check(root).values())
+    assert counts == [len(CONFIGURATION) + 1]
+    write(root / ".token-sidecar.toml", CONFIGURATION)
+    assert check(root)["a.md"] == first["a.md"]
+    report, _ = run([str(root / "a.md")], "claude-sonnet-4-5")
+    assert report.files[0].method != "exact"
+    assert check(root)["a.md"] == first["a.md"]
+
+
+def test_sums_follow_one_file(root: Path, reads: list[str]) -> None:
+    assert check(root)["c.txt"].findings == ()
+    write(root / "d.txt", "one two three four five six")
+    reads.clear()
+    files = check(root)
+    assert [files[name].findings[0].tokens for name in ("c.txt", "d.txt")] == [9, 9]
+    assert reads == ["d.txt"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xc1", b"\x80", b"garbage"])
+def test_a_damaged_memory_is_no_harm(root: Path, damage: bytes) -> None:
+    first = check(root)
+    (file,) = (cache_dir() / "check").iterdir()
+    file.write_bytes(damage)
+    assert check(root) == first
+
+
+def test_a_memory_that_cannot_be_kept_is_no_harm(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "taken"))
+    assert check(root) == check(root)
+
+
+def test_no_word_of_a_file_is_kept(root: Path) -> None:
+    text = "# planted-heading\n<!-- token-budget: 1 -->\nplanted-text\n"
+    write(root / "a.md", text)
+    write(
+        root / ".token-sidecar.toml",
+        '[[budget]]\nfiles = "*.md"\nmax-tokens = 1\nsections = { "planted-heading" = 1 }\n'.replace(
+            "planted", "rule"
+        ),
+    )
+    assert check(root)["a.md"].findings
+    kept = b"".join(path.read_bytes() for path in (cache_dir() / "check").iterdir())
+    assert b"a.md" in kept
+    assert b"planted" not in kept
+
+
+def test_findings_with_words_are_found_again(root: Path, reads: list[str]) -> None:
+    write(root / "a.md", "# Words\n<!-- token-budget: 1 -->\n")
+    first = check(root)
+    assert [finding.section for finding in first["a.md"].findings] == [None, "lines 2 to 3"]
+    reads.clear()
+    assert check(root) == first
+    assert reads == ["a.md"]
+
+
+def test_two_at_once_leave_a_whole_memory(root: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(pool.map(lambda _: check(root), range(8)))
+    assert all(report == reports[0] for report in reports)
+    assert [path.suffix for path in (cache_dir() / "check").iterdir()] == [".msgpack"]
+
+
+def test_another_models_run_over_a_part_leaves_no_number_of_the_first(root: Path) -> None:
+    first = check(root)
+    of_one, _ = run([str(root / "a.md")], "gpt-4")
+    both, _ = run([str(root)], "gpt-4")
+    assert {file.method for file in both.files} == {"exact"}
+    assert [file for file in both.files if file.path.endswith("a.md")] == list(of_one.files)
+    alone, _ = run([str(root)], "gpt-4", remembering=False)
+    assert alone == both
+    assert check(root) == first
+
+
+def test_what_was_learned_since_is_heeded(root: Path, tmp_path: Path) -> None:
+    model = "unheard-of"
+    before, _ = run([str(root)], model)
+    learned = Calibrations()
+    for kind in ("prose", "code", "data"):
+        key = document_key(model, Tokenizers().for_model(model).name, kind)
+        learned.learn(key, 1_000, 2_000, 1.0)
+    save(tmp_path / "state", learned)
+    after, _ = run([str(root)], model)
+    assert [file.method for file in after.files] == ["calibrated"] * len(before.files)
+    assert all(a.tokens > b.tokens for a, b in zip(after.files, before.files, strict=True))
+    assert run([str(root)], model)[0] == after

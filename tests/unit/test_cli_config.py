@@ -1,0 +1,104 @@
+"""`config init`, `show` and `check`."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sidecar.cli import main
+from sidecar.config.load import load
+from sidecar.config.paths import PROJECT_FILE, config_file
+from sidecar.config.settings import TRUSTED, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["config", *arguments])
+
+
+def uncommented(text: str) -> str:
+    """The sample as someone who wants all of it would have it."""
+    keys = re.compile(r"^# (?=\[|[\w-]+ = )", re.MULTILINE)
+    return keys.sub("", text)
+
+
+@pytest.mark.parametrize("user", [False, True])
+def test_the_sample_changes_nothing_and_each_line_of_it_is_right(
+    user: bool, tmp_path: Path
+) -> None:
+    arguments = ["--workspace", str(tmp_path), *(["--user"] if user else [])]
+    if user:
+        config_file().unlink(missing_ok=True)
+    assert run("init", *arguments).exit_code == 0
+    path = config_file() if user else tmp_path / PROJECT_FILE
+    assert load(tmp_path).settings == Settings()
+    assert load(tmp_path).problems == ()
+    text = path.read_text("utf-8")
+    path.write_text(uncommented(text), "utf-8")
+    assert load(tmp_path).problems == ()
+    assert load(tmp_path).settings != Settings()
+    keys = tomllib.loads(path.read_text("utf-8")).keys()
+    assert bool(keys & TRUSTED) == user
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    (tmp_path / PROJECT_FILE).write_text("# mine\n")
+    found = run("init", "--workspace", str(tmp_path))
+    assert found.exit_code == 2
+    assert "stays as it is" in found.output
+    assert (tmp_path / PROJECT_FILE).read_text() == "# mine\n"
+
+
+def test_each_value_is_shown_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / PROJECT_FILE
+    file.write_text('model = "gpt-4o"\n[context]\nreserve = 7\n')
+    shown = run("show", "--workspace", str(tmp_path))
+    assert shown.exit_code == 0
+    lines = {line.split()[0]: line for line in shown.output.splitlines()}
+    assert lines["model"].endswith(f'"gpt-4o"  ({file}:1)')
+    assert lines["context.reserve"].endswith(f"7  ({file}:3)")
+    assert lines["tokenize.use-endpoint"].endswith("false  (default)")
+    rows = json.loads(run("show", "--workspace", str(tmp_path), "--json").output)["values"]
+    assert {"key": "context.reserve", "value": "7", "from": f"{file}:3"} in rows
+
+
+def test_what_is_wrong_is_told_and_is_exit_2(tmp_path: Path) -> None:
+    assert run("check", "--workspace", str(tmp_path)).exit_code == 0
+    (tmp_path / PROJECT_FILE).write_text("[context]\nreserve = -1\n")
+    found = run("check", "--workspace", str(tmp_path))
+    assert found.exit_code == 2
+    assert f"{PROJECT_FILE}:2" in found.output
+    assert "reserve" in found.output
+    told = json.loads(run("check", "--workspace", str(tmp_path), "--json").output)
+    assert len(told["problems"]) == 1
+
+
+def test_the_sample_names_each_default(tmp_path: Path) -> None:
+    config_file().unlink(missing_ok=True)
+    assert run("init", "--workspace", str(tmp_path), "--user").exit_code == 0
+    rows = json.loads(run("show", "--workspace", str(tmp_path), "--json").output)["values"]
+    defaults = {row["key"]: row["value"] for row in rows}
+    table, seen = "", set()
+    for line in config_file().read_text("utf-8").splitlines():
+        if heading := re.match(r"# (\[+)([\w-]+)\]", line):
+            table = "[[" if heading[1] == "[[" else f"{heading[2]}."
+        elif (found := re.match(r"# ([\w-]+) = (.+?)(?:  +# (.*))?$", line)) and table != "[[":
+            named = re.match(r"default: (\w+)", found[3] or "")
+            value = named[1].replace("unset", "null") if named else found[2]
+            assert defaults[table + found[1]] == value
+            seen.add(table + found[1])
+    assert {"model", "presets", "context.warn-at", "agents.enabled"} < seen
+
+
+def test_without_a_command_the_help_has_lines() -> None:
+    shown = run()
+    assert shown.exit_code == 2
+    assert "\n  init " in shown.output
+    assert "\\n" not in shown.output

@@ -1,0 +1,80 @@
+"""`token-sidecar fit`: what it prints, reads and refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli.fit import fit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = "".join(f"line {number} of the text\r\n" for number in range(100))
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_it_prints_the_text_with_its_own_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(TEXT.encode())
+    result = CliRunner().invoke(fit, ["a.txt", "--max-tokens", "70", "--mode", "start"])
+
+    assert result.exit_code == 0
+    assert result.stdout_bytes.startswith(b"line 0 of the text\r\nline 1 of the text\r\n")
+    assert TEXT.encode().startswith(result.stdout_bytes)
+    assert (tmp_path / "a.txt").read_bytes() == TEXT.encode()
+
+
+def test_json_says_what_was_removed_and_how_it_was_counted() -> None:
+    arguments = ["-", "--max-tokens", "70", "--model", "gpt-4", "--json"]
+    result = CliRunner().invoke(fit, arguments, input=TEXT.encode())
+
+    answer = json.loads(result.stdout)
+    assert answer["changed"]
+    assert answer["tokens"] <= 70
+    assert answer["removedLines"] > 80
+    assert (answer["model"], answer["tokenizer"]) == ("gpt-4", "cl100k_base")
+    assert (answer["method"], answer["errorPercent"]) == ("exact", 0.0)
+
+
+def test_bytes_that_are_no_utf8_pass_through() -> None:
+    text = b"caf\xe9 " * 50
+    result = CliRunner().invoke(fit, ["-", "--max-tokens", "20", "--mode", "end"], input=text)
+
+    assert result.exit_code == 0
+    assert text.endswith(result.stdout_bytes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content"),
+    [(["missing.txt", "--max-tokens", "5"], b""), (["-", "--max-tokens", "5"], b"\0\1\2")],
+)
+def test_what_is_no_text_is_refused(arguments: list[str], content: bytes) -> None:
+    result = CliRunner().invoke(fit, arguments, input=content)
+
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-", "--max-tokens", "-1"], ["-", "--mode", "x"]])
+def test_wrong_use_exits_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(fit, arguments, input=b"text").exit_code == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_a_byte_order_mark_says_how_to_decode(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "plain.txt").write_bytes(TEXT.encode())
+    (tmp_path / "marked.txt").write_bytes(TEXT.encode(encoding))
+    arguments = ["--max-tokens", "70", "--json"]
+    plain, marked = (
+        CliRunner().invoke(fit, [name, *arguments]).stdout for name in ("plain.txt", "marked.txt")
+    )
+    assert json.loads(marked)["text"]
+    assert marked == plain

@@ -1,0 +1,268 @@
+"""`token-sidecar statusline`, and `usage` and `cost files` of agents' sessions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.agents import claude
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.cli import main
+from sidecar.config.paths import config_file, state_dir
+from sidecar.workspace.prompt_files import imports
+from sidecar.workspace.statuslines import FILE_NAME
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORDS = "what the user wrote"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "home" / "work" / "app"
+    made.mkdir(parents=True)
+    monkeypatch.chdir(made)
+    return made
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> ClaudeHome:
+    made = ClaudeHome(tmp_path / "home" / ".claude")
+    made.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    return made
+
+
+def run(*arguments: str, told: Any = "") -> str:
+    text = told if isinstance(told, str) else json.dumps(told)
+    done = CliRunner().invoke(main, arguments, input=text)
+    assert done.exit_code == 0, done.output
+    return done.output.rstrip("\n")
+
+
+def told(session: str, **fields: Any) -> dict[str, Any]:
+    usage = {
+        "input_tokens": 5_000,
+        "output_tokens": 1_000,
+        "cache_creation_input_tokens": 20_000,
+        "cache_read_input_tokens": 400_000,
+    }
+    window = {"context_window_size": 1_000_000, "used_percentage": 42.6, "current_usage": usage}
+    return {
+        "session_id": session,
+        "transcript_path": WORDS,
+        "model": {"id": "claude-opus-5", "display_name": "Opus 5"},
+        "workspace": {"current_dir": ".", "project_dir": "."},
+        "cost": {"total_cost_usd": 1.9219},
+        "context_window": {**window, "total_input_tokens": 99_999_999},
+        "rate_limits": {
+            "five_hour": {"used_percentage": 23.5, "resets_at": 1_790_000_000},
+            "seven_day": {"used_percentage": 41, "resets_at": 1_790_000_000},
+        },
+        **fields,
+    }
+
+
+def test_a_line_of_what_claude_code_says() -> None:
+    assert run("statusline", told=told("s")) == "Opus 5 · ctx 42 % · $1.92 · 5h 24 % · 7d 41 %"
+
+
+@pytest.mark.parametrize(
+    "window", [None, {"context_window_size": 200_000, "current_usage": None}, {}]
+)
+def test_a_size_that_is_not_known_is_not_made_up(window: Any) -> None:
+    line = run("statusline", told=told("s", context_window=window, rate_limits=None))
+    assert line == "Opus 5 · ctx ? · $1.92"
+
+
+def test_window_and_limits_are_kept_and_nothing_else(root: Path, home: ClaudeHome) -> None:
+    session = home.session(root)
+    session.reply()
+    before = json.loads(run("usage", "--json"))
+    assert (before["tokens"], before["session"]["id"]) == (
+        home.truth.context[session.id],
+        session.id,
+    )
+    run("statusline", told=told(session.id))
+    after = json.loads(run("usage", "--json"))
+    assert (after["tokens"], after["limit"], after["limitSource"]) == (
+        before["tokens"],
+        1_000_000,
+        "transcript",
+    )
+    data = (state_dir() / FILE_NAME).read_bytes()
+    assert WORDS.encode() not in data
+    kept = json.loads(data)
+    assert kept["sessions"][session.id]["used_percentage"] == 42.6
+    assert kept["rate_limits"]["five_hour"]["used_percentage"] == 23.5
+    written = (state_dir() / FILE_NAME).stat().st_mtime_ns
+    run("statusline", told=told(session.id))
+    assert (state_dir() / FILE_NAME).stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    "broken", ["{", "[]", '{"session_id": 3}', "\xff", '{"context_window": 1}']
+)
+def test_a_broken_input_prints_no_error(root: Path, broken: str) -> None:
+    assert root.exists()
+    assert run("statusline", told=broken) == ""
+
+
+def test_without_input_the_line_of_the_live_session(root: Path, home: ClaudeHome) -> None:
+    assert run("statusline") == ""
+    session = home.session(root)
+    session.reply()
+    line = run("statusline")
+    assert line.startswith(f"{session.model} · ctx ")
+    assert line.endswith(" %")
+    run("cost")
+    assert " · $0." in run("statusline")
+
+
+def test_another_status_line_is_chained(tmp_path: Path) -> None:
+    script = tmp_path / "line.py"
+    script.write_text(
+        "import json, sys; print('\\x1b[32m' + json.load(sys.stdin)['session_id'] + '\\x1b[0m\\x1b[2J')"
+    )
+    line = run("statusline", "--chain", f'"{sys.executable}" "{script}"', told=told("mine"))
+    assert line == "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 · 5h 24 % · 7d 41 %"
+    assert run("statusline", "--chain", "exit 3", told=told("mine")).startswith("Opus 5 ")
+
+
+def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> None:
+    home.clock.now -= timedelta(days=40)
+    old = home.session(root)
+    old.reply()
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    new = home.session(root)
+    new.reply()
+    rows = json.loads(run("usage", "--all", "--json"))
+    assert [(row["id"], row["tokens"], row["state"]) for row in rows] == [
+        (new.id, home.truth.context[new.id], rows[0]["state"]),
+        (old.id, home.truth.context[old.id], "ended"),
+    ]
+    assert f"{home.truth.context[old.id]:,} tokens" in run("usage", "--all")
+    assert json.loads(run("usage", "--json"))["session"]["id"] == new.id
+
+
+def test_cost_by_agent_and_workspace(root: Path, home: ClaudeHome) -> None:
+    claude.everyday(home, root)
+    other = root.parent / "other"
+    other.mkdir()
+    claude.everyday(home, other)
+    found = json.loads(run("cost", "--agent", "claude-code", "--by", "agent,workspace", "--json"))
+    assert {row["workspace"] for row in found["rows"]} == {root.as_uri(), other.as_uri()}
+    assert found["totals"]["calls"] == len(home.truth.calls)
+    assert json.loads(run("cost", "--agent", "codex", "--json"))["rows"] == []
+
+
+def _priced(root: Path, home: ClaudeHome) -> None:
+    session = home.session(root)
+    for _ in range(4):
+        session.user()
+        session.reply()
+    config_file().write_text(
+        '[[price]]\nmodels = ["claude-opus-5"]\ninput = 10.0\noutput = 50.0\ncache-read = 1.0\n'
+    )
+
+
+def test_what_prompt_files_cost(root: Path, home: ClaudeHome) -> None:
+    _priced(root, home)
+    (root / "CLAUDE.md").write_text("Rules\n\n@docs/style.md and `@docs/no.md` @../secret.md\n")
+    (root / "docs").mkdir()
+    for name in ("style", "no"):
+        (root / "docs" / f"{name}.md").write_text(f"{name} is how we write\n")
+    (root.parent / "secret.md").write_text("outside")
+    (root / "AGENTS.md").write_text("Codex reads this\n")
+    home.folder.joinpath("CLAUDE.md").write_text("mine, for all projects\n")
+    rows = {row["uri"]: row for row in json.loads(run("cost", "files", "--json"))["files"]}
+    ours = [root / "CLAUDE.md", root / "docs" / "style.md", home.folder / "CLAUDE.md"]
+    outside, agents = root.parent / "secret.md", root / "AGENTS.md"
+    assert set(rows) == {path.as_uri() for path in (*ours, outside, agents)}
+    reads = [tokens.read for _, tokens in home.truth.calls.values()]
+    for path in ours:
+        row, tokens = rows[path.as_uri()], truth(path.read_text())
+        paid = sum(1.0 if read else 10.0 for read in reads)
+        assert (row["tokens"], row["requests"]) == (tokens, len(reads))
+        assert row["costUsd"] == pytest.approx(tokens * paid / 1e6)
+        assert row["cachedPercent"] == 75
+        assert row["text"].startswith(f"{tokens} tokens · 4 requests in 30 days · about $0.")
+        assert row["text"].endswith(", 75 % from cache")
+    assert rows[outside.as_uri()]["tokens"] is None
+    assert "not read" in rows[outside.as_uri()]["text"]
+    assert (rows[agents.as_uri()]["requests"], rows[agents.as_uri()]["costUsd"]) == (0, None)
+    assert "CLAUDE.md: " in run("cost", "files")
+    assert "no requests since" in run("cost", "files", "--since", "2099-01-01")
+
+
+def test_a_link_out_of_the_root_is_not_followed(root: Path, home: ClaudeHome) -> None:
+    _priced(root, home)
+    (root.parent / "key").write_text("a secret key")
+    (root / "CLAUDE.md").symlink_to(root.parent / "key")
+    (row,) = json.loads(run("cost", "files", "--json"))["files"]
+    assert row["tokens"] is None
+
+
+def test_nothing_of_the_user_is_read_while_agents_are_disabled(
+    root: Path, home: ClaudeHome
+) -> None:
+    _priced(root, home)
+    config_file().write_text("[agents]\nenabled = false\n")
+    (root / "CLAUDE.md").write_text("@style.md\n")
+    (root / "style.md").write_text("style\n")
+    home.folder.joinpath("CLAUDE.md").write_text("mine\n")
+    (row,) = json.loads(run("cost", "files", "--json"))["files"]
+    assert (row["uri"], row["requests"]) == ((root / "CLAUDE.md").as_uri(), 0)
+    assert json.loads(run("usage", "--json"))["session"] is None
+
+
+def test_imports_stand_outside_code() -> None:
+    text = (
+        "@a.md x @./b/c.md\n```\n@no.md\n```\n~~~\n@no\n~~~\nme@no.md `@no.md` (@no.md) @~/d.md\n"
+    )
+    assert list(imports(text)) == ["a.md", "./b/c.md", "~/d.md"]
+
+
+HOSTILE_LINES = (
+    {"model": {"display_name": "\x1b[31m\x1b]0;planted\x07::error::x\u202e"}},
+    {"model": {"display_name": "x" * 100_000}},
+    {"cost": {"total_cost_usd": 1e308}},
+    {"cost": {"total_cost_usd": -1.0}},
+    {"rate_limits": {"five_hour": {"used_percentage": 1e308}}},
+    {"workspace": {"project_dir": "x" * 100_000}},
+    {"workspace": {"project_dir": "\0"}},
+    {"session_id": "s" * 100_000},
+    {"context_window": {"context_window_size": 10**30}},
+    {"context_window": {"context_window_size": -1, "current_usage": {"input_tokens": 10**18}}},
+)
+
+
+@pytest.mark.parametrize("fields", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
+def test_a_hostile_input_is_one_short_line_of_text(root: Path, fields: dict[str, Any]) -> None:
+    """No colours either: they are meant only in the line of --chain."""
+    assert root.exists()
+    line = run("statusline", told=told("s", **fields))
+    assert len(line) < 300
+    assert line.isprintable()
+    assert not line.startswith("::")
+
+
+@pytest.mark.parametrize("depth", [10**5])
+def test_a_deep_input_prints_no_error(root: Path, depth: int) -> None:
+    assert root.exists()
+    assert run("statusline", told='{"x":' + "[" * depth + "]" * depth + "}") == ""
+
+
+def test_only_the_persons_own_line_keeps_its_colours(root: Path) -> None:
+    assert root.exists()
+    fields = {"model": {"display_name": "\x1b[32mplanted"}}
+    chain = f"{sys.executable} -c \"print('\\x1b[31mmine\\x1b[0m')\""
+    line = run("statusline", "--chain", chain, told=told("s", **fields))
+    assert "\x1b[31mmine\x1b[0m" in line
+    assert "\\x1b[32mplanted" in line

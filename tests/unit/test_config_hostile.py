@@ -1,0 +1,240 @@
+"""A hostile project's configuration: nothing outside is read, nothing is quoted, nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.config.load import load
+from sidecar.config.project_files import MAX_BYTES
+from sidecar.config.resolve import MAX_PROBLEMS
+from sidecar.config.settings import Settings
+from sidecar.config.toml_limits import MAX_ENTRIES
+from sidecar.text.globs import MAX_PATTERNS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sidecar.config.loaded import Loaded
+
+PLANTED = "AKIAplantedEXAMPLE\npassword: planted hunter2\nplanted = 'planted\nplanted==\n[planted\n"
+FILES = (".token-sidecar.toml", "pyproject.toml")
+NO_USER = {"TOKEN_SIDECAR_CONFIG": os.devnull}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"
+
+
+def problems(root: Path, env: dict[str, str] = NO_USER) -> Loaded:
+    loaded = load(root, None, env)
+    assert "planted" not in "".join(map(str, loaded.problems))
+    return loaded
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("above", [False, True], ids=["file", "folder"])
+def test_a_link_out_of_the_root_is_not_read(root: Path, name: str, above: bool) -> None:
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / name).write_text('model = "outside"\n[tool.token-sidecar]\nmodel = "outside"\n')
+    if above:
+        (root / "inside").symlink_to(outside)
+        (root / name).symlink_to(root / "inside" / name)
+    else:
+        (root / name).symlink_to(outside / name)
+    loaded = problems(root)
+    assert loaded.settings == Settings()
+    assert [problem.message for problem in loaded.problems] == [
+        "cannot be read: is a link out of the project's folder"
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_inside_the_root_is_read(root: Path, name: str) -> None:
+    (root / "settings").mkdir()
+    (root / "settings" / "real").write_text("[tool.token-sidecar]\nmodel = 'inside'\n")
+    if name == FILES[0]:
+        (root / "settings" / "real").write_text("model = 'inside'\n")
+    (root / name).symlink_to("settings/real")
+    linked = root.parent / "linked"
+    linked.symlink_to(root)
+    assert (problems(root).settings.model, problems(linked).settings.model) == ("inside", "inside")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["fifo", "zero", "circle", "folder", "huge", "sparse"])
+def test_what_is_no_ordinary_file_is_told(root: Path, name: str, kind: str) -> None:
+    path = root / name
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    elif kind == "circle":
+        path.symlink_to(name)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"#" * (MAX_BYTES + 1 if kind == "huge" else 1))
+        os.truncate(path, MAX_BYTES + 1 if kind == "huge" else 10**12)
+    loaded = problems(root)
+    assert loaded.settings == Settings()
+    assert all("cannot be read: " in problem.message for problem in loaded.problems)
+    assert len(loaded.problems) == 1
+
+
+def test_the_users_own_file_may_be_a_link_but_no_fifo(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("model = 'mine'\n")
+    (tmp_path / "link").symlink_to("real")
+    os.mkfifo(tmp_path / "fifo")
+    mine = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "link")})
+    assert mine.settings.model == "mine"
+    (problem,) = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "fifo")}).problems
+    assert problem.message == "cannot be read: is not a regular file"
+
+
+MISTAKES = (
+    PLANTED,
+    "planted",
+    '"planted words" = 1\n[context]\n"planted more" = 5',
+    "planted.'planted planted' = ",
+    "[planted]\n[planted]",
+    "x = {planted = 1, planted = 2}",
+    "model = 'a'\nmodel = 'planted'",
+    'model = "\\planted"',
+    "[context]\nlimit = 'planted'\nwarn-at = ['planted']",
+    "[[budget]]\nfiles = ['planted']\nmax-tokens = 'planted'\nsections = {'a planted' = 'planted'}",
+    "[[budget]]\nfiles = '" + "*planted" * 100 + "'\nmax-tokens = 1",
+    "[['planted planted']]",
+    "planted planted = planted",
+    "\\planted",
+)
+
+
+@pytest.mark.parametrize("text", MISTAKES, ids=range(len(MISTAKES)))
+def test_nothing_of_a_bad_file_is_quoted_but_keys(root: Path, text: str) -> None:
+    (root / ".token-sidecar.toml").write_text(text)
+    loaded = load(root, None, NO_USER)
+    assert loaded.problems
+    for problem in loaded.problems:
+        assert "planted" not in problem.message
+        assert "planted" not in problem.key.replace("planted", "", problem.key == "planted")
+        assert problem.line is not None
+
+
+def test_a_number_is_not_quoted_either(root: Path) -> None:
+    (root / ".token-sidecar.toml").write_text("model = 471147\n[context]\nlimit = -471147\n")
+    assert "471147" not in "".join(map(str, load(root, None, NO_USER).problems))
+
+
+def test_a_problem_names_line_and_column(root: Path) -> None:
+    (root / ".token-sidecar.toml").write_text("presets = true\nmodel = 1\n  code-lens = = 1\n")
+    syntax, model = load(root, None, NO_USER).problems
+    assert (syntax.key, syntax.line, syntax.column) == ("code-lens", 3, 15)
+    assert (model.key, model.line, model.column) == ("model", 2, 9)
+
+
+BUDGET = '[[budget]]\nfiles = "a"\nmax-tokens = 5\n'
+PATTERNS = "[[budget]]\nmax-tokens = 5\nfiles = [{}]\n"
+BOMBS = {
+    "budgets": BUDGET * 20_000,
+    "501 budgets": BUDGET * 501,
+    "items": "warn-at = [" + "1," * 499_000 + "]",
+    "patterns": PATTERNS.format('"a",' * (MAX_PATTERNS + 1)),
+    "patterns together": PATTERNS.format('"a",' * 600) * 2,
+    "wildcards": '[[budget]]\nmax-tokens = 5\nfiles = "' + "*a" * 60 + '"\n',
+    "headings": BUDGET + "[budget.sections]\n" + "".join(f"h{i} = 1\n" for i in range(300)),
+    "a heading": BUDGET + 'sections = {"x' + " " * 60_000 + 'y" = 1}\n',
+    "a model": "model = '" + "-q1" * 300_000 + "'\n",
+    "unknown": "".join(f"k{i} = 1\n" for i in range(9_000)),
+    "more unknown": "".join(f"k{i} = 1\n" for i in range(90_000)),
+    "a long unknown key": "k" * 900_000 + " = 1\n",
+    "parts": "a." * 20_000 + "a = 1",
+    "quoted parts": "'a' . " * 20_000 + "a = 1",
+    "parts together": "".join(f"a{i}.{'b.' * 29}c = 1\n" for i in range(9_000)),
+    "parts of one table": "".join(f"{'b.' * 30}c{i} = 1\n" for i in range(9_000)),
+    "header": "[" + "a." * 20_000 + "a]",
+    "lists": "a = " + "[" * 20_000,
+    "lists over lines": "a = " + "[\n" * 20_000,
+    "closed lists": "a = " + "[" * 20_000 + "]" * 20_000,
+    "tables": "a = " + "{a = " * 20_000,
+    "number": "model = 0x" + "f" * 900_000,
+    "mistakes": 'a = "' + "\\n" * 400_000 + '"\n' + "= 1\n" * 10_000,
+    "blank lines": "\n" * 900_000,
+    "behind a mistake": "= 1\n" + "a = " + "[" * 20_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("file", FILES)
+def test_bombs_are_refused_with_few_words(root: Path, name: str, file: str) -> None:
+    lead = "" if file == FILES[0] else "[tool.token-sidecar]\n"
+    text = BOMBS[name]
+    if lead:
+        text = text.replace("[[budget]]", "[[tool.token-sidecar.budget]]")
+        text = text.replace("[budget.", "[tool.token-sidecar.budget.")
+    (root / file).write_text(lead + text)
+    loaded = problems(root)
+    assert 1 <= len(loaded.problems) <= MAX_PROBLEMS + 25
+    assert max(len(str(problem)) for problem in loaded.problems) < 1_000
+    assert loaded.settings.budgets in ((), Settings().budgets)
+
+
+@pytest.mark.parametrize("name", ["parts together", "parts of one table"])
+def test_every_part_of_a_key_is_an_entry(root: Path, name: str) -> None:
+    """A parser makes a table of each, or looks it up: 9,000 keys of 31 parts took it seconds."""
+    (root / FILES[0]).write_text(BOMBS[name])
+    (problem,) = load(root, None, NO_USER).problems
+    assert problem.message == f"has more than {MAX_ENTRIES:,} entries"
+    assert problem.line is not None
+    assert problem.line < MAX_ENTRIES / 30
+
+
+def test_an_editor_that_sends_a_bomb() -> None:
+    budget = {"files": "a", "maxTokens": 5}
+    loaded = load(None, {"budget": [budget] * 20_000}, NO_USER)
+    assert (loaded.settings.budgets, len(loaded.problems)) == ((), 1)
+    loaded = load(None, {f"k{i}": 1 for i in range(200_000)}, NO_USER)
+    assert len(loaded.problems) == MAX_PROBLEMS + 1
+
+
+HOSTILE = ("link", "fifo", "zero", "mistake")
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("verb", ["count", "check", "doctor"])
+def test_the_command_line_counts_on_and_quotes_nothing(root: Path, kind: str, verb: str) -> None:
+    """In 1 GB of memory; it fails by reading for ever, or by what it prints."""
+    path = root / ".token-sidecar.toml"
+    secret = root.parent / "secret"
+    secret.write_text(PLANTED)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "mistake":
+        path.write_text(PLANTED)
+    else:
+        path.symlink_to(secret if kind == "link" else "/dev/zero")
+    (root / "a.md").write_text("some words to count\n")
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9))"
+    start = f"{limit}; import sys; from sidecar.cli import main; sys.exit(main())"
+    target = ["--workspace", "."] if verb == "doctor" else ["a.md"]
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", start, verb, *target],
+        cwd=root,
+        env={**os.environ, **NO_USER, "TOKEN_SIDECAR_STATE": str(root.parent / "state")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "planted" not in (run.stdout + run.stderr).replace(" planted:", "")
+    assert ".token-sidecar.toml" in run.stdout + run.stderr
+    assert run.returncode == 2
+    counted = {"count": "a.md", "check": "1 file checked", "doctor": "engines"}[verb]
+    assert counted in run.stdout.lower(), run.stderr

@@ -1,0 +1,128 @@
+"""The band of an occupancy, by conversations of held-out documents with a vocabulary's own counts."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.context.counter import MARKS
+from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
+from sidecar.context.session import Session
+from sidecar.context.window import Limit, Window
+from sidecar.counting.calibration import Calibrations, ConversationCalibration
+from sidecar.counting.kinds import kind_of
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
+from sidecar.workspace.model_counter import ModelCounter
+
+if TYPE_CHECKING:
+    from sidecar.counting.count import Measure
+
+DOCUMENTS: list[dict[str, Any]] = [
+    json.loads(line)
+    for line in Path(__file__).with_name("held_out.jsonl").read_text("utf-8").splitlines()
+]
+PHASES = (("prose", "code"), ("json", "log", "numbers", "base64"), ("cjk", "latin", "cyrillic"))
+
+
+class Dialogue:
+    """A conversation whose client hides a prompt, and whose template adds six tokens a message."""
+
+    def __init__(self, model: str, generation: str, learned: Calibrations, hidden: int) -> None:
+        tokenizer = Tokenizers().for_model(model)
+        self.generation, self.real = generation, hidden
+        self.session = Session("s", ModelCounter(model, tokenizer))
+        self.calibration = ConversationCalibration(learned, model, tokenizer.name, "editor")
+
+    def ask(self, document: dict[str, Any]) -> tuple[Measure, bool]:
+        self.session.append([Turn(role="user", content=document["text"])])
+        self.real += document["tokens"][self.generation] + 6
+        shown = occupancy(self.session, self.calibration)
+        assert shown.error_percent is not None
+        band = shown.tokens * shown.error_percent / 100 + 0.5
+        return shown, abs(self.real - shown.tokens) <= band
+
+    def answer(self, document: dict[str, Any]) -> None:
+        output = document["tokens"][self.generation]
+        usage = Usage(input_tokens=self.real, prompt_tokens=self.real, output_tokens=output)
+        change = self.session.append([Turn(role="assistant", content=document["text"])], usage)
+        self.real += output + 6
+        if change.sample is not None:
+            one = change.sample
+            self.calibration.learn(one.estimated, one.reported, one.kind, one.doubt)
+
+
+@pytest.mark.parametrize(
+    ("model", "generation"),
+    [
+        ("claude-sonnet-4-5", "claude"),
+        ("claude-opus-4-7", "claude-4.7"),
+        ("gemini-3-pro", "gemma"),
+        ("llama-3.3-70b", "llama3"),
+    ],
+)
+def test_bands_of_a_conversation_hold_through_changes_of_content(
+    model: str, generation: str
+) -> None:
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for document in DOCUMENTS:
+        by_kind.setdefault(kind_of(document["text"]), []).append(document)
+    within, after_change, off, widths, firsts = [], [], [], [], []
+    for seed in range(3):
+        source, learned = random.Random(seed), Calibrations()
+        hidden = source.randrange(500, 15_000)
+        dialogue = Dialogue(model, generation, learned, hidden)
+        for turn in range(30):
+            kinds = PHASES[turn // 10]
+            shown, held = dialogue.ask(source.choice(by_kind[source.choice(kinds)]))
+            within.append(held)
+            if turn:
+                off.append(abs(shown.tokens - dialogue.real) / dialogue.real)
+                widths.append(shown.error_percent or 0.0)
+            if turn >= 10 and turn % 10 < 5:
+                after_change.append(held)
+            dialogue.answer(source.choice(by_kind[source.choice(kinds)]))
+        second = Dialogue(model, generation, learned, round(1.04 * hidden))
+        firsts.append(second.ask(source.choice(by_kind["prose"]))[1])
+
+    assert mean(within) >= 0.9
+    assert mean(after_change) >= 0.8
+    assert mean(off) <= 0.01
+    assert mean(widths) <= 5
+    assert all(firsts)
+
+
+def test_a_first_turn_says_what_it_does_not_know_yet() -> None:
+    window, learned = Window(Limit(100_000, "catalogue"), 500), Calibrations()
+    dialogue = Dialogue("claude-opus-4-7", "claude-4.7", learned, 4_000)
+    dialogue.ask(DOCUMENTS[0])
+    assert context_usage(dialogue.session, window, calibration=dialogue.calibration).note == UNSEEN
+    for document in DOCUMENTS[1:4]:
+        dialogue.answer(document)
+        dialogue.ask(document)
+    assert context_usage(dialogue.session, window, calibration=dialogue.calibration).note is None
+
+    second = Dialogue("claude-opus-4-7", "claude-4.7", learned, 4_000)
+    second.ask(DOCUMENTS[0])
+    usage = context_usage(second.session, window, calibration=second.calibration)
+    assert usage.note is None
+    assert usage.tokens is not None
+    assert usage.tokens > 3_000
+    assert usage.breakdown is not None
+    assert usage.breakdown.overhead > 3_000
+
+
+def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
+    dialogue = Dialogue("gpt-4o", "llama3", Calibrations(), 4_000)
+    dialogue.ask(DOCUMENTS[0])
+    dialogue.answer(DOCUMENTS[1])
+    shown, _ = dialogue.ask(DOCUMENTS[2])
+
+    assert shown.error_percent is not None
+    assert shown.error_percent * shown.tokens / 100 >= MARKS - 1

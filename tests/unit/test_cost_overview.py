@@ -1,0 +1,99 @@
+"""A cost report to look at: the table and charts hold the ledger's numbers, each once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+START = datetime(2026, 11, 10, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[CostBook]:
+    made = CostBook(tmp_path, zone=UTC)
+    yield made
+    made.close()
+
+
+def record(book: CostBook, model: str = "gpt-5", day: int = 0, tokens: int = 1_000_000) -> None:
+    usage = {"prompt_tokens": tokens, "completion_tokens": 0}
+    at = START + timedelta(days=day)
+    book.record(CostRecordParams(model=model, usage=usage, at=at))
+
+
+def test_nothing_recorded_has_no_charts(book: CostBook) -> None:
+    found = book.detail(CostDetailParams(charts=True))
+    assert (found.charts, found.overview) == ([], "")
+    assert found.table is not None
+    assert (found.table.rows, found.table.total) == ([], [])
+
+
+def test_without_charts_the_report_is_as_it_was(book: CostBook) -> None:
+    record(book)
+    found = book.detail(CostDetailParams())
+    assert (found.table, found.charts, found.overview) == (None, [], "")
+
+
+def test_the_table_has_a_cell_for_each_number(book: CostBook) -> None:
+    record(book)
+    record(book, "nobody-knows-me", tokens=7)
+    found = book.detail(CostDetailParams(charts=True))
+    table = found.table
+    assert table is not None
+    assert table.heads[: table.names] == ["Model", "Category"]
+    assert table.rows == [
+        ["gpt-5", "main", "1", "1,000,000", "0", "0", "$1.250000"],
+        ["nobody-knows-me", "main", "1", "7", "0", "0", "unpriced"],
+    ]
+    total = ["Total", "", "2", "1,000,007", "0", "0", "$1.250000 + 1 call unpriced"]
+    assert table.total == total
+    assert book.detail(CostDetailParams(charts=True, by=("session",))).table is not None
+
+
+def test_charts_by_day_model_and_agent(book: CostBook) -> None:
+    record(book)
+    record(book, day=3, tokens=500_000)
+    record(book, "nobody-knows-me", day=3)
+    days, models, agents = book.detail(CostDetailParams(charts=True)).charts
+    assert [(bar.label, bar.text) for bar in days.bars] == [
+        ("2026-11-10", "$1.25"),
+        ("2026-11-11", "$0.00"),
+        ("2026-11-12", "$0.00"),
+        ("2026-11-13", "$0.62"),
+    ]
+    assert [bar.share for bar in days.bars] == [1.0, 0.0, 0.0, 0.5]
+    assert [(bar.label, bar.text) for bar in models.bars] == [
+        ("gpt-5", "$1.88"),
+        ("nobody-knows-me", "unpriced"),
+    ]
+    assert [bar.label for bar in agents.bars] == ["protocol"]
+
+
+def test_many_days_and_models_stay_a_chart(book: CostBook) -> None:
+    for number in range(20):
+        record(book, f"gpt-5-2025-01-{number + 1:02}", day=2 * number)
+    days, models, _ = book.detail(CostDetailParams(charts=True)).charts
+    assert len(days.bars) == 30
+    assert len(models.bars) == 12
+    assert models.bars[-1].label == "9 others"
+
+
+def test_in_characters_every_row_keeps_its_text_and_no_name_acts(book: CostBook) -> None:
+    record(book)
+    record(book, "evil\x1b[2J\u202e")
+    found = book.detail(CostDetailParams(charts=True))
+    lines = found.overview.split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert set(found.text.split("\n")) <= set(lines)
+    for title in ("By day", "By model", "By agent"):
+        assert title in lines
+    assert found.table is not None
+    assert all(cell.isprintable() for row in found.table.rows for cell in row)

@@ -1,0 +1,290 @@
+"""Calibration: what it learns, what it does not, its error, and that it outlives a restart."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.counting import calibration_file
+from sidecar.counting.calibration import (
+    HIGHEST,
+    LOWEST,
+    Calibrations,
+    ConversationCalibration,
+)
+from sidecar.counting.tokenizers import Tokenizers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sidecar.counting.tokenizer import Tokenizer
+
+TOKENIZERS = Tokenizers()
+
+CODE = '''def percent(tokens: int, limit: int, reserve: int = 500) -> int | None:
+    """Percent of the usable window, rounded down."""
+    usable = max(1, limit - min(reserve, limit // 4))
+    return min(100, 100 * tokens // usable)
+'''
+DATA = json.dumps(
+    [{"id": n, "name": f"item-{n}", "tags": ["a", "bc"], "price": n * 1.25} for n in range(9)]
+)
+PROSE = (
+    "The last request's whole prompt, plus that reply's output, plus what came since. It is never "
+    "a running total, because every request carries the whole conversation again. "
+)
+CJK = (
+    "上下文窗口里装着整段对话，所以每一次请求都会变长。トークン数は文字数と同じではありません。"
+    "모델마다 토큰을 나누는 방법이 다릅니다. "
+)
+
+
+def conversation(seed: int, turns: int = 30) -> list[tuple[str, str]]:
+    """(question, reply) of mixed kinds and lengths."""
+    source = random.Random(seed)
+
+    def text() -> str:
+        kind = source.choice([CODE, DATA, PROSE, CJK])
+        whole = kind * source.randrange(1, 8)
+        return whole[source.randrange(20) :]
+
+    return [(text(), text()) for _ in range(turns)]
+
+
+def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> list[float]:
+    """|predicted - reported| / reported of each prompt, each predicted before it is reported.
+
+    The server's template costs 150 tokens once and 5 a message, of which the estimate knows 4.
+    """
+    calibration = ConversationCalibration(Calibrations(), "local", estimate.name)
+    estimated, real, errors = 0, 150, []
+    anchor: tuple[int, int] | None = None
+    for question, reply in conversation(seed):
+        estimated += estimate.count(question) + 4
+        real += truth.count(question) + 5
+        if anchor is None:
+            predicted = calibration.predict(estimated)
+        else:
+            predicted = anchor[1] + round(calibration.factor * (estimated - anchor[0]))
+        errors.append(abs(predicted - real) / real)
+        calibration.learn(estimated, real)
+        estimated += estimate.count(reply) + 4
+        real += truth.count(reply) + 5
+        anchor = (estimated, real)  # the reply's output was reported
+    return errors
+
+
+@pytest.mark.parametrize("truth", ["gpt-5", "gpt-4", "qwen3-8b", "deepseek-v3"])
+@pytest.mark.parametrize("seed", range(3))
+def test_whole_prompts_are_predicted_within_3_percent(truth: str, seed: int) -> None:
+    estimate = Tokenizers(estimator="heuristic").for_model("a model that nobody knows")
+    errors = whole_prompt_errors(TOKENIZERS.for_model(truth), estimate, seed)[3:]
+
+    assert sum(errors) / len(errors) <= 0.03
+
+
+def learn_growth(calibration: ConversationCalibration, ratio: float, turns: int = 20) -> None:
+    estimated, real = 0.0, 0.0
+    for _ in range(turns):
+        estimated += 400
+        real += 400 * ratio
+        calibration.learn(round(estimated), round(real))
+
+
+def test_the_factor_is_what_prompts_grow_by() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    hidden = 3000
+    for turn in range(1, 30):
+        calibration.learn(200 * turn, hidden + 260 * turn)
+
+    assert calibration.factor == pytest.approx(1.3, abs=0.03)
+    assert calibration.predict(200 * 30) == pytest.approx(hidden + 260 * 30, rel=0.005)
+
+
+def test_the_error_is_measured_before_a_sample_is_learned() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    before = calibration.error_percent
+
+    calibration.learn(1000, 1250)
+
+    # 1000 was predicted, 1250 reported
+    assert (before, calibration.error_percent) == (None, 25.0)
+    assert calibration.samples == 1
+
+
+def test_a_model_has_its_own_factor_and_a_new_one_its_generations() -> None:
+    shared = Calibrations()
+    learn_growth(ConversationCalibration(shared, "claude-opus-4-7", "x"), 1.4)
+    learn_growth(ConversationCalibration(shared, "claude-sonnet-4-5", "x"), 0.8)
+
+    conversation = ConversationCalibration(shared, "claude-opus-4-7", "x")
+    assert conversation.factor == pytest.approx(1.4, abs=0.05)
+    conversation.switch("claude-opus-4-8", "x")
+    assert conversation.factor == pytest.approx(1.4, abs=0.05)
+    assert conversation.samples == 0
+    conversation.switch("claude-haiku-4-5", "x")
+    assert conversation.factor == pytest.approx(0.8, abs=0.05)
+    conversation.switch("gpt-4", "x")
+    assert conversation.factor == 1
+    conversation.switch("claude-opus-4-7", "another way of estimating")
+    assert conversation.factor == 1
+
+
+def test_a_reply_is_learned_from_and_known_from_then_on() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    calibration.learn(1000, 1000)
+    calibration.replied(400, 600)
+
+    assert calibration.predict(1400) == 1600
+    assert calibration.samples == 2
+    assert 1 < calibration.factor < 1.5
+
+
+def test_models_that_nobody_knows_learn_nothing_from_each_other() -> None:
+    shared = Calibrations()
+    learn_growth(ConversationCalibration(shared, "my-model", "heuristic"), 2.0)
+
+    assert ConversationCalibration(shared, "your-model", "heuristic").factor == 1
+
+
+def test_one_odd_report_hardly_moves_a_factor() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    learn_growth(calibration, 1.0)
+    before = calibration.factor
+    calibration.learn(8400, 90_000)
+
+    assert calibration.factor < before * 1.1
+
+
+def test_a_hidden_prompt_is_no_factor() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    calibration.learn(100, 15_000)
+
+    assert calibration.factor == 1
+    assert calibration.predict(400) == 15_300
+
+
+def test_a_pruned_prompt_starts_anew() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    learn_growth(calibration, 1.2)
+    calibration.learn(500, 620)
+
+    assert calibration.factor == pytest.approx(1.2, abs=0.05)
+    assert calibration.predict(900) == pytest.approx(620 + 400 * calibration.factor, abs=1)
+
+
+NUMBERS = st.integers(-5, 10**9)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=40))
+def test_any_reports_leave_a_sane_factor(samples: list[tuple[int, int]]) -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
+    for estimated, reported in samples:
+        calibration.learn(estimated, reported)
+
+    assert LOWEST <= calibration.factor <= HIGHEST
+    assert calibration.predict(1000) >= 0
+    assert calibration.error_percent is None or calibration.error_percent >= 0
+
+
+def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
+    shared = Calibrations()
+    learn_growth(ConversationCalibration(shared, "claude-opus-4-7", "x"), 1.4)
+    calibration_file.save(tmp_path / "state", shared)
+
+    again = calibration_file.load(tmp_path / "state")
+
+    assert again.to_dict() == shared.to_dict()
+    assert ConversationCalibration(again, "claude-opus-4-7", "x").samples == 20
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["calibration.json"]
+
+
+def test_two_processes_keep_each_others_models(tmp_path: Path) -> None:
+    one, other = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
+    learn_growth(ConversationCalibration(one, "gpt-5", "x"), 1.4)
+    learn_growth(ConversationCalibration(other, "gpt-4", "x"), 0.7)
+    calibration_file.save(tmp_path, one)
+    calibration_file.save(tmp_path, other)
+
+    both = calibration_file.load(tmp_path)
+    assert ConversationCalibration(both, "gpt-5", "x").factor == pytest.approx(1.4, abs=0.05)
+    assert ConversationCalibration(both, "gpt-4", "x").factor == pytest.approx(0.7, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b"null", b'{"learned": 1}', b'{"learned": {"a": {"real": "x"}}}'),
+        *(b'{"learned": {"a": {"real": -1}}}', b"\xff\xfe", b'{"learned": {"a": {"real": 1e99}}}'),
+    ],
+)
+def test_a_damaged_file_is_no_calibration(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / calibration_file.FILE_NAME).write_bytes(content)
+
+    assert calibration_file.load(tmp_path).to_dict()["learned"] == {}
+
+
+def test_the_file_holds_numbers_and_names_only(tmp_path: Path) -> None:
+    shared = Calibrations()
+    ConversationCalibration(shared, "gpt-5", "heuristic").learn(1000, 1100)
+    calibration_file.save(tmp_path, shared)
+
+    saved = json.loads((tmp_path / calibration_file.FILE_NAME).read_text())
+    [(key, entry)] = saved["learned"].items()
+    assert key == "o200k_base heuristic gpt-5"
+    numbers = [value if isinstance(value, list) else [value] for value in entry.values()]
+    assert all(isinstance(number, int | float) for some in numbers for number in some)
+
+
+def test_a_band_narrows_as_reports_confirm_it_and_widens_for_a_new_kind() -> None:
+    calibration = ConversationCalibration(Calibrations(), "claude-opus-4-7", "x")
+    assert calibration.spread("code") == 1.0
+
+    for turn in range(1, 12):
+        calibration.learn(400 * turn, 404 * turn, "code", doubt=60.0 * turn)
+
+    assert calibration.spread("code") == 0.5
+    assert calibration.spread("cjk") == 1.0
+    calibration.switch("claude-sonnet-4-5", "x")
+    assert calibration.spread("code") == 1.0
+
+
+def test_a_band_that_did_not_hold_is_widened() -> None:
+    calibration = ConversationCalibration(Calibrations(), "local", "x")
+    for turn in range(1, 8):
+        calibration.learn(
+            400 * turn, 400 * turn + (90 if turn % 2 else 0), "log", doubt=20.0 * turn
+        )
+
+    assert calibration.spread("log") > 2
+
+
+def test_what_a_client_hides_is_kept_for_its_next_conversation(tmp_path: Path) -> None:
+    shared = Calibrations()
+    first = ConversationCalibration(shared, "gpt-5", "o200k_base", "Neovim")
+    first.learn(200, 9_210)
+    assert first.hidden is None
+    first.learn(700, 9_710)
+    calibration_file.save(tmp_path, shared)
+
+    again = calibration_file.load(tmp_path)
+    second = ConversationCalibration(again, "gpt-5", "o200k_base", "Neovim")
+    assert second.hidden is not None
+    tokens, doubt = second.hidden
+    assert tokens == pytest.approx(9_010, abs=20)
+    assert 0 < doubt <= 0.25 * tokens
+    assert second.predict(300) == pytest.approx(9_310, abs=30)
+    assert ConversationCalibration(again, "gpt-5", "o200k_base", "Code").hidden is None
+    assert ConversationCalibration(again, "gpt-4", "o200k_base", "Neovim").hidden is None
+
+
+def test_what_an_earlier_version_learned_is_left_out(tmp_path: Path) -> None:
+    old = {"version": 1, "learned": {"o200k_base x gpt-5": {"real": 9.0, "estimated": 9.0}}}
+    (tmp_path / calibration_file.FILE_NAME).write_text(json.dumps(old))
+
+    assert calibration_file.load(tmp_path).to_dict()["learned"] == {}

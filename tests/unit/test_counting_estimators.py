@@ -1,0 +1,256 @@
+"""Estimators: their formulas, plug-ins, and that the default adds up."""
+
+from __future__ import annotations
+
+import math
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.counting import estimators
+from sidecar.counting.estimators import Estimated, Estimator, estimator
+from sidecar.counting.fit import allowance, fit
+from sidecar.counting.heuristic import heuristic_units
+from sidecar.counting.tokenizers import Corrected, Tokenizers
+from sidecar.text.pieces import split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sidecar.config.settings import Truncation
+
+BUILT_IN = ["default", "heuristic", "whitespace", "chars4"]
+TEXTS = st.one_of(
+    st.text(max_size=80),
+    st.lists(
+        st.sampled_from(
+            ["hello ", "World", "\n", "  ", "{}", "12345", "日本語", "한국", "привет ", "\ud800"]
+        )
+    ).map("".join),
+)
+
+
+def named(name: str) -> Estimator:
+    found = estimator(name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_no_text_is_no_tokens(name: str) -> None:
+    assert named(name).estimate("") == 0
+
+
+def test_hello_world_is_2_by_default() -> None:
+    assert named("default").estimate("hello world") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("hello world", 3),  # 11 characters / 4
+        ("a b c d", 4),
+        ("f(x) { return; }", 6),  # 4 words + 0.5 * 5 marks + 0.5 * 3 of code, rounded up: 8.5
+        ("'\"-'\"-", 4),
+        ("x = y > z;", 7),
+    ],
+)
+def test_the_whitespace_rule(text: str, tokens: int) -> None:
+    words = len(text.split())
+    marks = sum(text.count(mark) for mark in set(""".,;!?'"-(){}[]"""))
+    code = sum(text.count(mark) for mark in set("{}[];=<>"))
+    expected = math.ceil(max(words + 0.5 * marks + 0.5 * code, len(text) / 4))
+
+    assert named("whitespace").estimate(text) == expected
+    assert expected in (tokens, tokens + 1, tokens + 2, tokens + 3)
+
+
+@given(TEXTS)
+def test_chars4_is_a_quarter_rounded_down(text: str) -> None:
+    assert named("chars4").estimate(text) == len(text) // 4
+
+
+@given(TEXTS)
+def test_the_default_adds_up_where_texts_may_be_cut(text: str) -> None:
+    assert sum(map(heuristic_units, split(text, 1))) == heuristic_units(text)
+
+
+@given(st.text(min_size=1, max_size=60))
+def test_any_text_is_at_least_one_token(text: str) -> None:
+    assert named("default").estimate(text) >= 1
+
+
+# Bias by kind of text against the real count, in percent: on what nobody tuned it for it may be
+# high, not low. `python -m benchmarks estimates` has the table over real files.
+KINDS = {
+    "code": "def percent(tokens: int, limit: int) -> int:\n    return min(100, 100 * tokens // limit)\n",
+    "prose": "The last request's whole prompt, plus that reply's output, plus what came since.\n",
+    "json": '{"id": 17, "name": "item-17", "tags": ["a", "b"], "price": 21.25},\n',
+    "log": "2026-11-21T22:31:07.123Z INFO [worker-3] GET /api/v1/users/4711 status=200 took=3.2ms\n",
+    "chinese": "上下文窗口里装着整段对话，所以每一次请求都会变长。\n",
+    "japanese": "トークン数は文字数と同じではありません。モデルごとに違います。\n",
+    "korean": "모델마다 토큰을 나누는 방법이 다릅니다. 그래서 추정이 어렵습니다.\n",
+    "russian": "Каждый запрос снова несёт с собой весь разговор целиком.\n",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_default_is_near_the_real_count(kind: str) -> None:
+    text = KINDS[kind] * 20
+    real = Tokenizers().for_model("gpt-5").count(text)
+
+    assert 0.8 < named("default").estimate(text) / real < 1.35
+
+
+class Constant:
+    """A plug-in."""
+
+    name = "constant"
+
+    def estimate(self, text: str) -> int:
+        return 7 if text else 0
+
+
+class Broken(Constant):
+    """A plug-in that fails on every text."""
+
+    name = "broken"
+
+    def estimate(self, text: str) -> int:
+        raise RuntimeError(f"it is broken by {len(text)} characters")
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimators, "_registry", dict(estimators._registry))
+    monkeypatch.setattr(estimators, "_plugins_read", False)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints(
+        [
+            EntryPoint("constant", f"{__name__}:Constant", estimators.ENTRY_POINTS),
+            EntryPoint("broken", f"{__name__}:Broken", estimators.ENTRY_POINTS),
+            EntryPoint("missing", "no_such_module:X", estimators.ENTRY_POINTS),
+        ]
+    )
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: points)
+
+    tokenizer = Tokenizers(estimator="constant").for_model("some-model")
+    assert (tokenizer.name, tokenizer.count("any text")) == ("constant", 7)
+    assert estimator("broken") is None
+    assert estimator("missing") is None
+    assert "constant" in estimators.names()
+
+
+@pytest.mark.usefixtures("registry")
+def test_one_can_be_registered_and_may_fail() -> None:
+    estimators.register(Broken())
+
+    assert Tokenizers(estimator="broken").for_model("some-model").count("hello world") == 2
+    assert Estimated(Broken()).count("") == 0
+
+
+class _Broken(estimators.Chars4):
+    name = "broken"
+
+    def estimate(self, text: str) -> int:
+        raise RuntimeError(f"SECRET {text}")
+
+
+class _Halves(estimators.Chars4):
+    name = "halves"
+
+    def estimate(self, text: str) -> int:
+        return len(text) // 2
+
+
+def test_installed_plugins_are_values_of_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "plug-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        "[token_sidecar.estimators]\n"
+        "halves = tests.unit.test_counting_estimators:_Halves\n"
+        "broken = tests.unit.test_counting_estimators:_Broken\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(estimators, "_plugins_read", False)
+    monkeypatch.setattr(estimators, "_registry", dict(estimators._registry))
+    monkeypatch.setattr(estimators, "_broken", {})
+    halves = Tokenizers(estimator="halves")
+    assert halves.for_model("no-such-model").count("x" * 40) == 20
+    assert halves.problems == []
+    for name in ("broken", "absent"):
+        other = Tokenizers(estimator=name)
+        assert other.for_model("no-such-model").count("hello world") == 2
+        [problem] = other.problems
+        assert name in problem
+        assert "SECRET" not in problem
+    assert {"halves", "default"} <= set(estimators.names())
+    assert set(estimators.broken()) == {"broken"}
+
+
+class _Words(estimators.Chars4):
+    """A token a word, cut between words."""
+
+    name = "words"
+    modes: ClassVar[list[str]] = []
+
+    def estimate(self, text: str) -> int:
+        return len(text.split())
+
+    def truncate(self, text: str, max_tokens: int, mode: str) -> str:
+        self.modes.append(mode)
+        words = text.split()
+        return " ".join(words[-max_tokens:] if mode == "end" else words[:max_tokens])
+
+
+class _Greedy(_Words):
+    """Keeps all of it."""
+
+    name = "greedy"
+
+    def truncate(self, text: str, max_tokens: int, mode: str) -> str:
+        return f"{text} {max_tokens} {mode}"
+
+
+class _Raising(_Words):
+    name = "raising"
+
+    def truncate(self, text: str, max_tokens: int, mode: str) -> str:
+        raise RuntimeError(f"SECRET {text} {max_tokens} {mode}")
+
+
+WORDS = "one two three four five six seven eight"
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(("mode", "kept"), [("start", "one two"), ("end", "seven eight")])
+def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> None:
+    estimators.register(_Words())
+    tokenizer = Tokenizers(estimator="words").for_model("some-model")
+    learned = Corrected(tokenizer, 2.0, 0.0)  # two tokens a word, as replies have shown
+
+    assert allowance(3, tokenizer) == 2
+    assert fit(WORDS, 3, mode, tokenizer).text == kept
+    fitted = fit(WORDS, 5, mode, learned)
+    assert (fitted.text, fitted.tokens, fitted.removed_tokens) == (kept, 4, 12)
+    assert _Words.modes[-1] == mode
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("made", [_Greedy(), _Raising()])
+def test_a_cut_that_is_none_is_made_here(made: _Words, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimators, "_broken", {})
+    estimators.register(made)
+    fitted = fit(WORDS, 3, "start", Tokenizers(estimator=made.name).for_model("some-model"))
+
+    assert fitted.text.split() == ["one", "two"]
+    assert "SECRET" not in str(estimators.broken())

@@ -1,0 +1,210 @@
+"""Fitting texts to tokens: never over, whole characters, whole lines, and what is reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.counting.fit import Mode, allowance, fit
+from sidecar.counting.tokenizer import Tokenizer
+from sidecar.counting.tokenizers import Tokenizers
+
+if TYPE_CHECKING:
+    from sidecar.counting.count import Method
+
+TOKENIZERS = Tokenizers()
+MODES: list[Mode] = ["start", "middle", "end"]
+LINES = "".join(f"line {number} of the text\n" for number in range(200))
+
+AWKWARD = st.sampled_from(
+    [
+        *(
+            "the ",
+            "def f(x):\n",
+            "\n",
+            "\r\n",
+            "\r",
+            "\t",
+            "  ",
+            "日本語",
+            "한국어",
+            "é",
+            "e\u0301",
+        ),
+        *(
+            "👩\u200d👩\u200d👧",
+            "👍🏽",
+            "🇩🇪🇫🇷",
+            "\ud83d",
+            "\ude00",
+            "{'a': 1}",
+            "12345",
+            "/",
+            "\x00",
+        ),
+        *("internationalization", "aGVsbG8gd29ybGQ=", " ", "\u200d", "<|endoftext|>"),
+    ]
+)
+TEXTS = st.one_of(st.text(max_size=200), st.lists(AWKWARD, max_size=120).map("".join))
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "gpt-4", "claude-opus-4-7", "no-such-model"])
+@settings(max_examples=120, deadline=None)
+@given(text=TEXTS, tokens=st.integers(0, 150), mode=st.sampled_from(MODES), keep=st.booleans())
+def test_never_over_and_fitting_again_changes_nothing(
+    model: str, text: str, tokens: int, mode: Mode, keep: bool
+) -> None:
+    tokenizer = TOKENIZERS.for_model(model)
+
+    fitted = fit(text, tokens, mode, tokenizer, keep_final_newline=keep)
+
+    assert tokenizer.count(fitted.text) == fitted.tokens <= tokens
+    assert fitted.changed == (fitted.text != text)
+    assert not fit(fitted.text, tokens, mode, tokenizer, keep_final_newline=keep).changed
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=TEXTS, tokens=st.integers(0, 60), mode=st.sampled_from(MODES))
+def test_what_is_kept_stood_in_the_text(text: str, tokens: int, mode: Mode) -> None:
+    marker = "\n[…]\n"
+    kept = fit(text, tokens, mode, TOKENIZERS.for_model("gpt-5"), marker).text
+
+    if marker in kept and marker not in text:
+        assert mode == "middle"
+        head, tail = kept.split(marker)
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert len(head) + len(tail) <= len(text)
+    elif mode == "end":
+        assert text.endswith(kept)
+    else:
+        assert text.startswith(kept)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("tokens", [150, 400, 1000, 1399])
+def test_short_lines_are_kept_whole_and_fill_the_allowance(mode: Mode, tokens: int) -> None:
+    fitted = fit(LINES, tokens, mode, TOKENIZERS.for_model("gpt-5"))
+
+    kept = [line for line in fitted.text.split("\n") if line not in ("", "...")]
+    assert set(kept) <= set(LINES.split("\n"))
+    assert fitted.tokens >= 0.95 * tokens
+    assert fitted.removed_lines == 200 - len(kept)
+    assert fitted.removed_tokens == TOKENIZERS.for_model("gpt-5").count(LINES) - fitted.tokens
+
+
+def test_the_middle_keeps_both_ends_around_the_marker() -> None:
+    fitted = fit(LINES, 100, "middle", TOKENIZERS.for_model("gpt-5"))
+
+    assert fitted.text.startswith("line 0 of the text\nline 1 of the text\n")
+    assert "of the text\n...\nline 19" in fitted.text
+    assert fitted.text.endswith("line 199 of the text\n")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_long_line_is_cut_between_two_tokens(mode: Mode) -> None:
+    tokenizer = TOKENIZERS.for_model("gpt-5")
+    line = "internationalization of tokenizers " * 300
+    fitted = fit(line, 97, mode, tokenizer)
+
+    assert 0.95 * 97 <= fitted.tokens <= 97
+    for part in fitted.text.split("\n...\n"):
+        cut = len(part) if line.startswith(part) else len(line) - len(part)
+        apart = tokenizer.count(line[:cut]) + tokenizer.count(line[cut:])
+        assert apart == tokenizer.count(line)
+
+
+def test_no_room_for_the_marker_is_a_plain_cut() -> None:
+    tokenizer = TOKENIZERS.for_model("gpt-5")
+    fitted = fit("one two three four five six seven", 3, "middle", tokenizer, "[… left out …]")
+
+    assert fitted.text == "one two three"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_allowed(mode: Mode) -> None:
+    fitted = fit("a\nb\n", 0, mode, TOKENIZERS.for_model("gpt-5"))
+
+    assert (fitted.text, fitted.tokens, fitted.removed_lines) == ("", 0, 2)
+    assert fitted.changed
+    assert not fit("", 0, mode, TOKENIZERS.for_model("gpt-5")).changed
+
+
+@pytest.mark.parametrize(
+    "character", ["👩\u200d👩\u200d👧", "e\u0301\u0323", "👍🏽", "🇩🇪", "\ud83d\ude00"]
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_no_character_is_torn(character: str, mode: Mode) -> None:
+    text = character * 40
+    for tokens in range(1, 60):
+        kept = fit(text, tokens, mode, TOKENIZERS.for_model("gpt-5"), "|").text
+        assert kept.replace("|", "").replace(character, "") == ""
+
+
+def test_the_final_newline_stays_when_asked_for() -> None:
+    tokenizer = TOKENIZERS.for_model("gpt-5")
+    text = "word " * 400 + "\r\n"
+
+    fitted = fit(text, 50, "start", tokenizer, keep_final_newline=True)
+
+    assert fitted.text.endswith("d\r\n") or fitted.text.endswith(" \r\n")
+    assert tokenizer.count(fitted.text) <= 50
+
+
+class Guess(Tokenizer):
+    """An estimator that is a quarter of the characters, with an error of one's choosing."""
+
+    name = "guess"
+    method: Method = "estimate"
+
+    def __init__(self, error_percent: float | None) -> None:
+        self.error_percent = error_percent
+
+    def count(self, text: str) -> int:
+        return -(-len(text) // 4)
+
+
+@pytest.mark.parametrize(("error", "aim"), [(None, 800), (25.0, 800), (100.0, 500), (0.0, 1000)])
+def test_an_estimate_leaves_room_for_its_error(error: float | None, aim: int) -> None:
+    tokenizer = Guess(error)
+
+    assert allowance(1000, tokenizer) == aim
+    fitted = fit("a few words in a line\n" * 1000, 1000, "start", tokenizer)
+    assert 0.95 * aim <= fitted.tokens <= aim
+
+
+class Odd(Tokenizer):
+    """Counts that fall when a text grows, and that never add up: a plug-in may do that."""
+
+    name = "odd"
+
+    def count(self, text: str) -> int:
+        return len(text) + 7 * (len(text) % 3) if text else 0
+
+
+@given(text=st.text(max_size=80), tokens=st.integers(0, 90), mode=st.sampled_from(MODES))
+def test_a_tokenizer_without_rules_is_never_over_either(text: str, tokens: int, mode: Mode) -> None:
+    tokenizer = Odd()
+
+    assert tokenizer.count(fit(text, tokens, mode, tokenizer).text) <= tokens
+
+
+def test_a_large_text_is_counted_about_twice() -> None:
+    inner = TOKENIZERS.for_model("gpt-5")
+    counted = 0
+
+    class Watched(Tokenizer):
+        name, method, error_percent = inner.name, inner.method, inner.error_percent
+
+        def count(self, text: str) -> int:
+            nonlocal counted
+            counted += len(text)
+            return inner.count(text)
+
+    text = LINES * 50
+    fit(text, 40_000, "middle", Watched())
+
+    assert counted < 3 * len(text)

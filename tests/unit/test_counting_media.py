@@ -1,0 +1,243 @@
+"""Pictures, clips and tool prompts: the examples of the vendors' own pages, and what is in doubt."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.counting.clips import FILE_TOKENS
+from sidecar.counting.images import Seen, image_tokens
+from sidecar.counting.messages import count_messages, tools_tokens
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.messages.clips import clip_of
+from sidecar.messages.content import read_message
+from sidecar.models.families import generation_of
+
+TOKENIZERS = Tokenizers()
+
+
+def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Seen:
+    return image_tokens(model, generation_of(model), size, detail)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "detail", "tokens"),
+    [
+        # OpenAI, "Images and vision": tiles.
+        ("gpt-4o", (1024, 1024), "high", 765),
+        ("gpt-4o", (2048, 4096), "high", 1105),
+        ("gpt-4o", (4096, 8192), "low", 85),
+        ("gpt-5.1", (1024, 1024), "auto", 70 + 4 * 140),
+        # The same page: patches, within the budget and over it.
+        ("gpt-6-astra", (1024, 1024), "high", 1229),
+        ("gpt-6-astra", (2048, 2048), "high", 3000),
+        ("gpt-6-astra", (4096, 512), "high", 2458),
+        ("gpt-5.4", (1024, 1024), "high", 1229),
+        ("gpt-5.4", (2048, 2048), "high", 3000),
+        ("gpt-4.1-mini", (1024, 1024), "auto", 1659),
+        # What its table says of the details.
+        ("gpt-5.6-sol", (4096, 4096), "auto", 19661),  # as it is: 128 * 128 patches
+        ("gpt-5.6-terra", (4096, 4096), "low", 308),  # within 512: 16 * 16
+        ("gpt-5.5", (6000, 6000), "auto", 12000),  # 10,000 patches
+        ("gpt-5.4", (6000, 6000), "auto", 3000),  # as `high`
+        ("gpt-5.4", (2048, 2048), "low", 4916),  # 6,144 patches: more than `high`
+        ("gpt-5.2", (4096, 4096), "high", 4916),  # 2,048 a side
+        ("o4-mini", (1800, 2400), "auto", 2498),  # 1,452 patches, as an earlier edition works out
+        # Anthropic, "Vision": both tiers.
+        ("claude-sonnet-4-5", (200, 200), "auto", 64),
+        ("claude-sonnet-4-5", (1000, 1000), "auto", 1296),
+        ("claude-sonnet-4-5", (1092, 1092), "auto", 1521),
+        ("claude-sonnet-4-5", (1920, 1080), "auto", 1560),
+        ("claude-sonnet-4-5", (2000, 1500), "auto", 1564),
+        ("claude-sonnet-4-5", (3840, 2160), "auto", 1560),
+        ("claude-opus-4-7", (200, 200), "auto", 64),
+        ("claude-opus-5-5", (1000, 1000), "auto", 1296),
+        ("claude-opus-4-8", (1920, 1080), "auto", 2691),
+        ("claude-sonnet-5", (2000, 1500), "auto", 3888),
+        ("claude-fable-5-2", (3840, 2160), "auto", 4784),
+        # Google, "Image understanding" and "Media resolution".
+        ("gemini-2.5-pro", (384, 384), "auto", 258),
+        ("gemini-2.5-pro", (960, 540), "auto", 1548),
+        ("gemini-2.5-pro", (960, 540), "MEDIA_RESOLUTION_LOW", 64),
+        ("gemini-3-pro-preview", (960, 540), "auto", 1120),
+        ("gemini-3.8-flash", (960, 540), "media_resolution_low", 280),
+        ("gemini-3.8-flash", (960, 540), "medium", 560),
+        ("gemini-flash-latest", (960, 540), "MEDIA_RESOLUTION_ULTRA_HIGH", 2240),
+    ],
+)
+def test_pictures_cost_what_the_vendors_publish(
+    model: str, size: tuple[int, int], detail: str, tokens: int
+) -> None:
+    assert seen(model, size, detail).tokens == tokens
+
+
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.sampled_from(["low", "high"]))
+def test_no_picture_goes_over_its_budget(width: int, height: int, detail: str) -> None:
+    assert seen("gpt-5.4", (width, height), "high").tokens <= 3000
+    assert seen("gpt-5.5", (width, height), "auto").tokens <= 12000
+    assert 1 <= seen("o4-mini", (width, height), detail).tokens <= 2642
+    assert 1 <= seen("claude-haiku-4-5", (width, height)).tokens <= 1568
+    assert 1 <= seen("claude-opus-5", (width, height)).tokens <= 4784
+
+
+def test_what_is_published_is_not_in_doubt_and_the_rest_is() -> None:
+    size = (1600, 900)
+    assert seen("gpt-6-astra", size).doubt == seen("claude-opus-4-8", size).doubt == 0
+    unlisted, nearest = seen("gpt-6-sol", size), seen("gpt-6-astra", size)
+    assert unlisted.tokens == nearest.tokens
+    assert 0 < unlisted.doubt < unlisted.tokens
+    nobodys = seen("some-open-model", size)
+    assert nobodys.doubt > nobodys.tokens, "who publishes nothing may be far off"
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5.4", "claude-opus-5", "gemini-2.5-pro"])
+@pytest.mark.parametrize("size", [(256, 256), (640, 480), (1920, 1080), (3840, 2160)])
+def test_a_picture_of_any_usual_size_lies_within_the_doubt_of_an_unknown_one(
+    model: str, size: tuple[int, int]
+) -> None:
+    unknown = seen(model, None)
+    assert abs(seen(model, size).tokens - unknown.tokens) <= unknown.doubt
+
+
+def test_the_doubt_of_a_picture_is_in_the_band() -> None:
+    def error(model: str, url: str) -> float:
+        block = {"type": "image_url", "image_url": {"url": url}}
+        messages = [{"role": "user", "content": [{"type": "text", "text": "word " * 500}, block]}]
+        measure = count_messages(messages, None, model, TOKENIZERS.for_model(model))
+        assert measure.error_percent is not None
+        return measure.error_percent
+
+    data = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + struct.pack(">II", 1024, 1024)
+    known = "data:image/png;base64," + base64.b64encode(data + bytes(32)).decode()
+    assert error("gpt-4o", known) < 1
+    assert error("gpt-4o", "https://example.org/a.png") > 25
+
+
+def wav(seconds: float, rate: int = 8_000) -> str:
+    data = bytes(int(seconds * rate))
+    form = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, rate, rate, 1, 8)
+    body = b"WAVE" + form + b"data" + struct.pack("<I", len(data)) + data
+    return base64.b64encode(b"RIFF" + struct.pack("<I", len(body)) + body).decode()
+
+
+def mp4(seconds: int, version: int = 0, before: int = 0) -> str:
+    times = struct.pack(">QQIQ", 0, 0, 1_000, seconds * 1_000) if version else (
+        struct.pack(">IIII", 0, 0, 1_000, seconds * 1_000))  # fmt: skip
+    head = struct.pack(">I", 24) + b"ftypisom" + bytes(12)
+    moov = bytes(4) + b"moov" + bytes(4) + b"mvhd" + bytes([version, 0, 0, 0]) + times
+    return base64.b64encode(head + bytes(before) + moov + bytes(90)).decode()
+
+
+def mp3(seconds: int, kbps_index: int = 9) -> str:
+    tag = b"ID3\x04\0\0" + bytes([0, 0, 1, 0]) + bytes(128)
+    frames = bytes([0xFF, 0xFB, kbps_index << 4, 0]) + bytes(128 * 125 * seconds - 4)
+    return base64.b64encode(tag + frames).decode()
+
+
+def inline(mime: str, data: str, **more: Any) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": mime, "data": data}} | more
+
+
+@pytest.mark.parametrize(
+    ("block", "media", "seconds"),
+    [
+        ({"type": "input_audio", "input_audio": {"data": wav(3), "format": "wav"}}, "audio", 3),
+        (inline("audio/wav", wav(2.5)), "audio", 2.5),
+        (inline("audio/mpeg", mp3(20)), "audio", 20),
+        (inline("video/mp4", mp4(60)), "video", 60),
+        (inline("video/mp4", mp4(60, 1)), "video", 60),
+        (inline("video/mp4", mp4(60, before=900_000)), "video", 60),
+        (inline("video/mp4", mp4(60), videoMetadata={"endOffset": "15s"}), "video", 15),
+        (
+            {
+                "fileData": {"mimeType": "video/mp4", "fileUri": "https://example.org/v"},
+                "videoMetadata": {"startOffset": "10s", "endOffset": "40.5s"},
+            },
+            "video",
+            30.5,
+        ),
+        ({"fileData": {"mimeType": "audio/ogg", "fileUri": "https://e.org/a"}}, "audio", None),
+        (inline("application/pdf", "JVBERi0="), "document", None),
+        (inline("audio/wav", "UklGRg=="), "audio", None),
+    ],
+)
+def test_how_long_a_clip_lasts(block: dict[str, Any], media: str, seconds: float | None) -> None:
+    (read,) = read_message({"role": "user", "content": [block]}).blocks
+    assert read.kind == "file"
+    assert (read.clip.media, read.clip.seconds) == (media, seconds)
+
+
+@given(st.one_of(st.binary().map(lambda b: base64.b64encode(b).decode()), st.text()))
+def test_any_data_is_a_clip_and_none_raises(data: str) -> None:
+    clip = clip_of(inline("audio/wav", data))
+    assert clip.seconds is None or clip.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "block", "tokens"),
+    [
+        # Google, "Media resolution": audio a second, frames of video.
+        ("gemini-3.8-flash", inline("audio/wav", wav(10)), 250),
+        ("gemini-2.5-flash", inline("audio/wav", wav(10)), 320),
+        ("gemini-3.8-flash", inline("video/mp4", mp4(60)), 60 * (70 + 25)),
+        ("gemini-2.5-flash", inline("video/mp4", mp4(60)), 60 * (258 + 32)),
+        (
+            "gemini-3.8-flash",
+            inline("video/mp4", mp4(60), mediaResolution={"level": "MEDIA_RESOLUTION_HIGH"}),
+            60 * (280 + 25),
+        ),
+        ("gemini-3.8-flash", inline("video/mp4", mp4(60), videoMetadata={"fps": 2}), 60 * 165),
+        # OpenAI, "Managing costs" of realtime: one token for 100 ms of a user's audio.
+        ("gpt-audio", {"type": "input_audio", "input_audio": {"data": wav(10)}}, 100),
+        ("gpt-audio", inline("application/pdf", "JVBERi0="), FILE_TOKENS),
+    ],
+)
+def test_clips_cost_what_the_vendors_publish(
+    model: str, block: dict[str, Any], tokens: int
+) -> None:
+    def tokens_of(content: list[Any]) -> int:
+        message = [{"role": "user", "content": content}]
+        return count_messages(message, None, model, TOKENIZERS.for_model(model)).tokens
+
+    assert tokens_of([block]) - tokens_of([]) == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("claude-opus-5", 286),
+        ("claude-opus-4-8", 290),
+        ("claude-opus-4.7", 675),
+        ("anthropic/claude-opus-4.6", 497),
+        ("claude-opus-4-5-20251101", 496),
+        ("claude-opus-4-1", 313),
+        ("claude-sonnet-5", 354),
+        ("claude-sonnet-4-6", 497),
+        ("claude-sonnet-4-5-20250929", 496),
+        ("claude-sonnet-4-20250514", 313),
+        ("claude-haiku-4-5", 496),
+        ("claude-3-5-haiku-latest", 264),
+        ("claude-3-opus-20240229", 530),
+    ],
+)
+def test_tools_bring_the_prompt_that_the_maker_publishes(model: str, tokens: int) -> None:
+    tool = {"name": "get_time", "description": "The time.", "input_schema": {"type": "object"}}
+    tokenizer = TOKENIZERS.for_model(model)
+    one, two = (tools_tokens([tool] * n, model, tokenizer).tokens for n in (1, 2))
+    assert one - (two - one) == tokens
+
+
+def test_a_tool_prompt_that_is_not_published_is_in_doubt() -> None:
+    tool = {"name": "get_time", "description": "The time.", "input_schema": {"type": "object"}}
+
+    def error(model: str) -> float:
+        measure = tools_tokens([tool], model, TOKENIZERS.for_model(model))
+        assert measure.error_percent is not None
+        return measure.error_percent
+
+    assert error("claude-fable-5-2") > error("claude-opus-4-8") > 0

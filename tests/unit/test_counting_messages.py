@@ -1,0 +1,341 @@
+"""Messages and tools: OpenAI's published figures, every vendor's form, pictures, honest methods."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.counting.count import Measure
+from sidecar.counting.messages import count_messages, tools_tokens
+from sidecar.counting.tokenizer import Tokenizer
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.messages.images import size_of
+
+TOKENIZERS = Tokenizers()
+
+# The example of OpenAI's cookbook "How to count tokens with tiktoken", with the numbers that it
+# reports from the API itself.
+JARGON = [
+    {
+        "role": "system",
+        "content": "You are a helpful, pattern-following assistant that translates corporate "
+        "jargon into plain English.",
+    },
+    {
+        "role": "system",
+        "name": "example_user",
+        "content": "New synergies will help drive top-line growth.",
+    },
+    {
+        "role": "system",
+        "name": "example_assistant",
+        "content": "Things working well together will increase revenue.",
+    },
+    {
+        "role": "system",
+        "name": "example_user",
+        "content": "Let's circle back when we have more bandwidth to touch base on opportunities "
+        "for increased leverage.",
+    },
+    {
+        "role": "system",
+        "name": "example_assistant",
+        "content": "Let's talk later when we're less busy about how to do better.",
+    },
+    {
+        "role": "user",
+        "content": "This late pivot means we don't have time to boil the ocean for the client "
+        "deliverable.",
+    },
+]
+WEATHER = {
+    "name": "get_current_weather",
+    "description": "Get the current weather in a given location",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "location": {
+                "type": "string",
+                "description": "The city and state, e.g. San Francisco, CA",
+            },
+            "unit": {
+                "type": "string",
+                "description": "The unit of temperature to return",
+                "enum": ["celsius", "fahrenheit"],
+            },
+        },
+        "required": ["location"],
+    },
+}
+ASKED = [
+    {
+        "role": "system",
+        "content": "You are a helpful assistant that can answer to questions about the weather.",
+    },
+    {"role": "user", "content": "What's the weather like in San Francisco?"},
+]
+
+
+def count(messages: list[Any], model: str = "gpt-4o", tools: list[Any] | None = None) -> Measure:
+    return count_messages(messages, tools, model, TOKENIZERS.for_model(model))
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [("gpt-3.5-turbo", 129), ("gpt-4-0613", 129), ("gpt-4o", 124), ("gpt-4o-mini", 124)],
+)
+def test_messages_count_as_the_api_reported(model: str, tokens: int) -> None:
+    measure = count(JARGON, model)
+
+    assert (measure.tokens, measure.method) == (tokens, "calibrated")
+    assert measure.error_percent is not None
+    assert 0 < measure.error_percent < 3
+
+
+@pytest.mark.parametrize(("model", "tokens"), [("gpt-4", 105), ("gpt-4o", 101)])
+def test_tools_count_as_the_api_reported(model: str, tokens: int) -> None:
+    tools = [{"type": "function", "function": WEATHER}]
+
+    assert count(ASKED, model, tools).tokens == tokens
+
+
+def test_nothing_is_0_and_exact() -> None:
+    assert count([]) == Measure(0, "exact", "o200k_base", 0.0)
+    assert tools_tokens([], "gpt-5", TOKENIZERS.for_model("gpt-5")).tokens == 0
+
+
+def test_a_formula_that_nobody_compared_is_an_estimate() -> None:
+    assert count(ASKED, "gpt-5").method == "estimate"
+    assert count(ASKED, "claude-sonnet-4-5").method == "calibrated"
+    unknown = count(ASKED, "no-such-model").error_percent
+    assert unknown is not None
+    assert unknown > 20
+
+
+SCHEMA = WEATHER["parameters"]
+FORMS: list[list[Any]] = [
+    [{"type": "function", "function": WEATHER}],
+    [{"type": "function", **WEATHER}],
+    [{"name": WEATHER["name"], "description": WEATHER["description"], "input_schema": SCHEMA}],
+    [{"functionDeclarations": [WEATHER]}],
+    [{"function_declarations": [WEATHER]}],
+    [
+        {
+            "toolSpec": {
+                "name": WEATHER["name"],
+                "description": WEATHER["description"],
+                "inputSchema": {"json": SCHEMA},
+            }
+        }
+    ],
+]
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "claude-opus-4-7", "qwen3:8b", "gemini-2.5-pro"])
+def test_a_tool_costs_the_same_in_every_form(model: str) -> None:
+    tokenizer = TOKENIZERS.for_model(model)
+    counts = {tools_tokens(form, model, tokenizer).tokens for form in FORMS}
+
+    assert len(counts) == 1
+    assert counts.pop() > 40
+
+
+class Watched(Tokenizer):
+    """A tokenizer that says what it was asked."""
+
+    name = "watched"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def count(self, text: str) -> int:
+        self.asked.append(text)
+        return len(text)
+
+
+def test_a_tool_set_is_counted_once() -> None:
+    watched = Watched()
+    first = tools_tokens(FORMS[0], "gpt-5", watched)
+    asked = len(watched.asked)
+    again = tools_tokens(msgspec.json.decode(msgspec.json.encode(FORMS[0])), "gpt-5", watched)
+
+    assert again == first
+    assert len(watched.asked) == asked > 0
+
+
+CALL = {"location": "Paris"}
+CALLS: list[dict[str, Any]] = [
+    {
+        "role": "assistant",
+        "content": None,
+        "toolCalls": [{"id": "1", "name": "w", "arguments": CALL}],
+    },
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {
+                "id": "1",
+                "type": "function",
+                "function": {"name": "w", "arguments": '{"location":"Paris"}'},
+            }
+        ],
+    },
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "w", "input": CALL}]},
+    {"role": "assistant", "content": [{"toolUse": {"toolUseId": "1", "name": "w", "input": CALL}}]},
+    {"role": "model", "parts": [{"functionCall": {"name": "w", "args": CALL}}]},
+]
+RESULTS: list[dict[str, Any]] = [
+    {"role": "tool", "content": "18 degrees, clear", "toolCallId": "1"},
+    {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "1", "content": "18 degrees, clear"}],
+    },
+    {
+        "role": "user",
+        "content": [
+            {
+                "type": "tool_result",
+                "tool_use_id": "1",
+                "content": [{"type": "text", "text": "18 degrees, clear"}],
+            }
+        ],
+    },
+    {
+        "role": "user",
+        "content": [{"toolResult": {"toolUseId": "1", "content": [{"text": "18 degrees, clear"}]}}],
+    },
+    {"type": "function_call_output", "call_id": "1", "output": "18 degrees, clear", "role": "user"},
+]
+
+
+@pytest.mark.parametrize("form", [CALLS, RESULTS])
+def test_calls_and_results_cost_the_same_in_every_form(form: list[dict[str, Any]]) -> None:
+    counts = [count([message]).tokens for message in form]
+
+    if form is RESULTS:
+        counts = counts[:-1]
+    assert len(set(counts)) == 1
+    assert count([form[0]]).method == "estimate"
+
+
+def test_an_item_of_the_responses_api_is_read() -> None:
+    item = {
+        "type": "function_call",
+        "call_id": "1",
+        "name": "w",
+        "arguments": '{"location":"Paris"}',
+    }
+    assert count([item]).tokens == count([CALLS[0]]).tokens
+
+
+def test_ids_and_signatures_are_no_text() -> None:
+    plain = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "yes"}]
+    signed = [{**plain[0], "signature": "x" * 4000}, {**plain[1], "id": "y" * 400}]
+    hidden = [*plain, {"type": "redacted_thinking", "data": "z" * 4000}]
+
+    for content in (signed, hidden):
+        assert count([{"role": "assistant", "content": content}], "claude-opus-4-7") == count(
+            [{"role": "assistant", "content": plain}], "claude-opus-4-7"
+        )
+
+
+def test_a_struct_counts_as_what_it_encodes_to() -> None:
+    class Turn(msgspec.Struct, rename="camel"):
+        role: str
+        content: str
+        tool_calls: list[dict[str, Any]]
+
+    turn = Turn("assistant", "text", [{"id": "1", "name": "w", "arguments": CALL}])
+    assert count([turn]) == count([msgspec.to_builtins(turn)])
+
+
+def png(width: int, height: int) -> str:
+    head = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + struct.pack(">II", width, height) + b"\x08\x02"
+    return base64.b64encode(head + bytes(64)).decode()
+
+
+def jpeg(width: int, height: int) -> str:
+    preview = b"\xff\xe1" + struct.pack(">H", 3000) + bytes(2998)
+    frame = b"\xff\xc0" + struct.pack(">HBHH", 17, 8, height, width) + bytes(20)
+    return base64.b64encode(b"\xff\xd8" + preview + frame).decode()
+
+
+def webp(width: int, height: int) -> str:
+    sizes = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return base64.b64encode(b"RIFF\0\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + sizes).decode()
+
+
+def gif(width: int, height: int) -> str:
+    return base64.b64encode(b"GIF89a" + struct.pack("<HH", width, height) + bytes(8)).decode()
+
+
+@pytest.mark.parametrize("make", [png, jpeg, webp, gif])
+def test_sizes_are_read_from_the_data(make: Any) -> None:
+    assert size_of({"type": "base64", "data": make(640, 481)}) == (640, 481)
+    assert size_of({"url": f"data:image/x;base64,{make(640, 481)}"}) == (640, 481)
+
+
+@given(st.one_of(st.text(), st.binary().map(lambda b: base64.b64encode(b).decode())))
+def test_any_data_has_a_size_or_none(data: str) -> None:
+    size = size_of(data)
+    assert size is None or min(size) > 0
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image", "source": {"type": "base64", "data": png(1000, 1000)}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + png(1000, 1000)}},
+        {"type": "input_image", "image_url": "data:image/png;base64," + png(1000, 1000)},
+        {"inlineData": {"mimeType": "image/png", "data": png(1000, 1000)}},
+        {"image": {"format": "png", "source": {"bytes": png(1000, 1000)}}},
+    ],
+)
+def test_a_picture_of_known_size_does_not_spoil_the_error(block: dict[str, Any]) -> None:
+    measure = count([{"role": "user", "content": [block]}], "gpt-5")
+
+    assert measure.tokens == 4 + 3 + 630
+    assert measure.error_percent is not None
+
+
+def test_a_picture_of_unknown_size_is_said() -> None:
+    block = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    measure = count([{"role": "user", "content": [block]}])
+
+    assert measure.method == "estimate"
+    assert measure.tokens > 700
+    assert (measure.error_percent or 0) > 60, "it may be a small one, or a whole screen"
+
+
+KEYS = [
+    *(
+        "type",
+        "text",
+        "content",
+        "image",
+        "source",
+        "data",
+        "toolUse",
+        "functionCall",
+        "tool_calls",
+    ),
+    *("toolResult", "function", "arguments", "input", "name", "parts", "parameters", "properties"),
+    *("enum", "items", "image_url", "reasoningContent", "functionDeclarations", "role", "toolSpec"),
+]
+KINDS = ["image", "tool_use", "tool_result", "document", "text", "function_call_output", "user"]
+LEAVES = st.sampled_from([None, True, 7, 1.5, "", "text", "{", *KINDS])
+BLOCKS = st.dictionaries(st.sampled_from(KEYS), LEAVES, max_size=4)
+NESTED = st.dictionaries(st.sampled_from(KEYS), LEAVES | BLOCKS | st.lists(BLOCKS, max_size=2))
+JSON = LEAVES | NESTED | st.lists(NESTED, max_size=2)
+
+
+@settings(deadline=None)  # the first one loads a vocabulary
+@given(messages=st.lists(JSON, max_size=3), tools=st.lists(JSON, max_size=3))
+def test_anything_counts_and_nothing_raises(messages: list[Any], tools: list[Any]) -> None:
+    assert count(messages, "gpt-5", tools).tokens >= 0

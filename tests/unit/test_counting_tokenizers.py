@@ -1,0 +1,241 @@
+"""Which tokenizer counts for a model: the user's file, an engine, a package, an approximation."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.config.settings import TokenizerFile
+from sidecar.counting import estimates, patterns, vocabularies
+from sidecar.counting.incremental import count_text, document_tokens
+from sidecar.counting.listing import find
+from sidecar.counting.tokenizers import Approximate, Lazy, Tokenizers
+from sidecar.models.families import UNKNOWN
+from sidecar.text.document import TextDocument
+from tests.unit.test_counting_vocabularies import rank_lines, trained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sidecar.counting.tokenizer import Tokenizer
+
+
+def test_openai_models_are_exact() -> None:
+    tokenizers = Tokenizers()
+    for model, name in (("gpt-5", "o200k_base"), ("gpt-4", "cl100k_base"), ("o3", "o200k_base")):
+        tokenizer = tokenizers.for_model(model)
+        assert (tokenizer.name, tokenizer.method, tokenizer.error_percent) == (name, "exact", 0.0)
+        assert tokenizer.count("hello world") == 2
+
+
+def test_claude_is_calibrated_by_generation() -> None:
+    tokenizers = Tokenizers()
+    before, since = tokenizers.for_model("claude-opus-4-6"), tokenizers.for_model("claude-opus-4-7")
+    text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 50
+
+    assert (before.method, since.method) == ("calibrated", "calibrated")
+    assert before.count(text) == pytest.approx(899, rel=0.13)  # by ctok
+    assert since.count(text) == pytest.approx(1249, rel=0.2)
+    for tokenizer in (before, since):
+        band = tokenizer.band(tokenizer.count(text), text)
+        assert band is not None
+        assert 1 < band < 20
+    assert since.name == "claude-4.7~o200k_base"
+
+
+def test_what_nothing_knows_is_estimated() -> None:
+    tokenizer = Tokenizers().for_model("some-model-of-mine")
+
+    assert (tokenizer.name, tokenizer.method) == ("unknown~o200k_base", "estimate")
+    band = tokenizer.band(1_000, "plain words " * 90)
+    assert band is not None
+    assert 15 < band < 40  # wide, for it may be any vocabulary of today
+    assert tokenizer.count("hello world") == 2
+    assert tokenizer.count("") == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["default", "heuristic", "whitespace", "chars4", "no-such-estimator"]
+)
+def test_the_users_estimator_counts_what_nothing_knows(name: str) -> None:
+    tokenizer = Tokenizers(estimator=name).for_model("some-model-of-mine")
+
+    known = name in ("heuristic", "whitespace", "chars4")
+    assert tokenizer.name == (name if known else "unknown~o200k_base")
+    assert tokenizer.method == "estimate"
+
+
+def test_the_users_file_wins_over_everything(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(trained(patterns.LLAMA3))
+    written = str(tmp_path / "tokenizer.json")
+    tokenizers = Tokenizers([TokenizerFile(models=("gpt-*", "mine*"), file=written)])
+
+    assert find("gpt-5", tokenizers.describe).tokenizer == written
+    for model in ("gpt-5", "openai/GPT-5", "mine-8b.gguf"):
+        tokenizer = tokenizers.for_model(model)
+        assert tokenizer.count("hello") > 0
+        assert (tokenizer.name, tokenizer.method) == (written, "exact")
+        assert getattr(tokenizer, "cuts", None) == "lines"
+    assert tokenizers.for_model("o3").name == "o200k_base"
+    assert tokenizers.problems == []
+
+
+def test_the_first_entry_that_matches_wins(tmp_path: Path) -> None:
+    (tmp_path / "a.tiktoken").write_bytes(rank_lines(50_256))
+    files = [
+        TokenizerFile(models=("llama-3.1*",), file=str(tmp_path / "a.tiktoken")),
+        TokenizerFile(models=("llama*",), file="/none"),
+    ]
+
+    assert Tokenizers(files).for_model("llama-3.1-8b").name == str(tmp_path / "a.tiktoken")
+    assert Tokenizers(files).for_model("llama-2-8b").name == "/none"
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{}", b"\xff\xfe\0", b'{"model": {"type": "BPE"}}']
+)
+def test_a_file_that_cannot_be_used_is_said_and_stood_in_for(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    if content is not None:
+        file.write_bytes(content)
+    tokenizers = Tokenizers([TokenizerFile(models=("llama-3*",), file=str(file))])
+    tokenizer = tokenizers.for_model("llama-3.1-8b")
+
+    assert tokenizer.count("hello world") == 2
+    assert (tokenizer.name, tokenizer.method) == ("llama3~o200k_base", "estimate")
+    [problem] = tokenizers.problems
+    assert caplog.messages == [problem]
+    assert str(file) in problem
+    assert "llama3~o200k_base counts instead" in problem
+    assert "hello" not in problem
+
+
+def test_a_folder_or_home_path_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "t.json").write_bytes(trained(patterns.QWEN2))
+    tokenizers = Tokenizers(
+        [
+            TokenizerFile(models=("a",), file="~/t.json"),
+            TokenizerFile(models=("b",), file=str(tmp_path)),
+        ]
+    )
+
+    assert tokenizers.for_model("a").count("hello") > 0
+    assert tokenizers.for_model("a").method == "exact"
+    assert tokenizers.for_model("b").count("hello") > 0
+    assert tokenizers.for_model("b").method == "estimate"
+
+
+def test_nothing_is_loaded_before_it_counts(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("what is this")
+    tokenizers = Tokenizers(
+        [TokenizerFile(models=("mine",), file=str(tmp_path / "tokenizer.json"))]
+    )
+    tokenizer = tokenizers.for_model("mine")
+
+    assert isinstance(tokenizer, Lazy)
+    assert (tokenizer.ready, tokenizer.cuts, tokenizers.problems) == (False, "none", [])
+
+
+def test_many_threads_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sidecar.counting import vocabulary_files
+
+    (tmp_path / "tokenizer.json").write_bytes(trained(patterns.LLAMA3))
+    loads: list[str] = []
+    real = vocabulary_files.load
+
+    def watched(file: Path, name: str) -> Tokenizer:
+        loads.append(name)
+        return real(file, name)
+
+    monkeypatch.setattr(vocabulary_files, "load", watched)
+    tokenizer = Tokenizers(
+        [TokenizerFile(models=("mine",), file=str(tmp_path / "tokenizer.json"))]
+    ).for_model("mine")
+    counts: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: counts.append(tokenizer.count("hello world")))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(set(counts)) == 1
+    assert len(loads) == 1
+
+
+def test_a_package_that_is_not_there_is_approximated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabularies, "packaged_file", lambda _generation: None)
+    tokenizer = Tokenizers().for_model("qwen3-8b")
+
+    assert (tokenizer.name, tokenizer.method) == ("qwen2~o200k_base", "estimate")
+
+
+def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "qwen.tiktoken").write_text("damaged")
+    monkeypatch.setattr(
+        vocabularies, "packaged_file", lambda _generation: tmp_path / "qwen.tiktoken"
+    )
+    tokenizers = Tokenizers()
+
+    assert tokenizers.for_model("qwen3-8b").count("hello world") == 2
+    assert tokenizers.for_model("qwen3-8b").name == "qwen2~o200k_base"
+    assert len(tokenizers.problems) == 1
+
+
+def test_every_generation_has_a_tokenizer() -> None:
+    tokenizers = Tokenizers()
+    for generation in (*estimates.generations(), *vocabularies.ENGINES, UNKNOWN):
+        tokenizer = tokenizers._make(generation)
+        assert tokenizer.count("hello world, this is a sentence of some words") > 5
+
+
+@pytest.mark.parametrize("model", ["claude-opus-4-7", "some-model-of-mine"])
+def test_an_approximation_adds_up_before_it_is_rounded(model: str) -> None:
+    from sidecar.text.pieces import split
+
+    tokenizer = Tokenizers().for_model(model)
+    assert isinstance(tokenizer, Approximate)
+    text = "".join(f"line {n}: value_{n} = '日本語' * {n * 7}\n" for n in range(400))
+    parts = list(split(text, 100))
+
+    assert len(parts) > 50
+    assert tokenizer.scale(sum(map(tokenizer.basis.count, parts))) == tokenizer.count(text)
+
+
+def test_names_at_random_fill_no_memory() -> None:
+    tokenizers = Tokenizers()
+    for number in range(5000):
+        tokenizers.for_model(f"model-{number}")
+
+    assert len(tokenizers._by_model) < 4200
+    assert len(tokenizers._by_key) < 5
+
+
+def test_settings_entries_serve_as_they_are(tmp_path: Path) -> None:
+    spec = json.loads(trained(patterns.LLAMA3))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    entry = TokenizerFile(models=("mine",), file=str(tmp_path / "tokenizer.json"))
+
+    assert Tokenizers([entry]).for_model("mine").count("hello") > 0
+
+
+def test_a_stand_in_counts_a_document_as_it_counts_a_text(tmp_path: Path) -> None:
+    """What stands in for a file that cannot be read scales a sum of pieces once, not each piece."""
+    missing = Tokenizers([TokenizerFile(models=("claude-*",), file=str(tmp_path / "missing.json"))])
+    stand_in, own = (known.for_model("claude-opus-4-6") for known in (missing, Tokenizers()))
+    text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 2_000
+
+    stand_in.count("a")
+    assert count_text(text, stand_in) == count_text(text, own)
+    document = TextDocument("untitled:x", text)
+    assert document_tokens(document, stand_in) == document_tokens(document, own)

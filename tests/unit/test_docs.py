@@ -1,0 +1,96 @@
+"""What the documentation names exists: links, files, tests, verbs of the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    page
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("editors/*/*.md")]
+    if "node_modules" not in page.parts
+)
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+CODE = re.compile(r"`((?:sidecar|benchmarks|editors|tests)/[\w./-]+\.(?:py|ts|lua|md|json))`")
+VERB = re.compile(r"(?:^|[`$|] ?)token-sidecar ([a-z][\w-]+)", re.MULTILINE)
+SUBCOMMAND = re.compile(r":TokenSidecar ([a-zA-Z]+)")
+
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """The tests of a file."""
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = [
+        link for link in LINK.findall(page.read_text("utf-8")) if not (page.parent / link).exists()
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_named_tests_exist(page: Path) -> None:
+    for file, name in TEST.findall(page.read_text("utf-8")):
+        assert (ROOT / file).is_file(), file
+        assert not name or name in names_in(ROOT / file), f"{file}::{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_named_files_exist(page: Path) -> None:
+    named = CODE.findall(page.read_text("utf-8"))
+    assert [file for file in named if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_named_verbs_exist(page: Path) -> None:
+    from sidecar.cli import VERBS
+
+    assert set(VERB.findall(page.read_text("utf-8"))) <= {*VERBS, "serve"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_named_subcommands_of_neovim_exist(page: Path) -> None:
+    lua = "".join(
+        path.read_text("utf-8")
+        for path in (ROOT / "editors/neovim/lua/token_sidecar").glob("*.lua")
+    )
+    for name in SUBCOMMAND.findall(page.read_text("utf-8")):
+        assert re.search(rf"\b{name}\b\s*=", lua), name
+
+
+def test_every_page_of_the_docs_is_reached_from_the_readme() -> None:
+    reached, due = set[Path](), [ROOT / "README.md"]
+    while due:
+        page = due.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        links = LINK.findall(page.read_text("utf-8"))
+        targets = [(page.parent / link).resolve() for link in links if link.endswith(".md")]
+        due += [target for target in targets if target.exists()]
+    pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    assert pages - reached == set()
+
+
+def test_no_page_names_a_module_that_git_does_not_have() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    for page in PAGES:
+        for module in re.findall(
+            r"python3? -m ((?:tests|benchmarks)[\w.]*)", page.read_text("utf-8")
+        ):
+            path = module.replace(".", "/")
+            assert f"{path}.py" in tracked or f"{path}/__main__.py" in tracked, module

@@ -1,0 +1,99 @@
+"""docs/reference/promises.md: every method, setting and command has a row, and each row is true."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from sidecar.cli import main
+from sidecar.config.settings import Settings
+from sidecar.server.methods import NOTIFICATIONS, REQUESTS
+from tests.unit.test_config_docs import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reference/promises.md"
+ROW = re.compile(
+    r"^\| `([^`]+)`[^|]*\| \[[^\]]*\]\(([^)#]+)#([^)]+)\) \| `([^`:]+)::(\w+)` \|$", re.M
+)
+ROWS = ROW.findall(PAGE.read_text("utf-8"))
+
+
+def of(heading: str) -> set[str]:
+    """The names of a table."""
+    part = PAGE.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return {found[0] for found in ROW.findall(part)}
+
+
+def verbs(group: click.Group, before: str = "") -> Iterator[str]:
+    """The verbs of the command line, those of groups too."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from verbs(command, f"{before}{name} ")
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield before + name
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@cache
+def sections(page: Path) -> dict[str, str]:
+    """The text below each heading, that of its own parts included, by anchor."""
+    found: dict[str, str] = {}
+    text = re.sub(r"^```.*?^```", lambda code: code[0].replace("\n#", "\n "), page.read_text("utf-8"), flags=re.M | re.S)  # fmt: skip
+    heads = list(re.finditer(r"^(#+) (.+)$", text, re.M))
+    for index, head in enumerate(heads):
+        after = (next_.start() for next_ in heads[index + 1 :] if len(next_[1]) <= len(head[1]))
+        found[slug(head[2])] = text[head.start() : next(after, len(text))]
+    return found
+
+
+def test_every_method_has_a_row() -> None:
+    assert of("Methods") == {*REQUESTS, *NOTIFICATIONS}
+
+
+def test_every_setting_has_a_row() -> None:
+    assert of("Settings") == {
+        f"{heading.strip('`')} {key}".strip() for heading, key, _ in keys(Settings)
+    }
+
+
+def test_every_verb_has_a_row() -> None:
+    assert of("Command line") == set(verbs(main))
+
+
+def test_every_command_of_the_palette_has_a_row() -> None:
+    manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))
+    palette = {each["command"].split(".")[1] for each in manifest["contributes"]["commands"]}
+    assert of("Commands of the editors") == palette
+
+
+def test_every_command_of_the_server_has_a_row() -> None:
+    text = (ROOT / "sidecar/server/features/commands.py").read_text("utf-8")
+    ids = {f"tokenSidecar.server.{name}" for name in re.findall(r'\{PREFIX\}(\w+)"', text)}
+    assert of("Commands of the server") == ids
+
+
+@pytest.mark.parametrize(("name", "page", "anchor", "file", "test"), ROWS)
+def test_a_row_names_what_is_there(name: str, page: str, anchor: str, file: str, test: str) -> None:
+    section = sections((PAGE.parent / page).resolve()).get(anchor)
+    assert section is not None, f"{page} has no heading {anchor}"
+    word = name.split()[-1] if name.startswith("[[") else name
+    assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", section), f"{anchor} says nothing"
+    nodes = ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    assert test in {node.name for node in nodes if isinstance(node, kinds)}

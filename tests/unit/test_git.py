@@ -1,0 +1,134 @@
+"""git in a hostile repository: nothing that its configuration or its folders name is executed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.workspace import git
+from tests import hostile
+
+if TYPE_CHECKING:
+    from tests.hostile import Hostile
+
+# Ordinary git springs each of them: they are no duds.
+ORDINARY = {
+    ("status",): {"fsmonitor", "hook", "module-fsmonitor", "module-clean", "module-hook"},
+    ("diff", "HEAD", "--", "CLAUDE.md"): {"external", "clean", "smudge"},
+    ("diff", "--no-ext-diff", "HEAD", "--", "CLAUDE.md"): {"textconv"},
+    ("add", "lazy.md"): {"process"},
+    ("cat-file", "-p", "main:lazy.md"): {"fetch"},
+    ("-C", "docs", "status"): {"bare-fsmonitor"},
+}
+VERBS = [
+    ("status",),
+    ("diff", "HEAD"),
+    ("diff", "--name-status", "-z", "-M", "HEAD", "--", "CLAUDE.md"),
+    ("cat-file", "-p", "main:lazy.md"),
+    ("ls-files", "--modified", "--others", "--exclude-standard"),
+    ("update-index", "--refresh"),
+]
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+    """The hostile repository, in it, with its folders first on PATH in every way of writing it."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    made = hostile.make(tmp_path)
+    monkeypatch.chdir(made.root)
+    return made
+
+
+def poison_path(repository: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{repository.path()}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("arguments", ORDINARY, ids=" ".join)
+def test_the_traps_work(repository: Hostile, arguments: tuple[str, ...]) -> None:
+    subprocess.run(["git", *arguments], capture_output=True, check=False)
+    assert repository.fired() >= ORDINARY[arguments]
+
+
+@pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
+@pytest.mark.parametrize("folder", [".", "docs", "module"])
+def test_no_trap_goes_off(
+    repository: Hostile, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], folder: str
+) -> None:
+    poison_path(repository, monkeypatch)
+    with contextlib.suppress(git.GitError):
+        git.run(repository.root / folder, *arguments)
+    assert repository.fired() == set()
+
+
+def test_a_check_against_a_revision(repository: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line in the repository: it counts and compares, and nothing else runs."""
+    poison_path(repository, monkeypatch)
+    program = Path(sys.executable).parent / "token-sidecar"
+    command = [str(program), "check", "--diff", "main", "CLAUDE.md", "lazy.md"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert repository.fired() == set()
+    # The blob that would be fetched is missing: said, and not got.
+    assert done.returncode == 2
+    assert "git cannot compare" in done.stderr
+    hostile.give_back(repository)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert repository.fired() == set()
+    assert "this change adds" in done.stdout
+    assert done.returncode == 0
+
+
+def test_the_same_as_ordinary_git_where_nothing_is_hostile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    with pytest.raises(git.GitError, match="not a git repository"):
+        git.run(tmp_path, "status")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "näme.md").write_text("x")
+    out = git.run(tmp_path, "ls-files", "--others", "-z")
+    assert "näme.md" in out.decode().split("\0")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(git.GitError, match="no git on the PATH"):
+        git.run(tmp_path, "status")
+
+
+def test_a_folder_with_the_home_in_it_is_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "home/bin/git"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    assert git.find_git(tmp_path / "home") is None
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert git.find_git(tmp_path / "home") == str(program)
+
+
+def test_a_link_in_the_repository_to_a_program_outside_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And neither is a link outside that leads into it."""
+    outside, inside = tmp_path / "outside", tmp_path / "repository/bin"
+    for folder in (outside, inside):
+        folder.mkdir(parents=True)
+    (outside / "real").write_text("#!/bin/sh\n")
+    (outside / "real").chmod(0o755)
+    (inside / "git").symlink_to(outside / "real")
+    monkeypatch.setenv("PATH", str(inside))
+    assert git.find_git(tmp_path / "repository") is None
+    (inside / "theirs").write_text("#!/bin/sh\n")
+    (inside / "theirs").chmod(0o755)
+    (outside / "git").symlink_to(inside / "theirs")
+    monkeypatch.setenv("PATH", str(outside))
+    assert git.find_git(tmp_path / "repository") is None
+    (outside / "real").rename(outside / "git")
+    assert git.find_git(tmp_path / "repository") == str(outside / "git")

@@ -1,0 +1,119 @@
+"""One reader of messages: counting, the conversation and the endpoints read the same in each form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from sidecar.endpoints.chats import openai_tools, plain_message
+from sidecar.endpoints.outcome import Fault
+from sidecar.messages.content import read_message
+from sidecar.messages.turns import Turn, joined, parts
+
+ARGUMENTS = {"city": "Bonn"}
+TEXT = json.dumps(ARGUMENTS, separators=(",", ":"))
+CALLS: dict[str, dict[str, Any]] = {
+    "contract": {"toolCalls": [{"id": "c1", "name": "weather", "arguments": ARGUMENTS}]},
+    "openai": {"tool_calls": [{"id": "c1", "function": {"name": "weather", "arguments": TEXT}}]},
+    "anthropic": {
+        "content": [{"type": "tool_use", "id": "c1", "name": "weather", "input": ARGUMENTS}]
+    },
+    "bedrock": {
+        "content": [{"toolUse": {"toolUseId": "c1", "name": "weather", "input": ARGUMENTS}}]
+    },
+    "gemini": {
+        "content": [{"functionCall": {"id": "c1", "name": "weather", "args": ARGUMENTS}}],
+    },
+    "responses": {
+        "content": [
+            {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": TEXT}
+        ]
+    },
+    "custom": {
+        "content": [{"type": "custom_tool_call", "call_id": "c1", "name": "weather", "input": TEXT}]
+    },
+    "ai-sdk": {
+        "content": [
+            {"type": "tool-call", "toolCallId": "c1", "toolName": "weather", "input": ARGUMENTS}
+        ]
+    },
+}
+RESULTS: dict[str, dict[str, Any]] = {
+    "turn": {"role": "tool", "toolCallId": "c1", "content": "Rain"},
+    "openai": {"role": "tool", "tool_call_id": "c1", "content": "Rain"},
+    "anthropic": {"content": [{"type": "tool_result", "tool_use_id": "c1", "content": "Rain"}]},
+    "anthropic-blocks": {
+        "content": [
+            {
+                "type": "tool_result",
+                "tool_use_id": "c1",
+                "content": [{"type": "text", "text": "Rain"}],
+            }
+        ]
+    },
+    "bedrock": {"content": [{"toolResult": {"toolUseId": "c1", "content": [{"text": "Rain"}]}}]},
+    "responses": {"content": [{"type": "function_call_output", "call_id": "c1", "output": "Rain"}]},
+    "ai-sdk": {"content": [{"type": "tool-result", "toolCallId": "c1", "output": "Rain"}]},
+}
+
+
+@pytest.mark.parametrize("form", CALLS)
+def test_a_call_is_the_same_call_to_every_room(form: str) -> None:
+    message = {"role": "assistant", **CALLS[form]}
+    [counted] = [block for block in read_message(message).flat() if block.kind == "call"]
+    [paired] = parts(msgspec.convert(message, Turn))
+    [sent] = plain_message(message).calls
+
+    for block in (counted, paired, sent):
+        assert (block.id, block.name, json.loads(block.arguments)) == ("c1", "weather", ARGUMENTS)
+    assert read_message(message).texts == []
+
+
+@pytest.mark.parametrize("form", RESULTS)
+def test_a_result_is_the_same_result_to_every_room(form: str) -> None:
+    message = {"role": "user", **RESULTS[form]}
+    [counted] = [block for block in read_message(message).flat() if block.kind == "result"]
+    [paired] = parts(msgspec.convert(message, Turn))
+    [sent] = plain_message(message).results
+
+    assert [(block.id, joined(block.inner)) for block in (counted, paired)] == [("c1", "Rain")] * 2
+    assert (sent.id, sent.text) == ("c1", "Rain")
+    assert read_message(message).texts == ["Rain"]
+
+
+def test_tools_that_the_vendor_runs_are_counted_and_never_paired() -> None:
+    content: list[dict[str, Any]] = [
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"q": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"url": "a"}]},
+    ]
+    kinds = [block.kind for block in read_message({"role": "assistant", "content": content}).blocks]
+    assert kinds == ["call", "result"]
+    assert parts(Turn(role="assistant", content=content)) == []
+
+
+def test_a_message_nested_without_end_is_read_to_a_depth() -> None:
+    block: dict[str, Any] = {"type": "text", "text": "deep"}
+    for _ in range(900):
+        block = {"type": "tool_result", "tool_use_id": "c1", "content": [block]}
+    assert len(list(read_message({"role": "user", "content": [block]}).flat())) < 20
+
+
+def test_a_schema_of_bedrocks_reaches_an_endpoint() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = {"toolSpec": {"name": "weather", "inputSchema": {"json": schema}}}
+    [sent] = openai_tools([tool])
+    assert sent["function"]["name"] == "weather"
+    assert sent["function"]["parameters"] == schema
+
+
+def test_a_picture_is_refused_where_only_text_can_be_counted() -> None:
+    picture = {"type": "image", "source": {"type": "base64", "data": "AAAA"}}
+    for content in (
+        [picture],
+        [{"type": "tool_result", "tool_use_id": "c1", "content": [picture]}],
+    ):
+        with pytest.raises(Fault):
+            plain_message({"role": "user", "content": content})

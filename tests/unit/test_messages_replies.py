@@ -1,0 +1,383 @@
+"""Every vendor's replies, whole and as streams, cut off inside a tool call and not."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.messages.replies import FORMATS, Overflow, VendorFormatError, read_reply
+from tests.unit.messages_vendor_forms import (
+    ARGS,
+    BROKEN,
+    WHOLE,
+    anthropic,
+    anthropic_events,
+    bedrock,
+    bedrock_events,
+    cohere,
+    cohere_events,
+    gemini,
+    lmstudio,
+    lmstudio_packets,
+    ollama,
+    ollama_objects,
+    openai,
+    openai_chunks,
+    responses,
+    responses_events,
+)
+
+CUT_OFF: dict[str, tuple[str, Any, str, str]] = {
+    "openai-chat": ("openai-chat", openai(BROKEN, "length"), "length", "output"),
+    "openai-chat stream": (
+        "openai-chat",
+        openai_chunks(BROKEN[:5], BROKEN[5:], finish="length"),
+        "length",
+        "output",
+    ),
+    "mistral": ("mistral", openai(BROKEN, "length"), "length", "output"),
+    "mistral window": ("mistral", openai(BROKEN, "model_length"), "model_length", "window"),
+    "deepseek": ("deepseek", openai(BROKEN, "length"), "length", "output"),
+    "xai": ("xai", openai(BROKEN, "length"), "length", "output"),
+    "responses": (
+        "openai-responses",
+        responses(BROKEN, "max_output_tokens"),
+        "max_output_tokens",
+        "output",
+    ),
+    "responses stream": (
+        "openai-responses",
+        responses_events("max_output_tokens"),
+        "max_output_tokens",
+        "output",
+    ),
+    "anthropic stream": (
+        "anthropic",
+        anthropic_events(BROKEN, stop="max_tokens"),
+        "max_tokens",
+        "output",
+    ),
+    "anthropic stream window": (
+        "anthropic",
+        anthropic_events(BROKEN, stop="model_context_window_exceeded"),
+        "model_context_window_exceeded",
+        "window",
+    ),
+    "bedrock stream": ("bedrock", bedrock_events(BROKEN, "max_tokens"), "max_tokens", "output"),
+    "lmstudio packets": (
+        "lmstudio",
+        lmstudio_packets(BROKEN, "maxPredictedTokensReached"),
+        "maxPredictedTokensReached",
+        "output",
+    ),
+    "cohere": ("cohere", cohere(BROKEN, "MAX_TOKENS"), "MAX_TOKENS", "output"),
+    "cohere stream": ("cohere", cohere_events(BROKEN, "MAX_TOKENS"), "MAX_TOKENS", "output"),
+}
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "recognised"])
+@pytest.mark.parametrize("case", CUT_OFF)
+def test_a_reply_cut_off_inside_a_tool_call(case: str, named: bool) -> None:
+    format, response, stop, exhausted = CUT_OFF[case]
+    reply = read_reply(response, format if named else None)
+    [call] = reply.tool_calls
+    assert (reply.content, reply.stop_reason, reply.exhausted) == ("Writing.", stop, exhausted)
+    assert (call.name, call.arguments_text, call.arguments) == ("write", BROKEN, None)
+    assert (call.complete, reply.cut_off) == (False, True)
+    assert reply.usage is not None
+    assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (11, 7)
+
+
+EARLY: dict[str, tuple[str, Any, str, str]] = {
+    "anthropic": ("anthropic", anthropic(ARGS, "max_tokens"), "max_tokens", "output"),
+    "bedrock": ("bedrock", bedrock("max_tokens"), "max_tokens", "output"),
+    "bedrock window": (
+        "bedrock",
+        bedrock("model_context_window_exceeded"),
+        "model_context_window_exceeded",
+        "window",
+    ),
+    "gemini": ("gemini", gemini("MAX_TOKENS"), "MAX_TOKENS", "output"),
+    "gemini stream": ("gemini", [gemini("MAX_TOKENS")], "MAX_TOKENS", "output"),
+    "ollama": ("ollama", ollama("length"), "length", "output"),
+    "ollama stream": ("ollama", ollama_objects("length"), "length", "output"),
+}
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "recognised"])
+@pytest.mark.parametrize("case", EARLY)
+def test_a_call_finished_before_the_cut_stays_whole(case: str, named: bool) -> None:
+    format, response, stop, exhausted = EARLY[case]
+    reply = read_reply(response, format if named else None)
+    [call] = reply.tool_calls
+    assert (reply.content, reply.stop_reason, reply.exhausted) == ("Writing.", stop, exhausted)
+    assert (call.name, call.arguments, call.complete) == ("write", ARGS, True)
+    assert json.loads(call.arguments_text) == ARGS
+    assert reply.usage is not None
+    assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (11, 7)
+
+
+FINE: dict[str, tuple[str, Any, str]] = {
+    "openai": ("openai-chat", openai(WHOLE, "tool_calls"), "tool_calls"),
+    "openai stream": (
+        "openai-chat",
+        openai_chunks(WHOLE[:3], WHOLE[3:], finish="tool_calls"),
+        "tool_calls",
+    ),
+    "responses": ("openai-responses", responses(WHOLE, None), "completed"),
+    "anthropic": ("anthropic", anthropic(ARGS, "tool_use"), "tool_use"),
+    "anthropic stream": (
+        "anthropic",
+        anthropic_events("", WHOLE[:9], WHOLE[9:], stop="tool_use"),
+        "tool_use",
+    ),
+    "gemini": ("gemini", gemini("STOP"), "STOP"),
+    "bedrock": ("bedrock", bedrock("tool_use"), "tool_use"),
+    "bedrock stream": ("bedrock", bedrock_events(WHOLE, "tool_use"), "tool_use"),
+    "ollama": ("ollama", ollama("stop"), "stop"),
+    "lmstudio packets": ("lmstudio", lmstudio_packets(WHOLE, "toolCalls"), "toolCalls"),
+    "cohere": ("cohere", cohere(WHOLE, "TOOL_CALL"), "TOOL_CALL"),
+    "cohere stream": ("cohere", cohere_events(WHOLE, "TOOL_CALL"), "TOOL_CALL"),
+}
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_a_reply_that_ended_by_itself(case: str) -> None:
+    format, response, stop = FINE[case]
+    reply = read_reply(response)
+    assert (reply.format, reply.stop_reason, reply.exhausted) == (format, stop, None)
+    assert [call.arguments for call in reply.tool_calls] == [ARGS]
+    assert reply.content == "Writing."
+    assert not reply.cut_off
+
+
+IDENTITY = {
+    "openai": (openai(WHOLE, "stop"), "chatcmpl-1", "gpt-4.1"),
+    "responses": (responses(WHOLE, None), "resp_1", "gpt-5"),
+    "responses stream": (responses_events("max_output_tokens"), "resp_1", "gpt-5"),
+    "anthropic": (anthropic(ARGS, "end_turn"), "msg_1", "claude-haiku-4-5"),
+    "anthropic stream": (anthropic_events(stop="end_turn"), "msg_1", "claude-haiku-4-5"),
+    "gemini": (gemini("STOP"), "r1", "gemini-2.5-pro"),
+    "bedrock": (bedrock("end_turn"), "req-1", None),
+    "ollama": (ollama("stop"), None, "llama3.2"),
+    "lmstudio": (lmstudio("eosFound"), None, "qwen3-4b"),
+    "cohere": (cohere(WHOLE, "COMPLETE"), "c1", None),
+}
+
+
+@pytest.mark.parametrize("case", IDENTITY)
+def test_the_request_id_and_the_model_are_the_vendors(case: str) -> None:
+    response, request_id, model = IDENTITY[case]
+    reply = read_reply(response)
+    assert (reply.request_id, reply.model) == (request_id, model)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        openai_chunks(BROKEN, finish=None),
+        anthropic_events(BROKEN, stop=None),
+        bedrock_events(BROKEN, None),
+        responses_events(None),
+    ],
+)
+def test_a_stream_that_broke_off_says_so(events: list[dict[str, Any]]) -> None:
+    reply = read_reply(events)
+    assert (reply.cut_off, reply.exhausted, reply.stop_reason) == (True, None, None)
+    assert [call.complete for call in reply.tool_calls] == [False]
+
+
+def test_parallel_calls_of_a_stream_are_kept_apart() -> None:
+    events = openai_chunks(WHOLE, finish="length")
+    second = {"index": 1, "id": "call_2", "function": {"name": "read", "arguments": '{"pa'}}
+    events.insert(-2, {"choices": [{"index": 0, "delta": {"tool_calls": [second]}}]})
+    calls = read_reply(events).tool_calls
+    assert [(call.id, call.complete) for call in calls] == [("call_1", True), ("call_2", False)]
+
+
+def test_calls_that_all_come_at_index_0_under_their_own_ids_are_kept_apart() -> None:
+    def event(call_id: str) -> dict[str, Any]:
+        call = {"index": 0, "id": call_id, "function": {"name": "read", "arguments": "{}"}}
+        return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+
+    assert [call.id for call in read_reply([event("a"), event("b")]).tool_calls] == ["a", "b"]
+
+
+def test_a_tool_without_parameters_is_whole_unless_cut_off_before_its_first_brace() -> None:
+    assert read_reply(openai("", "tool_calls")).tool_calls[0].arguments == {}
+    assert read_reply(openai("", "length")).tool_calls[0].arguments is None
+    assert read_reply(anthropic_events(stop="tool_use")).tool_calls[0].arguments == {}
+
+
+def test_lm_studio_with_a_full_window() -> None:
+    reply = read_reply(lmstudio("contextLengthReached"))
+    assert (reply.content, reply.exhausted) == ("Writing.", "window")
+
+
+def test_lm_studios_rest_interfaces() -> None:
+    v1 = {
+        "model_instance_id": "qwen3-4b",
+        "output": [{"type": "reasoning", "content": "hm"}, {"type": "message", "content": "Hi"}],
+        "stats": {"input_tokens": 11, "total_output_tokens": 7},
+        "response_id": "resp_9",
+    }
+    reply = read_reply([{"type": "chat.start"}, {"type": "chat.end", "result": v1}])
+    assert (reply.content, reply.request_id, reply.cut_off) == ("Hi", "resp_9", False)
+    v0 = {**openai(BROKEN, "length"), "stats": {"stop_reason": "contextLengthReached"}}
+    assert read_reply(v0).exhausted == "window"
+
+
+def test_a_refused_prompt_of_geminis_has_a_reason() -> None:
+    assert read_reply({"promptFeedback": {"blockReason": "SAFETY"}}).stop_reason == "SAFETY"
+
+
+def test_the_cost_in_a_reply_is_taken_along() -> None:
+    response = openai(WHOLE, "stop")
+    response["usage"]["cost"] = 0.00123
+    assert read_reply(response).cost == Decimal("0.00123")
+
+
+def test_streams_come_as_lines_too() -> None:
+    chunks = openai_chunks(BROKEN, finish="length")
+    lines = [f"data: {json.dumps(chunk)}" for chunk in chunks]
+    expected = read_reply(chunks)
+    assert read_reply([*lines, "data: [DONE]"]) == expected
+    assert read_reply("\n\n".join([*lines, "data: [DONE]"])) == expected
+    events = anthropic_events(BROKEN, stop="max_tokens")
+    wrapped = [{"event": event["type"], "data": event} for event in events]
+    assert read_reply(wrapped) == read_reply(events)
+    assert read_reply("\n".join(map(json.dumps, ollama_objects("stop")))).content == "Writing."
+
+
+OVERFLOWS: dict[str, tuple[Any, int | None, int | None]] = {
+    "llama.cpp": (
+        {
+            "error": {
+                "code": 400,
+                "message": "the request exceeds the available context size",
+                "type": "exceed_context_size_error",
+                "n_prompt_tokens": 5031,
+                "n_ctx": 1024,
+            }
+        },
+        5031,
+        1024,
+    ),
+    "openai": (
+        {
+            "error": {
+                "code": "context_length_exceeded",
+                "message": "This model's maximum context length is 8192 tokens. However, your "
+                "messages resulted in 9001 tokens.",
+            }
+        },
+        9001,
+        8192,
+    ),
+    "anthropic": (
+        {
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error",
+                "message": "prompt is too long: 210000 tokens > 200000 maximum",
+            },
+            "request_id": "req_1",
+        },
+        210000,
+        200000,
+    ),
+    "gemini": (
+        {
+            "error": {
+                "code": 400,
+                "status": "INVALID_ARGUMENT",
+                "message": "The input token count (1200000) exceeds the maximum number of tokens "
+                "allowed (1048576).",
+            }
+        },
+        1200000,
+        1048576,
+    ),
+    "without numbers": ({"error": {"code": "context_length_exceeded"}}, None, None),
+    "inside a stream": (
+        [
+            {"choices": [{"delta": {"content": "x"}}]},
+            {"error": {"code": "context_length_exceeded"}},
+        ],
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("format", [None, "openai-chat", "anthropic"])
+@pytest.mark.parametrize("case", OVERFLOWS)
+def test_a_prompt_that_did_not_fit_is_a_full_window(case: str, format: str | None) -> None:
+    response, prompt, limit = OVERFLOWS[case]
+    reply = read_reply(response, format)
+    assert (reply.exhausted, reply.cut_off) == ("window", True)
+    assert reply.overflow == Overflow(prompt, limit)
+
+
+PROSE = "correct horse battery staple"
+
+
+@pytest.mark.parametrize("format", [None, *FORMATS])
+@pytest.mark.parametrize(
+    "response",
+    [
+        None,
+        7,
+        "",
+        PROSE,
+        [],
+        {},
+        [[]],
+        {"text_of_mine": PROSE},
+        {"error": {"type": "rate_limit_error", "message": PROSE}},
+        {"type": "error", "error": {"type": "overloaded_error", "message": PROSE}, "id": "x"},
+        {"error": PROSE},
+    ],
+)
+def test_what_is_no_reply_is_refused_and_not_quoted(response: object, format: str | None) -> None:
+    with pytest.raises(VendorFormatError) as caught:
+        read_reply(response, format)
+    assert PROSE not in str(caught.value)
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(VendorFormatError, match="openai-responses"):
+        read_reply(openai(WHOLE, "stop"), "telnet")
+
+
+def test_a_field_of_the_wrong_type_is_named() -> None:
+    with pytest.raises(VendorFormatError, match="choices"):
+        read_reply({"choices": [{"message": {"content": 7}}]})
+
+
+KEYS = (
+    "choices type message content candidates parts usage output delta stats done error response "
+    "item index tool_calls prompt_tokens input_tokens event_type stopReason data object"
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(KEYS.split()), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.sampled_from([None, *FORMATS]))
+def test_nothing_that_comes_crashes_the_reader(response: object, format: str | None) -> None:
+    try:
+        reply = read_reply(response, format)
+    except VendorFormatError:
+        return
+    assert reply.format in FORMATS

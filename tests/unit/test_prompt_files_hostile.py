@@ -1,0 +1,159 @@
+"""Prompt files of a hostile repository: read inside its root, some at a time, in linear time."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.agents.places import Places
+from sidecar.workspace import prompt_files as module
+from sidecar.workspace.prompt_files import OUTSIDE, PromptFile, imports, prompt_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLANTED = "planted words\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    made.mkdir()
+    (tmp_path / "secret.md").write_text(PLANTED)
+    return made
+
+
+def found(root: Path) -> dict[str, PromptFile]:
+    places = Places(root.parent / "home", {})
+    return {os.path.relpath(one.path, root): one for one in prompt_files(root, places)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.md",
+        "./../secret.md",
+        "a/../../secret.md",
+        "link.md",
+        "linked/secret.md",
+        "~/../x",
+    ],
+)
+def test_no_import_leads_out_of_the_root(root: Path, name: str) -> None:
+    (root / "a").mkdir()
+    (root / "link.md").symlink_to("../secret.md")
+    (root / "linked").symlink_to("..")
+    (root / "CLAUDE.md").write_text(f"see @{name} and @{root.parent}/secret.md\n")
+    read = found(root)
+    assert read["CLAUDE.md"].text is not None
+    others = [one for path, one in read.items() if path != "CLAUDE.md"]
+    assert others
+    assert all((one.text, one.note) == (None, OUTSIDE) for one in others)
+
+
+@pytest.mark.parametrize("name", ["CLAUDE.md", "AGENTS.md", ".cursor/rules/x.mdc", ".clinerules"])
+def test_no_prompt_file_is_a_link_out_of_the_root(root: Path, name: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).symlink_to(root.parent / "secret.md")
+    assert [(one.text, one.note) for one in found(root).values()] == [(None, OUTSIDE)]
+
+
+def test_a_folder_of_rules_that_lies_elsewhere(root: Path) -> None:
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "x.mdc").write_text(PLANTED)
+    (root / ".cursor").mkdir()
+    (root / ".cursor" / "rules").symlink_to(outside)
+    assert [(one.text, one.note) for one in found(root).values()] == [(None, OUTSIDE)]
+
+
+@pytest.mark.parametrize("name", ["CLAUDE.md", "note.md", ".cursor/rules/x.mdc"])
+def test_no_fifo_is_waited_for(root: Path, name: str) -> None:
+    (root / "CLAUDE.md").write_text("@note.md\n")
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).unlink(missing_ok=True)
+    os.mkfifo(root / name)
+    assert all(one.text != "" for one in found(root).values())
+
+
+def test_imports_in_a_circle_are_read_once(root: Path) -> None:
+    (root / "CLAUDE.md").write_text("@a.md @CLAUDE.md\n")
+    (root / "a.md").write_text("@b.md @a.md\n")
+    (root / "b.md").write_text("@a.md @CLAUDE.md\n")
+    assert sorted(found(root)) == ["CLAUDE.md", "a.md", "b.md"]
+
+
+def test_a_repository_of_too_many_files_is_read_in_part(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_FILES", 50)
+    rules = root / ".cursor" / "rules"
+    rules.mkdir(parents=True)
+    for number in range(40):
+        (rules / f"{number}.mdc").write_text("x")
+        (root / f"{number}.md").write_text("x")
+    (root / "CLAUDE.md").write_text("".join(f"@{number}.md\n" for number in range(40)))
+    assert len(found(root)) == 50
+
+
+def test_a_repository_of_too_much_text_is_read_in_part(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_TEXT", 5_000)
+    for number in range(20):
+        (root / f"{number}.md").write_text("x" * 1_000)
+    (root / "CLAUDE.md").write_text("".join(f"@{number}.md\n" for number in range(20)))
+    assert sum(len(one.text or "") for one in found(root).values()) < 6_100
+
+
+def test_of_a_file_of_mentions_only_so_many_are_looked_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    real = os.path.realpath
+
+    def noting(path: str) -> str:
+        looked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os.path, "realpath", noting)
+    (root / "CLAUDE.md").write_text("".join(f"@name{number}\n" for number in range(50_000)))
+    assert list(found(root)) == ["CLAUDE.md"]
+    assert len(looked) < 5_000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "`" * 500_000 + "a" * 400_000,
+        " ".join("`" * length for length in range(1, 1_300)),
+        "` `` " * 150_000,
+        "@" + "." * 900_000,
+        "@a" * 450_000,
+        "@" + "a/" * 450_000,
+        "~" * 900_000,
+    ],
+    ids=["ticks", "runs", "pairs", "dots", "ats", "path", "tildes"],
+)
+def test_no_line_takes_forever(line: str) -> None:
+    """It fails by never ending: Python's `re` would hold the interpreter for days."""
+    assert len(list(imports(f"{line}\n{line} @b.md\n"))) <= 4
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("`@a` @b `@c`", ["b"]),
+        ("``@a ` @b`` @c", ["c"]),
+        ("` @a", ["a"]),
+        ("x ``` @a `` @b", ["a", "b"]),
+        ("`` ` @a `` @b `", ["b"]),
+        ("`x``@a` @b", ["b"]),
+        ("x ```@a``` ``@b`` @c", ["c"]),
+    ],
+)
+def test_code_spans_end_as_in_commonmark(line: str, named: list[str]) -> None:
+    """A run of backticks closes with the next run of the same length, and else means itself."""
+    assert list(imports(line)) == named

@@ -1,0 +1,43 @@
+"""Every error for people becomes one answer: code, message, kind and whether to try again."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.context.errors import no_text, stale_plan
+from sidecar.cost.ledger import LedgerError, ReadCancelledError
+from sidecar.cost.update import UpdateError
+from sidecar.counting.engines.vocabularies import DamagedRanksError
+from sidecar.counting.rank_files import VocabularyError
+from sidecar.errors import BadParamsError, RequestError, SidecarError
+from sidecar.messages.errors import VendorFormatError
+from sidecar.server.errors import error_body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind", "retryable"),
+    [
+        (RequestError("trust", "m"), -32803, "trust", False),
+        (BadParamsError("m"), -32602, "badParams", False),
+        (VendorFormatError("m"), -32602, "badParams", False),
+        (stale_plan(), -32602, "badParams", False),
+        (no_text(), -32803, "noText", False),
+        (LedgerError("m"), -32803, "storage", True),
+        (ReadCancelledError("m"), -32803, "storage", True),
+        (DamagedRanksError("m"), -32803, "storage", False),
+        (VocabularyError("m"), -32803, "config", False),
+        (UpdateError("m"), -32803, "endpoint", False),
+    ],
+)
+def test_the_answer_to_each_error(
+    error: SidecarError, code: int, kind: str, retryable: bool
+) -> None:
+    body = error_body(error)
+    assert (body["code"], body["message"]) == (code, str(error))
+    assert body["data"] == {"kind": kind, "retryable": retryable}
+
+
+def test_a_defect_is_answered_by_its_type_alone() -> None:
+    body = error_body(ZeroDivisionError("of a person's text"))
+    assert body["data"] == {"kind": "internal", "retryable": False}
+    assert "person" not in body["message"]

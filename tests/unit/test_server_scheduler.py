@@ -1,0 +1,119 @@
+"""Background jobs: one a key, never two at a time, and no defect of theirs is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.server.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    ours = logging.getLogger("sidecar")
+    before, ours.propagate = ours.propagate, True
+    yield caplog
+    ours.propagate = before
+
+
+async def idle(scheduler: Scheduler, *key: str) -> None:
+    async with asyncio.timeout(20):
+        while scheduler.is_due(key):
+            await asyncio.sleep(0)
+
+
+async def test_what_is_due_is_not_put_off_and_runs_once() -> None:
+    scheduler, done = Scheduler(), list[int]()
+    for number in range(5):
+        scheduler.soon(("job",), 0.001, lambda n=number: done.append(n))  # type: ignore[misc]
+    await idle(scheduler, "job")
+    assert done == [0]
+
+
+async def test_work_that_becomes_due_while_it_runs_runs_once_more_and_never_beside_it() -> None:
+    scheduler, gate, running, most, runs = Scheduler(), asyncio.Event(), 0, 0, 0
+
+    async def work() -> None:
+        nonlocal running, most, runs
+        running, runs = running + 1, runs + 1
+        most = max(most, running)
+        await gate.wait()
+        running -= 1
+
+    scheduler.now(("job",), work)
+    for _ in range(3):
+        scheduler.soon(("job",), 0, work)
+        scheduler.now(("job",), work)
+    await asyncio.sleep(0)
+    gate.set()
+    await idle(scheduler, "job")
+    assert (runs, most) == (2, 1)
+
+
+async def test_jobs_of_two_keys_run_beside_each_other() -> None:
+    scheduler, gate, started = Scheduler(), asyncio.Event(), list[str]()
+
+    async def work(name: str) -> None:
+        started.append(name)
+        await gate.wait()
+
+    scheduler.now(("a",), lambda: work("a"))
+    scheduler.now(("b",), lambda: work("b"))
+    await asyncio.sleep(0)
+    assert started == ["a", "b"]
+    scheduler.close()
+
+
+async def test_a_cancelled_job_ends_and_what_waited_behind_it_too() -> None:
+    scheduler, runs, ended = Scheduler(), list[int](), asyncio.Event()
+
+    async def work() -> None:
+        runs.append(1)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    scheduler.now(("job",), work)
+    await asyncio.sleep(0)
+    scheduler.now(("job",), work)
+    scheduler.cancel(("job",))
+    await ended.wait()
+    await asyncio.sleep(0.01)
+    assert (len(runs), scheduler.is_due(("job",))) == (1, False)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_defect_is_logged_by_name_and_place_and_the_key_goes_on(
+    late: bool, logged: pytest.LogCaptureFixture
+) -> None:
+    scheduler, done = Scheduler(), list[int]()
+
+    def secret() -> None:
+        raise ZeroDivisionError("what the buffer holds")
+
+    async def later() -> None:
+        secret()
+
+    scheduler.soon(("status", "file:///a"), 0, later if late else secret)
+    await idle(scheduler, "status", "file:///a")
+    assert "status: ZeroDivisionError at" in logged.text
+    assert "secret" in logged.text
+    assert "buffer" not in logged.text
+    scheduler.now(("status", "file:///a"), lambda: done.append(1))
+    assert done == [1]
+
+
+async def test_nothing_is_started_after_its_end() -> None:
+    scheduler, done = Scheduler(), list[int]()
+    scheduler.close()
+    scheduler.now(("job",), lambda: done.append(1))
+    scheduler.soon(("job",), 0.0, lambda: done.append(2))
+    assert not scheduler.is_due(("job",))
+    assert done == []

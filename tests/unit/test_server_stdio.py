@@ -1,0 +1,57 @@
+"""The stdio loop on real pipes: a client that does not read fills no memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.server import stdio
+from sidecar.server.stdio import MAX_UNREAD_BYTES, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sidecar.server.stdio import Frames
+
+BODY = b"{}"
+FRAME = b"Content-Length: 2\r\n\r\n" + BODY
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[int, int, int, int]]:
+    """The reading and the writing end of stdin, then of stdout."""
+    ends = (*os.pipe(), *os.pipe())
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+async def until(look: Callable[[], object]) -> None:
+    while not look():
+        await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_read_of_a_client_that_reads_nothing(
+    pipes: tuple[int, int, int, int],
+) -> None:
+    taken, sent, unread, written = pipes
+    writer = Writer(written)
+    frames: list[Frames] = []
+    loop = asyncio.get_running_loop()
+    stdio._read_on_loop(loop, taken, frames.append, writer)
+    os.write(sent, FRAME)
+    await until(lambda: frames)
+    writer.write(b"x" * (MAX_UNREAD_BYTES + 1_000_000))
+    os.write(sent, FRAME)
+    await asyncio.sleep(0.3)
+    assert frames == [[BODY]]
+    left = MAX_UNREAD_BYTES + 1_000_000
+    while left:
+        left -= len(await asyncio.to_thread(os.read, unread, 1 << 20))
+    await until(lambda: len(frames) == 2)
+    assert not writer.full
+    loop.remove_reader(taken)
+    writer.close()

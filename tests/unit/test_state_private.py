@@ -1,0 +1,182 @@
+"""State and caches: the user's alone from the first write, and set aside when they are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.config import private
+from sidecar.context.persist import SavedSession
+from sidecar.counting import calibration_file
+from sidecar.counting.calibration import Calibrations
+from sidecar.workspace.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEEP = b'{"learned":' + b"[" * 10**6
+WRITERS = {
+    "cache": """
+from click.testing import CliRunner
+from sidecar.cli.check import check
+assert CliRunner().invoke(check, ["."]).exit_code == 0
+""",
+    "calibration": """
+from sidecar.workspace.state import State
+state = State()
+state.calibrations().learn("k", 10, 12, 1.0)
+state.calibrations_changed()
+state.save()
+""",
+    "ledger": """
+from sidecar.config.paths import state_dir
+from sidecar.cost.book import CostBook, CostRecordParams
+book = CostBook(state_dir())
+book.record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 5, "completion_tokens": 1}))
+""",
+    "sessions": """
+from sidecar.workspace.state import State
+State().save_sessions("file:///w", [], set())
+""",
+    "prices": """
+import threading, http.server, json
+from sidecar.config.paths import state_dir
+from sidecar.cost.update import update_prices
+LIST = [{"id": "h", "name": "H", "api_pattern": "h", "models": []}]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(LIST).encode())
+    def log_message(self, *_):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+update_prices(state_dir() / "prices.json", f"http://127.0.0.1:{server.server_port}/")
+""",
+}
+
+
+def write_in_a_process(writer: str, state: Path, work: Path) -> None:
+    """With an umask that takes nothing away."""
+    environment = os.environ | {"TOKEN_SIDECAR_STATE": str(state)}
+    script = f"import os\nos.umask(0)\n{WRITERS[writer]}"
+    work.mkdir(exist_ok=True)
+    (work / "a.txt").write_text("text")
+    subprocess.run([sys.executable, "-P", "-c", script], env=environment, cwd=work, check=True)
+
+
+def modes(folder: Path) -> Iterator[tuple[str, int]]:
+    """Name and permissions of a folder and all below it."""
+    for path in (folder, *folder.rglob("*")):
+        yield path.name, stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_whoever_writes_first_makes_it_the_users_alone(tmp_path: Path, writer: str) -> None:
+    state = tmp_path / "made" / "state"
+    write_in_a_process(writer, state, tmp_path / "work")
+    found = dict(modes(tmp_path / "made"))
+    assert len(found) > 2, "a file was written"
+    folders = {path.name for path in tmp_path.rglob("*") if path.is_dir()}
+    wrong = {
+        name: oct(mode)
+        for name, mode in found.items()
+        if mode != (0o700 if name in folders else 0o600)
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("writer", ["calibration", "ledger", "sessions", "prices"])
+def test_what_others_could_read_is_closed_to_them(tmp_path: Path, writer: str) -> None:
+    state = tmp_path / "state"
+    write_in_a_process(writer, state, tmp_path / "work")
+    for path in (state, *state.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    write_in_a_process(writer, state, tmp_path / "work")
+    assert {mode for name, mode in modes(state) if not name.endswith(("-wal", "-shm"))} <= {
+        0o700,
+        0o600,
+    }
+
+
+def test_a_shared_folder_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    private.make_folder(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
+
+
+@pytest.mark.parametrize("data", [b"\0", b"[]", b'{"learned":', DEEP, b'"text"'])
+def test_a_damaged_calibration_is_set_aside_once(
+    tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "calibration.json").write_bytes(data)
+    assert calibration_file.load(folder).to_dict() == Calibrations().to_dict()
+    (aside,) = folder.iterdir()
+    assert aside.name.startswith("calibration.json.broken-")
+    assert aside.read_bytes() == data
+    learned = Calibrations()
+    learned.learn("key", 100, 120, 1.0)
+    calibration_file.save(folder, learned)
+    assert calibration_file.load(folder).learned("key") is not None
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("line", [b"\0", b"{}", b'{"id":' + b"[" * 10**6, b'{"x":' * 10**5])
+def test_a_damaged_session_is_set_aside_and_the_others_stay(
+    tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = State(tmp_path)
+    saved = session()
+    state.save_sessions("file:///w", [saved], {saved.id})
+    (path,) = (tmp_path / "sessions").iterdir()
+    damaged = path.read_bytes() + line + b"\n"
+    path.write_bytes(damaged)
+    for _ in range(2):
+        assert State(tmp_path).sessions("file:///w") == [saved]
+    (aside,) = (tmp_path / "sessions").glob("*.broken-*")
+    assert aside.read_bytes() == damaged
+    assert len(caplog.records) == 1
+
+
+def session() -> SavedSession:
+    return SavedSession(
+        id="one",
+        model="gpt-5",
+        source="protocol",
+        updated_at=datetime(2026, 1, 1, tzinfo=UTC),
+        limit=None,
+        reserve=None,
+        compacted=False,
+        system=None,
+        tools=None,
+        sections=[],
+        roles=[],
+        turns=[],
+        anchor=None,
+    )
+
+
+def test_the_command_line_goes_on_with_damaged_state(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "prices.json").write_bytes(b"[" * 10**6)
+    (state / "calibration.json").write_bytes(DEEP)
+    (tmp_path / "a.txt").write_text("some text")
+    command = [sys.executable, "-P", "-m", "sidecar", "count", "--json", "a.txt"]
+    runs = [
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert [json.loads(done.stdout)["total"]["tokens"] for done in runs] == [2, 2]
+    assert ["prices.json could not be used" in done.stderr for done in runs] == [True, False]

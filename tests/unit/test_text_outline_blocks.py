@@ -1,0 +1,151 @@
+"""Top-level blocks, regions and ignore marks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.text.outline import blocks, heaviest, is_markdown, outline
+from sidecar.text.outline_lines import Lines
+from sidecar.text.outline_markdown import sections
+from sidecar.text.outline_marks import ignored, ignores_file, regions
+
+PYTHON = '''\
+"""Module."""
+import a
+import b
+
+@wraps
+def first():
+
+    return 1
+class Second:
+    x = (
+        1
+    )
+VALUE = {
+    1: 2,
+}
+
+# a comment
+def third(): ...
+'''
+
+C = """\
+#include <x.h>
+
+int main()
+{
+    return 0;
+}
+static int other(void) {
+    if (1) {
+    }
+} // end
+
+struct s { int a; };
+"""
+
+
+def shown(text: str) -> list[tuple[str, int, int]]:
+    return [(part.title, part.start_line, part.end_line) for part in blocks(Lines(text))]
+
+
+def test_python() -> None:
+    assert shown(PYTHON) == [
+        ("import b", 0, 3),
+        ("def first():", 4, 8),
+        ("class Second:", 8, 12),
+        ("VALUE = {", 12, 15),
+        ("def third(): ...", 16, 18),
+    ]
+
+
+def test_braces() -> None:
+    assert shown(C) == [
+        ("#include <x.h>", 0, 1),
+        ("int main()", 2, 6),
+        ("static int other(void) {", 6, 10),
+        ("struct s { int a; };", 11, 12),
+    ]
+
+
+def test_outline_takes_sections_for_markdown_and_blocks_for_the_rest() -> None:
+    assert [part.kind for part in outline("# a\n", "x.md")] == ["section"]
+    assert [part.kind for part in outline("# a\n", "x.py")] == ["block"]
+    assert [part.kind for part in outline("# a\n", "x", "markdown")] == ["section"]
+    assert is_markdown("file:///a/b.prompt.MD")
+    assert not is_markdown("md")
+
+
+@given(st.text("ab \t\n\r(){}#", max_size=60))
+def test_blocks_are_disjoint_and_hold_all_that_is_not_blank(text: str) -> None:
+    lines = Lines(text)
+    covered: set[int] = set()
+    for part in blocks(lines):
+        own = set(range(part.start_line, part.end_line))
+        assert own
+        assert not own & covered
+        covered |= own
+    written = {number for number, line in enumerate(lines.texts) if line.strip()}
+    assert written <= covered
+
+
+@given(st.text("ab\n\r", max_size=30))
+def test_lines_are_those_of_lsp(text: str) -> None:
+    lines = Lines(text)
+    assert lines.texts == text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    joined = [text[start:end] for start, end in zip(lines.starts, lines.starts[1:], strict=False)]
+    assert "".join(joined) == text
+    assert [line.rstrip("\r\n") for line in joined] == lines.texts
+
+
+REGIONS = """\
+a
+<!-- token-budget: 500 -->
+b
+// token-budget: 1_000
+c
+# token-budget: end
+d
+/* token-budget: end */
+e
+# token-budget: end
+-- token-budget: 7
+f
+"""
+
+
+def test_regions_in_any_comment_syntax() -> None:
+    found = [(part.limit, part.start_line, part.end_line) for part in regions(Lines(REGIONS))]
+    assert found == [(500, 1, 8), (1000, 3, 6), (7, 10, 13)]
+    outer = regions(Lines(REGIONS))[0]
+    assert REGIONS[outer.start : outer.end].startswith("<!--")
+    assert REGIONS[outer.start : outer.end].endswith("*/\n")
+
+
+@pytest.mark.parametrize("line", ["my-token-budget: 5", "token-budget: five", "token-budget: 5x"])
+def test_what_is_no_mark(line: str) -> None:
+    assert regions(Lines(line)) == []
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_a_file_is_ignored_from_its_first_ten_lines(newline: str) -> None:
+    mark = "<!-- token-budget: ignore -->"
+    assert ignores_file(newline * 9 + mark)
+    assert not ignores_file(newline * 10 + mark)
+    assert ignores_file("#token-budget:ignore")
+    assert not ignores_file("token-budget: ignored")
+
+
+def test_a_section_is_ignored_from_under_its_heading() -> None:
+    text = "# A\ntoken-budget: ignore\n## B\n## C\n\n% token-budget: ignore\n# D\n"
+    lines = Lines(text)
+    found = ignored(lines, list(sections(lines)))
+    assert [part.path_text for part in found] == ["A", "A > C"]
+
+
+def test_heaviest_first() -> None:
+    parts = list(sections(Lines("# a\n# b\n# c\n")))
+    assert [part.title for part, _ in heaviest(parts, [1, 5, 5], most=2)] == ["b", "c"]

@@ -1,0 +1,157 @@
+"""Sections of Markdown against a CommonMark parser."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from sidecar.text.outline_lines import Lines, Part
+from sidecar.text.outline_markdown import heading_path, matches, sections
+
+EXAMPLE = """\
+---
+name: x
+# not a heading
+---
+# Plan #
+
+text
+## `Recent` **diffs**
+```md
+# not a heading
+```
+~~~
+```
+# neither
+~~~~
+- ```sh
+  # nor this
+  ```
+> # quoted
+- # in a list
+<!--
+# commented out
+-->
+    # code
+Two lines of a
+heading
+---
+#no heading
+####### seven
+### Deep
+# Next
+"""
+
+
+def found(text: str) -> list[Part]:
+    return list(sections(Lines(text)))
+
+
+def test_example() -> None:
+    shown = [
+        (part.level, part.path_text, part.start_line, part.end_line) for part in found(EXAMPLE)
+    ]
+    assert shown == [
+        (1, "Plan", 4, 30),
+        (2, "Plan > Recent diffs", 7, 24),
+        (2, "Plan > Two lines of a heading", 24, 30),
+        (3, "Plan > Two lines of a heading > Deep", 29, 30),
+        (1, "Next", 30, 32),
+    ]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_offsets_are_of_the_text_as_it_is(newline: str) -> None:
+    text = EXAMPLE.replace("\n", newline)
+    plan = found(text)[0]
+    assert text[plan.start : plan.end].startswith(f"# Plan #{newline}{newline}text")
+    assert text[plan.end :] == f"# Next{newline}"
+
+
+def test_no_other_line_ends() -> None:
+    assert [part.title for part in found("# a\u2028# b\x0c# c\x0b# d\x85# e")] == [
+        "a # b # c # d # e"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [
+        ("Plan", 1),
+        ("Recent diffs", 1),
+        ("Plan > Recent diffs", 1),
+        ("`Recent`  diffs", 1),
+        ("diffs", 0),
+        ("Next > Recent diffs", 0),
+        ("Deep", 1),
+        ("Plan > Deep", 0),
+    ],
+)
+def test_a_path_names_the_sections_that_end_so(path: str, count: int) -> None:
+    wanted = heading_path(path)
+    assert sum(matches(part, wanted) for part in found(EXAMPLE)) == count
+
+
+def test_a_title_may_hold_the_separator() -> None:
+    part = found("# a > b\n")[0]
+    assert matches(part, heading_path("a > b"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "#" + " " * 200_000 + "x",
+        "- " * 100_000 + "x",
+        "`" * 200_000,
+        "* " * 100_000 + "x",
+        ">" * 200_000,
+        "# " + "# " * 100_000,
+        "a\n" * 100_000 + "---",
+        "```\n" * 100_001,
+    ],
+)
+def test_long_lines_take_one_pass(line: str) -> None:
+    # Would run into the time limit of the suite if any of it were quadratic.
+    found(line)
+
+
+LINES = """\
+# A|## B ##|###\tC|a|b *c*|===|---|--|- x|> q|||  # D|```|~~~|````|  ```|    # code|***|#|1. y\
+|<!-- c|-->|<!-- c -->|   z|- ```|  - deep"""
+lines = st.sampled_from(LINES.split("|"))
+
+
+def headings_of_the_document(text: str) -> list[tuple[int, int]]:
+    """First line and level of headings at the top of the document, as markdown-it has them."""
+    tokens = MarkdownIt("commonmark").parse(text)
+    return [
+        (token.map[0], int(token.tag[1]))
+        for token in tokens
+        if token.type == "heading_open" and token.level == 0 and token.map is not None
+    ]
+
+
+@given(st.lists(lines, max_size=12))
+def test_headings_are_those_of_commonmark(parts: list[str]) -> None:
+    text = "\n".join(parts)
+    if parts and parts[0] == "---":
+        text = f"\n{text}"  # front matter is no part of CommonMark
+    assert [(part.start_line, part.level) for part in found(text)] == headings_of_the_document(text)
+
+
+@given(st.lists(lines, max_size=12))
+def test_sections_nest_and_reach_to_the_next(parts: list[str]) -> None:
+    text = "\n".join(parts)
+    made = found(text)
+    for index, part in enumerate(made):
+        later = [other for other in made[index + 1 :] if other.level <= part.level]
+        assert part.end == (later[0].start if later else len(text))
+        assert part.path[-1:] == made[index].path[-1:]
+
+
+def test_a_heading_path_with_a_run_of_blanks_is_read_once() -> None:
+    """It fails by never ending, as `\\s+>\\s+` does, which tries every blank of the run again."""
+    assert heading_path("x" + " " * 1_000_000 + "y") == "x y"
+    assert heading_path("x" + " " * 9 + ">" + "\t" * 9 + "y > z") == "x > y > z"

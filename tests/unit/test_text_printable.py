@@ -1,0 +1,123 @@
+"""What others name, on its way to a person: neither a terminal, a CI nor Markdown acts on it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from html import unescape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from sidecar.text.printable import markdown, message, printable, printable_lines
+
+HOSTILE = [
+    "\x1b[2J\x1b]52;c;c2VjcmV0\x07",
+    "\x9b31mred",
+    "a\rb\nc\td\x00e\x7f",
+    "safe\u202egpj.exe\u2066\u061c",
+    "one\u2028two\u2029three\x85four",
+    "\ud800 alone, and \udcff of a file's name",
+    "hidden\U000e0041\u200b\ufeff",
+]
+ACTIVE = {"Cc", "Cs", "Zl", "Zp"}
+BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def is_plain(text: str, allowed: str = "") -> bool:
+    return not any(
+        unicodedata.category(one) in ACTIVE or one in BIDI for one in text if one not in allowed
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_is_obeyed_is_written_as_an_escape(text: str) -> None:
+    assert is_plain(printable(text))
+    assert is_plain(printable_lines(text), "\n")
+    printable(text).encode("utf-8")
+
+
+def test_the_escapes() -> None:
+    assert printable("a\n\r\t\x1b\x9b") == r"a\n\r\t\x1b\x9b"
+    assert printable("\u202e\ud800\U000e0041") == r"\u202e\ud800\U000e0041"
+    assert printable_lines("a\nb\x1b") == "a\nb\\x1b"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "prompts/AGENTS.md", "C:\\a\\b", "naïve 文書 👩‍💻", "# x [y]", "c++::std", "a: b"]
+)
+def test_what_is_harmless_is_unchanged(text: str) -> None:
+    assert printable(text) == printable_lines(text) == text
+
+
+def forged(line: str) -> bool:
+    """As GitHub's runner reads a line (and Azure's, which reads `##vso[` alike)."""
+    return line.lstrip().startswith("::") or bool(re.search(r"##\w*\[", line))
+
+
+@pytest.mark.parametrize(
+    "text", ["::error::x", " \t::add-mask::x", "a ##[add-mask]x", "##vso[task.x]y", "\u00a0::x::"]
+)
+def test_no_line_is_a_command_of_a_ci(text: str) -> None:
+    assert forged(text)
+    assert not forged(printable(text))
+    assert not any(map(forged, printable_lines(f"one\n{text}\r{text}\n{text}").split("\n")))
+
+
+@given(st.text() | st.text("#[]:\n \r\x1bvso"))
+def test_of_no_text_is_anything_obeyed(text: str) -> None:
+    assert is_plain(printable(text))
+    assert not forged(printable(text))
+    assert not any(map(forged, printable_lines(text).split("\n")))
+
+
+LINK = "[x](https://host/y)"
+MARKUP = [
+    "![p](https://host/x.png)",
+    f"{LINK} <https://host> https://host www.host.org a@host.org",
+    "<img src=https://host/x.png>",
+    "a | b | ![p](//host)",
+    "`code` **bold** _slanted_ ~~gone~~ \\",
+    "&#x202e; &lt;",
+    "$(zap)",
+    "\\![p](x) \\| \\\\[x](y)",
+]
+SIGNS = st.text("![]()<>|`*_~&#\\:/ ahtpsw.@$\n")
+BARE_LINK = re.compile(r"(https?|ftp)://|www\.|\w@\w", re.IGNORECASE)
+
+
+def rendered(text: str) -> str:
+    """The text of the only cell of a row, or a proof that something else came out of it."""
+    source = f"| head |\n|---|\n| a{markdown(text)}z |\n"
+    assert not BARE_LINK.search(source), "which GitHub's Markdown makes a link of"
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    cell = re.search(r"<tbody>\n<tr>\n<td>a([^<]*)z</td>\n</tr>\n</tbody>\n", parser.render(source))
+    assert cell is not None, parser.render(source)
+    return unescape(cell[1])
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_markdown_shows_a_name_as_it_reads(text: str) -> None:
+    assert rendered(text) == printable(text)
+
+
+@given(SIGNS)
+def test_markdown_shows_any_name_as_it_reads(text: str) -> None:
+    assert rendered(text) == printable(text)
+
+
+def test_markdown_leaves_usual_names_readable() -> None:
+    for name in ("gpt-5", "o200k_base", "anthropic/claude-sonnet-4.5", "qwen3:8b", "tokens.json"):
+        assert markdown(name) == name
+
+
+def test_vs_code_finds_no_icon_in_a_name() -> None:
+    assert markdown("$(zap)") == r"\$(zap)"
+
+
+def test_an_editors_message_has_no_links() -> None:
+    shown = message("Heaviest:\n[click](command:x) [y](https://host)")
+    assert not re.search(r"\]\((command|https|file):", shown)
+    assert "\n" in shown

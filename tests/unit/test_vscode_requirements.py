@@ -1,0 +1,74 @@
+"""What Install Server installs: pinned and hashed, and for the dependencies of today."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+EXTENSION = Path(__file__).resolve().parents[2] / "editors/vscode"
+REQUIREMENTS = EXTENSION / "requirements.txt"
+ENTRIES = re.sub(r"\\\n\s+", "", REQUIREMENTS.read_text("utf-8")).splitlines()
+PINS = {
+    canonicalize_name(pin.name): (pin, entry.count("--hash=sha256:"))
+    for entry in ENTRIES
+    if not entry.startswith("#")
+    for pin in [Requirement(entry.split(" --hash")[0])]
+}
+
+
+def lock() -> Any:
+    spec = importlib.util.spec_from_file_location("lock", EXTENSION / "lock.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def version(pin: Requirement) -> str:
+    (only,) = pin.specifier
+    assert only.operator == "=="
+    return only.version
+
+
+def test_every_entry_is_one_version_with_hashes_from_no_named_registry() -> None:
+    assert len(PINS) > 20
+    for pin, hashes in PINS.values():
+        assert version(pin)
+        assert pin.url is None
+        assert hashes > 0
+    assert "://" not in REQUIREMENTS.read_text("utf-8")
+
+
+def test_it_was_made_from_the_dependencies_of_today() -> None:
+    """If not: `python editors/vscode/lock.py`."""
+    assert REQUIREMENTS.read_text("utf-8").startswith(lock().header())
+    project = tomllib.loads((EXTENSION.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    for wanted in map(Requirement, project["dependencies"]):
+        pin, _ = PINS[canonicalize_name(wanted.name)]
+        assert wanted.specifier.contains(version(pin))
+        assert (wanted.marker is None) == (pin.marker is None)
+
+
+def test_what_the_pins_need_here_is_pinned_too() -> None:
+    """By the metadata of those that are installed in the pinned version."""
+    seen = 0
+    for name, (pin, _) in PINS.items():
+        here = next(iter(metadata.distributions(name=name)), None)
+        if here is None or here.version != version(pin):
+            continue
+        seen += 1
+        needed = [each for each in map(Requirement, here.requires or ()) if applies(each)]
+        assert {canonicalize_name(each.name) for each in needed} <= set(PINS), name
+    assert seen > 0
+
+
+def applies(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})

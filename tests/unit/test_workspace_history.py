@@ -1,0 +1,266 @@
+"""What agents' files say that calls took, in the ledger: each once, each byte once, never text."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents import claude, codex
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.codex import CodexHome
+from benchmarks.agents.truth import Tokens
+from sidecar.agents.values import Call
+from sidecar.config.settings import Agents, Settings
+from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.sources import marks_in
+from sidecar.messages.usage import Usage
+from sidecar.workspace.agents import Sources
+from sidecar.workspace.history import LOCK_NAME, Ingested, event_of, ingest_all, ingest_changed
+from sidecar.workspace.spending import Spending
+from sidecar.workspace.state import State
+from tests.unit.agents_world import recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class World:
+    """Two agents' homes, a root, and the user's ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.root = self.home / "work" / "my proj.ect"
+        self.other = self.home / "work" / "other"
+        for made in (self.root, self.other):
+            made.mkdir(parents=True)
+        self.claude, self.codex = ClaudeHome(self.home / ".claude"), CodexHome(self.home / ".codex")
+        for clock in (self.claude.clock, self.codex.clock):
+            clock.now = datetime.now(UTC) - timedelta(hours=2)
+        self.state = State(folder / "state")
+        self.book = CostBook(folder / "state")
+
+    @property
+    def sources(self) -> Sources:
+        """Those of the agents that are here by now."""
+        found = Sources.of(Agents(), str(self.root))
+        assert found is not None
+        return found
+
+    def read(self, *, mine: bool = False, stop: threading.Event | None = None) -> Ingested:
+        return ingest_all(self.book, self.sources, mine=mine, stop=stop)
+
+    def recorded(self) -> dict[str, tuple[str, Tokens]]:
+        return recorded(self.book.ledger)
+
+    def truth(self) -> dict[str, tuple[str, Tokens]]:
+        return self.claude.truth.calls | self.codex.truth.calls
+
+    def spending(self, root: Path) -> Spending:
+        return Spending(self.state, Settings(), root.as_uri(), "gpt-5", root)
+
+    def calls(self, root: Path) -> int:
+        found = self.spending(root).detail(CostDetailParams(), lambda: False, lambda *_: None)
+        return found.totals.calls
+
+    def size(self) -> int:
+        files = [path for path in self.home.rglob("*.jsonl") if path.name != "journal.jsonl"]
+        return sum(path.stat().st_size for path in files)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.book.close()
+    made.state.close()
+
+
+def test_all_agents_calls_once_and_each_byte_once(world: World) -> None:
+    claude.everyday(world.claude, world.root)
+    codex.everyday(world.codex, world.root)
+    codex.everyday(world.codex, world.other)
+    done = world.read()
+    assert world.recorded() == world.truth()
+    assert (done.calls, done.refused, done.whole) == (len(world.truth()), 0, True)
+    assert world.read() == Ingested()
+
+
+def test_the_workspace_first_and_then_the_rest(world: World) -> None:
+    claude.everyday(world.claude, world.root)
+    mine = set(world.claude.truth.calls)
+    claude.everyday(world.claude, world.other)
+    world.read(mine=True)
+    assert mine <= set(world.recorded())
+    world.read()
+    assert world.recorded() == world.truth()
+
+
+def test_of_a_file_that_grows_only_new_bytes_are_read(world: World) -> None:
+    session = claude.everyday(world.claude, world.root)
+    world.read()
+    for _ in range(3):
+        before = session.path.stat().st_size
+        session.user()
+        session.reply()
+        done = ingest_changed(world.book, world.sources, [str(session.path)])
+        assert done.bytes_read == session.path.stat().st_size - before
+        assert world.recorded() == world.truth()
+    assert ingest_changed(world.book, world.sources, [str(session.path)]) == Ingested()
+
+
+def test_a_reading_that_was_stopped_goes_on_where_it_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.workspace.history._STORES_AT_ONCE", 1)
+    for _ in range(4):
+        codex.everyday(world.codex, world.root)
+    stop = threading.Event()
+    stop.set()
+    readings = [world.read(stop=stop)]
+    assert not readings[0].whole
+    assert 0 < len(world.recorded()) < len(world.truth())
+    while not readings[-1].whole:
+        readings.append(world.read(stop=stop))
+        assert len(readings) < 20
+    assert world.recorded() == world.truth()
+    assert sum(done.bytes_read for done in readings) == world.size()
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [Tokens(10**18, 0, 0, 0, 5), Tokens(3, 10**13, 0, 0, 5), Tokens(3, 0, 0, 0, 2 * 10**12)],
+)
+def test_a_call_that_nobody_made_is_refused_alone(world: World, tokens: Tokens) -> None:
+    session = world.claude.session(world.root)
+    session.user()
+    session.reply()
+    body = session.message("msg_absurd", tokens)
+    session.write(session.line("assistant", requestId="req_1", message=body))
+    session.reply()
+    done = world.read()
+    assert world.recorded() == world.truth()
+    with world.book.ledger.reader() as connection:
+        (refused,) = connection.execute("SELECT sum(refused) FROM source").fetchone()
+        assert refused == done.refused
+        assert list(marks_in(connection)) == [str(session.path)]
+
+
+def test_a_call_that_a_plugin_reported_too_counts_once(world: World) -> None:
+    session = world.claude.session(world.root)
+    session.user()
+    session.reply()
+    ((name, (_, tokens)),) = world.claude.truth.calls.items()
+    usage = claude.usage(tokens)
+    mine = CostRecordParams(model=session.model, usage=usage, request_id=name)
+    assert not world.book.record(mine).duplicate
+    assert world.read().calls == 0
+    assert world.book.record(mine).duplicate
+    assert len(world.recorded()) == 1
+
+
+def test_one_process_at_a_time(world: World) -> None:
+    codex.everyday(world.codex, world.root)
+    world.state.folder.mkdir(parents=True, exist_ok=True)
+    code = (
+        "import sqlite3, sys; made = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "made.execute('BEGIN EXCLUSIVE'); print('in', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(world.state.folder / LOCK_NAME)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert world.read() == Ingested(whole=False)
+        process.kill()
+    assert world.read().calls == len(world.truth())
+
+
+def test_calls_of_folders_below_links_and_working_trees_are_the_workspaces(world: World) -> None:
+    below, linked, tree = world.root / "pkg", world.home / "link", world.home / "tree"
+    below.mkdir()
+    linked.symlink_to(world.root)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(world.root)]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "a"],
+                    ["worktree", "add", "-q", str(tree)]):  # fmt: skip
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    for folder in (world.root, below, linked, tree, world.other):
+        session = world.claude.session(folder)
+        session.user()
+        session.reply()
+    world.read()
+    assert [world.calls(root) for root in (world.root, tree, below, world.other)] == [4, 4, 1, 1]
+    assert world.calls(linked) == 4
+
+
+def test_nothing_of_text_is_kept(world: World) -> None:
+    for folder in (world.root, world.other):
+        claude.everyday(world.claude, folder)
+        codex.everyday(world.codex, folder)
+    world.read()
+    kept = b"".join(path.read_bytes() for path in world.state.folder.rglob("*") if path.is_file())
+    assert b"msg_01" in kept
+    for secret in ("tokenizer reads a line", "def fold(state", "999999", "“counts”"):
+        assert secret.encode() not in kept
+
+
+def test_marks_of_another_version_are_read_anew(world: World) -> None:
+    codex.everyday(world.codex, world.root)
+    world.read()
+    with sqlite3.connect(world.book.ledger.path) as connection:
+        connection.execute("UPDATE source SET mark = ?", (json.dumps({"other": 1}).encode(),))
+    again = world.read()
+    assert (again.calls, again.bytes_read) == (0, world.size())
+    assert world.recorded() == world.truth()
+
+
+def test_a_vanished_file_keeps_its_calls(world: World) -> None:
+    session = claude.everyday(world.claude, world.root)
+    world.read()
+    os.unlink(session.path)
+    world.read()
+    assert world.recorded() == world.truth()
+    with world.book.ledger.reader() as connection:
+        assert str(session.path) not in marks_in(connection)
+
+
+def _call(agent: str, provider: str, cost: str | None, request: str) -> Call:
+    return Call(
+        at=datetime.now(UTC),
+        agent=agent,
+        session=agent,
+        model="gpt-4o",
+        provider=provider,
+        usage=Usage(input_tokens=1_000_000, output_tokens=0, prompt_tokens=1_000_000),
+        request=request,
+        cost_usd=None if cost is None else Decimal(cost),
+    )
+
+
+def test_credits_are_the_bill_and_an_agents_own_figure_stands_beside_ours(world: World) -> None:
+    calls = [
+        _call("copilot-chat", "github-copilot", "0.07", "a"),
+        _call("copilot-cli", "github-copilot", None, "b"),
+        _call("pi", "openai", "3.00", "c"),
+        _call("codex", "openai", None, "d"),
+    ]
+    world.book.record_many(map(event_of, calls))
+    found = world.book.detail(CostDetailParams(by=("agent",)))
+    rows = {str(row.agent): row for row in found.rows}
+    assert (rows["copilot-chat"].cost_usd, rows["copilot-chat"].listed_cost_usd) == (0.07, None)
+    assert (rows["copilot-cli"].cost_usd, rows["copilot-cli"].unpriced) == (None, True)
+    ours = rows["codex"].cost_usd
+    assert ours is not None
+    assert (rows["pi"].cost_usd, rows["pi"].listed_cost_usd) == (3.0, ours)
+    assert rows["codex"].listed_cost_usd is None
+    assert "codex, pi: at API prices" in found.basis
+    assert "copilot-chat, copilot-cli: AI credits as reported" in found.basis
+    assert world.book.detail(CostDetailParams(workspace="file:///none")).basis == ""

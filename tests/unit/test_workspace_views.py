@@ -1,0 +1,108 @@
+"""What lists and trees show of sessions: bars, ages, costs that are known, unknown or being read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sidecar.context.results import SessionInfo, SessionRow
+from sidecar.text.tables import aligned, bar, gauge
+from sidecar.workspace.spending import Costs
+from sidecar.workspace.views import age, session_rows
+from sidecar.workspace.wording import BEING_READ, session_cost
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def a_row(**fields: Any) -> SessionRow:
+    made: dict[str, Any] = {
+        "id": "0123456789abcdef",
+        "source": "codex",
+        "title": None,
+        "model": "gpt-5",
+        "tokens": 43_000,
+        "limit": 100_000,
+        "percent": 43,
+        "method": "exact",
+        "note": None,
+        "state": "running",
+        "parent": None,
+        "cost_usd": None,
+        "updated_at": "2026-11-22T11:57:00Z",
+    }
+    return SessionRow(**made | fields)
+
+
+def test_a_row_says_agent_title_size_cost_age_state_and_model() -> None:
+    costs = Costs(sessions={"0123456789abcdef": 1.916})
+    titled, bare = session_rows([a_row(title="Mend the 試験", shown=True), a_row()], costs, NOW)
+    assert (titled.label, bare.label) == ("Mend the 試験", "codex")
+    assert titled.detail == "43 % ██▏░░ · $1.92 · 3 min · running · gpt-5 · codex"
+    assert titled.text.startswith(
+        "●  codex  Mend the 試験    43 % ████▎░░░░░  $1.92  3 min  running"
+    )
+    assert bare.text.index("codex") == titled.text.index("codex")
+    assert session_rows([], costs, NOW) == []
+
+
+def test_a_row_without_a_size_says_why_and_a_pinned_one_that_it_is() -> None:
+    rows = [a_row(tokens=None, percent=None, method=None, note="compacted", pinned=True)]
+    (row,) = session_rows([*rows], Costs(read=True), NOW)
+    assert row.detail == "compacted · 3 min · running, pinned · gpt-5 · 01234567"
+    (guess,) = session_rows([a_row(method="estimate")], Costs(read=True), NOW)
+    assert "~43 %" in guess.detail
+    (windowless,) = session_rows([a_row(percent=None, limit=None)], Costs(read=True), NOW)
+    assert windowless.detail.startswith("43,000 tokens")
+
+
+def test_hostile_names_are_text() -> None:
+    (row,) = session_rows(
+        [a_row(title="a\x1b[2J\nb\u202e" + "x" * 99, model="m\x07")], Costs(), NOW
+    )
+    for text in (row.label, row.detail, row.text):
+        assert text.isprintable()
+    assert len(row.label) == 24
+
+
+@pytest.mark.parametrize(
+    ("known", "source", "read", "text"),
+    [
+        ({"s": 1.5}, "codex", False, "$1.50"),
+        ({"s": None}, "codex", True, "unpriced"),
+        ({}, "codex", False, BEING_READ),
+        ({}, "codex", True, ""),
+        ({}, "protocol", False, ""),
+    ],
+)
+def test_a_cost_that_was_not_read_is_not_unpriced(
+    known: dict[str, float | None], source: str, read: bool, text: str
+) -> None:
+    info = SessionInfo(id="s", source=source, updated_at="")
+    assert session_cost(Costs(sessions=known, read=read), info) == text
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        ("2026-11-22T11:59:30Z", "now"),
+        ("2026-11-22T11:01:00Z", "59 min"),
+        ("2026-11-21T11:00:00Z", "25 h"),
+        ("2026-11-12T11:00:00Z", "10 days"),
+        ("", ""),
+    ],
+)
+def test_ages(at: str, text: str) -> None:
+    assert age(at, NOW) == text
+
+
+def test_bars_and_columns() -> None:
+    assert [gauge(percent, 10) for percent in (0, 43, 100, 250)] == [
+        "░" * 10,
+        "████▎░░░░░",
+        "█" * 10,
+        "█" * 10,
+    ]
+    assert [bar(share, 4) for share in (0.0, 0.0001, 0.5, 1.0)] == ["", "▏", "██", "████"]
+    assert aligned([("a", "1", "x"), ("試験", "10", "")]) == ["a      1  x", "試験  10"]
