@@ -93,15 +93,28 @@ def ingest_all(
 def ingest_changed(book: CostBook, sources: Sources, changed: Collection[str]) -> Ingested:
     """Read what is new in the stores that these files are of, and list no others.
 
-    Raises LedgerError.
+    Where none is named, whatever is new of the roots' sessions. It needs no lock: what another
+    process reads too counts once. Raises LedgerError.
     """
+    fresh, marks = _changed(book, sources, changed) if changed else _missed(book, sources)
+    batches = ingest.read(sources.readers, fresh, marks)
+    return _keep(book.record_many, batches, _Stop(threading.Event(), 0.0), lambda _: None)
+
+
+def _changed(
+    book: CostBook, sources: Sources, changed: Collection[str]
+) -> tuple[Collection[Found], dict[str, Mark]]:
     found = (store_at(sources.readers, sources.places, path) for path in changed)
     stores = {store.path: store for store in found if store is not None}
     with book.ledger.reader() as connection:
         marks = _decoded(marks_in(connection, stores))
-    fresh = [one for path, one in stores.items() if not _is_read(marks.get(path), one)]
-    batches = ingest.read(sources.readers, fresh, marks)
-    return _keep(book.record_many, batches, _Stop(threading.Event(), 0.0), lambda _: None)
+    return [one for path, one in stores.items() if not _is_read(marks.get(path), one)], marks
+
+
+def _missed(book: CostBook, sources: Sources) -> tuple[Collection[Found], dict[str, Mark]]:
+    with book.ledger.reader() as connection:
+        marks = _decoded(marks_in(connection))
+    return ingest.plan(sources.readers, sources.places, marks, sources.roots).stores, marks
 
 
 def _is_read(mark: Mark | None, store: Found) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from sidecar.workspace import history as ingesting
 from sidecar.workspace.history import LOCK_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from sidecar.budget.finding import Finding
@@ -67,7 +69,8 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
         (row,) = await bare.request("context/sessions", {"all": True})
         assert "cost is being read" in row["text"]
         assert "still being read" in (await bare.request("cost/detail", {}))["note"]
-    shown = await bare.take("status/update", lambda status: bool(status["cost"]))
+    # The price list, which has the window, may be read after the session.
+    shown = await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
     assert shown["text"].endswith(f" % · ${shown['cost']['costUsd']:,.2f}")
     bare.ignore("status/update", "context/warning")
     usage = await bare.request("context/usage", {})
@@ -75,7 +78,7 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
     assert f"cost so far ${usage['costUsd']:,.6f}" in usage["text"]
     (row,) = await bare.request("context/sessions", {"all": True})
     assert (row["shown"], row["pinned"]) == (True, False)
-    assert f"${usage['costUsd']:.4f}"[:5] in row["detail"]
+    assert f" ${usage['costUsd']:,.2f} " in row["detail"]
     assert (await bare.request("cost/detail", {}))["note"] == ""
 
 
@@ -261,3 +264,51 @@ async def test_a_call_that_a_plugin_reports_and_an_agents_file_has_counts_once(
     assert recorded["duplicate"]
     totals = (await bare.request("cost/detail", {}))["totals"]
     assert (totals["calls"], totals["outputTokens"]) == (1, reply["usage"]["output_tokens"])
+
+
+async def test_the_cost_follows_where_no_event_names_the_file(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where everything is looked through, as the slow poll and a folder's coming do."""
+    monkeypatch.setattr(agents, "START_SECONDS", 3600)
+    monkeypatch.setattr(agents, "SETTLED_SECONDS", 3600)
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    session = home.session(tmp_path)
+    session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    first = await bare.take("status/update", lambda status: bool(status["cost"]))
+    session.reply()
+    bare.notify("workspace/didChangeConfiguration", {"settings": None})
+    await bare.take("status/update", costs_more_than(first))
+    assert calls_in_the_ledger() == len(home.truth.calls)
+    bare.ignore("status/update", "context/warning")
+
+
+async def test_the_cost_follows_what_is_appended_while_history_is_read(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 1.0)  # when the files are watched
+    monkeypatch.setattr(agents, "SETTLED_SECONDS", 3600)
+    session = home.session(tmp_path)
+    session.reply()
+    grown, read = threading.Event(), ingesting.ingest_all
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        done = read(*args, **kwargs)
+        if not grown.is_set():
+            session.reply()
+            grown.wait(60)
+        return done
+
+    monkeypatch.setattr(ingesting, "ingest_all", slowly)
+    await bare.initialize(tmp_path.as_uri())
+    tokens = home.truth.context
+    await bare.take("status/update", lambda one: bool(one["context"]))
+    await bare.take("status/update", lambda one: one["context"]["tokens"] == tokens[session.id])
+    grown.set()
+    await bare.take("status/update", lambda one: bool(one["cost"]) and calls_in_the_ledger() == len(home.truth.calls))
+    bare.ignore("status/update", "context/warning")
+
+
+def costs_more_than(before: Any) -> Callable[[Any], bool]:
+    return lambda one: bool(one["cost"]) and one["cost"]["costUsd"] > before["cost"]["costUsd"]

@@ -68,11 +68,13 @@ class Live:
     async def _look(self, workspace: Workspace) -> None:
         await self._services.workers.run(_load)
         changed = self._changed.pop(workspace, None)
+        if changed is None:
+            return
+        # Costs first: who has seen the new size may ask for them.
+        await self._server.history.appended(workspace, changed)
         if changed:
-            # Costs first: who has seen the new size may ask for them.
-            await self._server.history.appended(workspace, changed)
             await self._services.agents.look_again(workspace, changed)
-        elif changed is not None:
+        else:
             await self._services.agents.look(workspace)
 
     def _watch(self) -> None:

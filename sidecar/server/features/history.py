@@ -111,17 +111,25 @@ class History:
                 if (await self._ingest(workspace, stop, share, mine=True, rest=rest)).whole:
                     self._known[workspace] = settings
                     workspace.costs.read = True
+                    await self.appended(workspace, ())  # to files that had been read by then
             except asyncio.CancelledError:
                 stop.set()
                 raise
             finally:
                 self._resting = False
-        await self.refresh(workspace)
+        if self._is_known(workspace):  # what nobody has read yet would be told as $0.00
+            await self.refresh(workspace)
 
     async def appended(self, workspace: Workspace, changed: Collection[str]) -> None:
-        """Keep what was appended to files, once there was reason to read any."""
-        sources = self._services.agents.seen_by(workspace)
-        if not self._is_known(workspace) or sources is None:
+        """Keep what was appended to files, once there was reason to read any.
+
+        Where none is named anything may have been.
+        """
+        if not self._is_known(workspace):
+            return
+        agents = self._services.agents
+        sources = agents.seen_by(workspace) or await agents.sources(workspace)
+        if sources is None:
             return
         from sidecar.workspace.history import ingest_changed
 
