@@ -306,7 +306,10 @@ async def test_the_cost_follows_what_is_appended_while_history_is_read(
     await bare.take("status/update", lambda one: bool(one["context"]))
     await bare.take("status/update", lambda one: one["context"]["tokens"] == tokens[session.id])
     grown.set()
-    await bare.take("status/update", lambda one: bool(one["cost"]) and calls_in_the_ledger() == len(home.truth.calls))
+    await bare.take(
+        "status/update",
+        lambda one: bool(one["cost"]) and calls_in_the_ledger() == len(home.truth.calls),
+    )
     bare.ignore("status/update", "context/warning")
 
 
