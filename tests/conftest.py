@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-if TYPE_CHECKING:
-    from pathlib import Path
+TESTS = Path(__file__).parent
+WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
+"""Tests of several processes or threads, which a machine that is out of breath can upset."""
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile(
@@ -28,3 +29,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
     monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests of processes be tried twice; the summary tells of each second try, and why."""
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=1))
