@@ -37,7 +37,7 @@ class Client:
         self.answers: dict[Any, asyncio.Future[Message]] = {}
         self.orphans: list[Message] = []
         self.version = 1
-        self.patience_seconds: float | None = 20
+        self.patience_seconds: float | None = 60
         """How long an answer may take; None for a run that loads the machine by itself."""
         self._ids = itertools.count(1)
         self._ignored: set[str] = set()
@@ -104,7 +104,7 @@ class Client:
         self.unread = [m for m in self.unread if m["method"] not in self._ignored]
 
     async def take(
-        self, method: str, matches: Callable[[Any], bool] = lambda _: True, seconds: float = 20
+        self, method: str, matches: Callable[[Any], bool] = lambda _: True, seconds: float = 60
     ) -> Any:
         """The params of the next such message from the server, removed from the unread ones."""
         async with asyncio.timeout(seconds):

@@ -115,7 +115,7 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
     assert mine <= calls_in_the_ledger() < len(home.truth.calls)
     monkeypatch.setattr(history, "REST", 0.0)
     await bare.request("cost/detail", {})
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while calls_in_the_ledger() < len(home.truth.calls):
             await asyncio.sleep(0.02)
 
@@ -221,7 +221,7 @@ async def test_an_agents_session_changes_no_verdict(
     assert sent is not None
     assert sent.document is not None
     assert sent.document.tokens == report.files[0].tokens != counted["tokens"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(map(due, ("settings", "catalogue", "status"))):
             await asyncio.sleep(0.01)
     sent = bare.server.status._entries[uri].sent

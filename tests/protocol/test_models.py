@@ -65,7 +65,7 @@ async def test_the_window_follows_when_the_catalogue_is_loaded(client: Client) -
 async def test_a_setting_caps_the_window(bare: Client, tmp_path: Path) -> None:
     (tmp_path / ".token-sidecar.toml").write_text("[context]\nlimit = 1000\nreserve = 500\n")
     await bare.initialize(root=tmp_path.as_uri())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (count := await bare.request("tokens/count", {"text": LINES}))["limit"] is None:
             await asyncio.sleep(0.05)
     usable = 1000 - 250

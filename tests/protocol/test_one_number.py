@@ -114,7 +114,7 @@ async def test_an_answer_that_is_late_is_shown_when_it_comes(
     monkeypatch.setattr("sidecar.workspace.counts.ENDPOINT_SECONDS", 0.0)
     client = await started(root)
     uri = opened(client, root)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await client.count(uri))["method"] != "endpoint":
             await asyncio.sleep(0.01)
     assert set((await numbers(client, uri)).values()) == {words(TEXT)}

@@ -73,7 +73,7 @@ async def configured(client: Client, settings: Any) -> None:
 
 async def settled(client: Client) -> None:
     """Wait until nothing of the configuration is under way."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.sleep(0)  # a notification is taken in a task
         while any(client.server.scheduler.is_due((job,)) for job in ("settings", "announcing")):
             await asyncio.sleep(0.01)

@@ -162,6 +162,6 @@ async def test_a_defect_in_the_status_is_logged(
     monkeypatch.setattr(logging.getLogger("sidecar"), "propagate", True)
     monkeypatch.setattr(client.server.status, "_services", None)
     client.change(edit((0, 0), (0, 0), "more "))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "status: AttributeError" not in caplog.text:
             await asyncio.sleep(0.01)

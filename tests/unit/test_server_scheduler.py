@@ -23,7 +23,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 
 
 async def idle(scheduler: Scheduler, *key: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while scheduler.is_due(key):
             await asyncio.sleep(0)
 

@@ -54,7 +54,7 @@ def client() -> Iterator[StdioClient]:
 
 
 def run(stdin: bytes, command: list[str] = SERVER) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=30, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=100, check=False)
 
 
 def frame(message: object) -> bytes:

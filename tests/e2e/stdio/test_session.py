@@ -17,7 +17,7 @@ WIDTHS = {"utf-8": len("日本🙂".encode()), "utf-16": 4, "utf-32": 3}
 
 
 async def status_of(client: RecordingClient, version: int) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             for status in client.statuses:
                 if status.version == version:
