@@ -198,6 +198,12 @@ SCAN = (
 )
 
 
+def detail_of(ledger: Ledger, prices: Prices, scope: Scope) -> object:
+    """`cost/detail` by model, with a connection of its own."""
+    with ledger.reader() as connection:
+        return report(connection, prices, scope, ["model"], zone=UTC)
+
+
 def reading(folder: Path) -> dict[str, dict[str, float]]:
     """`cost/detail` by model for a day, a month and all time, beside a scan of the events."""
     ledger, prices = Ledger(folder / "ledger.db"), Prices()
@@ -208,7 +214,7 @@ def reading(folder: Path) -> dict[str, dict[str, float]]:
         scope = Scope(start_ms=start, end_ms=end)
         with ledger.reader() as connection:
             scan = best_of(lambda: connection.execute(SCAN, (start, end)).fetchall(), 3)  # noqa: B023
-        detail = best_of(lambda: report(ledger, prices, scope, ["model"], zone=UTC))  # noqa: B023
+        detail = best_of(lambda: detail_of(ledger, prices, scope))  # noqa: B023
         results[name] = {"detailMs": detail, "scanMs": scan}
     ledger.close()
     return results

@@ -40,10 +40,9 @@ class SidecarError(Exception):
 class RequestError(SidecarError):
     """A request that cannot be done."""
 
-    def __init__(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> None:
+    def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-        self.retryable = retryable
 
 
 class BadParamsError(SidecarError, ValueError):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sidecar.config.settings import Settings
-    from sidecar.cost.book import CostBook, CostDetailParams
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.params import CostDetailParams
     from sidecar.cost.rows import CostReport, CostRow
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
@@ -231,7 +232,7 @@ def _settings() -> Settings:
 
 
 def _params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
-    from sidecar.cost.book import CostDetailParams
+    from sidecar.cost.params import CostDetailParams
     from sidecar.cost.reports import ordered_keys
     from sidecar.cost.rows import DEFAULT_KEYS
 
@@ -251,7 +252,8 @@ def _write_page(
     from sidecar.cost.page import page
 
     wanted = book.scope(params, scope["agent"], _folders(scope["workspace"]))
-    html = page(book.ledger, book.prices, wanted)
+    with book.ledger.reader() as connection:
+        html = page(connection, book.prices, wanted)
     try:
         target.write_text(html, encoding="utf-8")
     except OSError as error:

@@ -125,15 +125,12 @@ class ModelCounts:
         total = Sums(endpoint=anchor.base).plus(anchor.adjust).plus(now.minus(anchor.fixed))
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
 
-    def share_chat(
-        self, total: int, first: int, end: int, fixed: Sums, priming: int, tokenizer: str
-    ) -> None:
+    def share_chat(self, total: int, first: int, fixed: Sums, priming: int, tokenizer: str) -> None:
         """Share what the chat has grown by since its last count among the turns that are new.
 
         Args:
-            total: the endpoint's count of `end` turns, system prompt and tools, in tokens.
+            total: the endpoint's count of all turns, system prompt and tools, in tokens.
             first: the first turn of this append, where no total is known from before it.
-            end: how many turns the total covers.
             fixed: this counter's own count of system prompt and tools.
             priming: tokens that a request carries beside them.
             tokenizer: whose counts these are from now on.
@@ -144,11 +141,10 @@ class ModelCounts:
             grown = total - last.tokens - fixed.minus(last.fixed).tokens()
         else:
             grown = total - fixed.tokens() - priming - self.counts.between(0, first).tokens()
-        old = self.counts.measures[first:]
-        parts = shares(grown, [measure.tokens for measure in old[: end - first]])
+        parts = shares(grown, [measure.tokens for measure in self.counts.measures[first:]])
         counted = [Measure(tokens, "endpoint", tokenizer, 0.0) for tokens in parts]
-        self.counts.recount_tail(first, [*counted, *old[end - first :]])
-        self.chat = ChatTotal(total, end, fixed)
+        self.counts.recount_tail(first, counted)
+        self.chat = ChatTotal(total, len(self.counts.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
         """Whether the endpoint's total speaks of the chat that the anchor was reported for.

@@ -24,7 +24,6 @@ from sidecar.context.results import (
     ContextUsage,
     SessionInfo,
 )
-from sidecar.context.sections import ToolSet
 from sidecar.messages.turns import is_assistant, parts
 
 if TYPE_CHECKING:
@@ -217,13 +216,6 @@ def largest(session: Session, tokens: int, calibration: Calibration | None) -> l
     ]
     fitting = [part for part in found if 0 < part.tokens <= tokens]
     return sorted(fitting, key=lambda part: -part.tokens)[:LARGEST_SHOWN]
-
-
-def heaviest_tools(session: Session, number: int = 3) -> list[tuple[str, int]]:
-    """(name, tokens) of the tools whose schemas weigh most; counts each schema when asked."""
-    if not isinstance(session.tools, ToolSet):
-        return []
-    return session.tools.heaviest(session.counter, number)
 
 
 def _turn_label(session: Session, index: int) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.context.counter import Calibration, Sums, summed, sums_of, with_hidden
-from sidecar.context.occupancy import heaviest_tools, should_prune
+from sidecar.context.occupancy import should_prune
 from sidecar.context.results import Alternative, PreflightResult, Reason, Verdict
+from sidecar.context.sections import heaviest_tools
 from sidecar.context.thresholds import fallbacks
 from sidecar.context.window import usable
 from sidecar.messages.turns import Turn, parts
@@ -156,7 +157,7 @@ def _defer_reason(
 
 
 def _offers(session: Session, alternatives: Sequence[Alternative]) -> list[Reason]:
-    offers = fallbacks(alternatives, heaviest_tools(session))
+    offers = fallbacks(alternatives, heaviest_tools(session.tools, session.counter))
     return [Reason(kind="fallback", message=one) for one in offers]
 
 

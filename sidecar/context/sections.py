@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from sidecar.context.counter import Counter
 
+TOOLS_SHOWN = 3
+"""Of the heaviest, in a message."""
+
 
 class Counted(Protocol):
     """A part that knows how many tokens it takes for a model."""
@@ -103,18 +106,6 @@ class ToolSet(_Once):
     def _count(self, counter: Counter) -> Measure:
         return counter.tools(self.tools)
 
-    def heaviest(self, counter: Counter, number: int = 3) -> list[tuple[str, int]]:
-        """(name, tokens) of the tools whose schemas weigh most, heaviest first.
-
-        What a set of tools costs whatever is in it is not held against each of them.
-        """
-        any_tool = counter.tools([{"name": "t"}]).tokens
-        weights = [
-            (tool_names(tool), max(0, counter.tools([tool]).tokens - any_tool))
-            for tool in self.tools
-        ]
-        return sorted(weights, key=lambda weight: -weight[1])[:number]
-
 
 OTHER_PERCENT = 60.0
 """Half of the band of a count by another vocabulary than the model's: no two differ by more on
@@ -160,6 +151,20 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         if self.cap is None or whole.tokens <= self.cap:
             return whole
         return msgspec.structs.replace(whole, tokens=self.cap)
+
+
+def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
+    """(name, tokens) of the tools whose schemas weigh most; counts each schema when asked.
+
+    What a set of tools costs whatever is in it is not held against each of them.
+    """
+    if not isinstance(tools, ToolSet):
+        return []
+    any_tool = counter.tools([{"name": "t"}]).tokens
+    weights = [
+        (tool_names(tool), max(0, counter.tools([tool]).tokens - any_tool)) for tool in tools.tools
+    ]
+    return sorted(weights, key=lambda weight: -weight[1])[:TOOLS_SHOWN]
 
 
 def tool_names(tool: Any) -> str:

@@ -188,7 +188,6 @@ class Session:
         self,
         turns: Sequence[Turn],
         usage: Usage | None = None,
-        chat_total: int | None = None,
         total: int | None = None,
     ) -> Anchored:
         """Add turns, counting only them.
@@ -197,7 +196,6 @@ class Session:
             turns: in their order.
             usage: what the vendor reported for the last reply; anchors the number. A report
                 without a prompt says nothing of the context.
-            chat_total: what the endpoint counts for the whole chat with these turns, in tokens.
             total: tokens of prompt and reply together, where the vendor says no more (`usage`).
         """
         first = len(self.turns)
@@ -211,8 +209,6 @@ class Session:
             self._anchor_appended(self._usage_of(total))  # it measures nothing: no sample
         elif usage is not None and usage.prompt_tokens:
             anchored = self._anchor_appended(usage)
-        if chat_total is not None:
-            self.chat_counted(chat_total, first)
         self.touch()
         return anchored
 
@@ -231,18 +227,11 @@ class Session:
         self.touch()
         return anchored
 
-    def chat_counted(self, total: int, first: int, end: int | None = None) -> None:
-        """Take the endpoint's count of the whole chat: `end` turns, of which `first` on are new.
-
-        One that comes late counts only if no later one came before it; after an edit (see
-        `layout`) it is of other turns, and must not be given.
-        """
-        end = len(self.turns) if end is None else end
-        ledger, fixed = self.ledger(), self.fixed()
+    def chat_counted(self, total: int, first: int) -> None:
+        """Take the endpoint's count of the whole chat, whose turns from `first` on are new."""
+        ledger, fixed, end = self.ledger(), self.fixed(), len(self.turns)
         before = ledger.chat
-        if before is not None and before.covers > end:
-            return
-        ledger.share_chat(total, first, end, fixed, self.counter.priming, self.counter.tokenizer)
+        ledger.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
         if ledger.counts_same_chat(before, total, end):
             old = ledger.anchor
             ledger.anchor = Anchor(

@@ -14,13 +14,13 @@ from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import since_ms, until_ms
 from sidecar.cost.events import Buckets, LedgerEvent, buckets_of
 from sidecar.cost.ledger import FILE_NAME, Ledger
-from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
+from sidecar.cost.params import CostRecorded
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.sums import END_MS, Scope
 from sidecar.cost.workspaces import workspace_key
 from sidecar.errors import BadParamsError
-from sidecar.messages.billing import normal_tier, service_tier
+from sidecar.messages.billing import reported_cost, service_tier
 from sidecar.models.catalogue import provider_of
 from sidecar.models.price_list import STORED_LIST
 
@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Caps, Price
     from sidecar.cost.otel import OtelExporter
-    from sidecar.cost.reports import Cancelled, Progress
+    from sidecar.cost.params import CostDetailParams, CostRecordParams
     from sidecar.cost.rows import CostReport
     from sidecar.messages.usage import Usage
+
+    Cancelled = Callable[[], bool]
+    Progress = Callable[[str, float], None]
+    """What is being done, and the share that is done (0 to 1)."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,29 +71,30 @@ class CostBook:
 
         Raises BadParamsError for a usage in no known form, LedgerError.
         """
-        from sidecar.messages.billing import reported_cost
         from sidecar.messages.usage import normalise_usage
 
         usage = normalise_usage(params.usage)
         if usage is None:
             raise BadParamsError("usage has no known vendor's form")
+        return self.record_usage(params, usage, params.usage, reported_cost(params.usage))
+
+    def record_usage(
+        self, params: CostRecordParams, usage: Usage, raw: object, reported: Decimal | None
+    ) -> CostRecorded:
+        """Keep a call whose usage was read already; `raw`: the vendor's object that held it."""
         event = LedgerEvent(
             at=params.at or datetime.now(UTC),
             model=params.model,
             provider=params.provider or provider_of(params.model),
-            buckets=buckets_of(usage, params.usage, params.model),
+            buckets=buckets_of(usage, raw, params.model),
             category=params.category,
-            tier=service_tier(params.usage),
+            tier=service_tier(raw),
             workspace=params.workspace or "",
             session=params.session or "",
             request_id=params.request_id,
             estimated_tokens=params.estimated_tokens,
-            reported_cost=reported_cost(params.usage),
+            reported_cost=reported,
         )
-        return self.record_event(event, usage)
-
-    def record_event(self, event: LedgerEvent, usage: Usage) -> CostRecorded:
-        """Keep an event that was read already."""
         recorded = self.ledger.record(event)
         if not recorded.duplicate:
             self._export([event])
@@ -129,11 +134,11 @@ class CostBook:
         """
         from sidecar.cost.overview import overview
 
-        made = overview if params.charts else report
-        return made(
-            self.ledger, self.prices, self.scope(params, agent, folders), params.by,
-            zone=self._zone, cancelled=cancelled, progress=progress,
-        )  # fmt: skip
+        made, scope = overview if params.charts else report, self.scope(params, agent, folders)
+        with self.ledger.reader(cancelled) as connection:
+            if progress is not None:
+                progress("adding up", 0.0)
+            return made(connection, self.prices, scope, params.by, zone=self._zone)
 
     def scope(
         self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()
@@ -150,19 +155,12 @@ class CostBook:
         )
 
     def estimate(
-        self,
-        model: str,
-        prompt_tokens: int,
-        max_output_tokens: int = 0,
-        *,
-        provider: str | None = None,
-        tier: str = "",
+        self, model: str, prompt_tokens: int, max_output_tokens: int = 0
     ) -> Decimal | None:
         """USD of a call that would be sent now: all input at the uncached price, and output up to
         the limit asked for. None where no price is known."""
         buckets = Buckets(input=prompt_tokens, output=max_output_tokens)
-        served_by = provider or provider_of(model)
-        return self.prices.price(buckets, model, served_by, tier=normal_tier(tier))
+        return self.prices.price(buckets, model, provider_of(model))
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
         """USD so far today, in the session and in the workspace, which has these folders too."""
@@ -186,10 +184,9 @@ class CostBook:
         workspace: str = "",
         session: str = "",
         folders: Iterable[str] = (),
-        provider: str | None = None,
     ) -> CostVerdict:
         """What a call would cost, and what the caps say to it. Without caps nothing is read."""
-        estimate = self.estimate(model, prompt_tokens, max_output_tokens, provider=provider)
+        estimate = self.estimate(model, prompt_tokens, max_output_tokens)
         if not has_caps(caps):
             return CostVerdict("ok", estimate)
         return judge(caps, self.spend(workspace, session, folders), estimate, model)
@@ -215,6 +212,3 @@ class CostBook:
                 return
         for event in events:
             self._exporter.export(event)
-
-
-__all__ = ["CostBook", "CostDetailParams", "CostRecordParams", "CostRecorded"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.cost.days import day_range, local
+from sidecar.cost.days import day_range
 from sidecar.cost.reports import priced_sums
 from sidecar.cost.sums import Scope
 from sidecar.text.printable import printable
@@ -57,10 +57,9 @@ def spend_so_far(
     *,
     folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
-    now: datetime | None = None,
 ) -> Spend:
     """What was spent in each of the spans that a cap may limit; the day is local and everyone's."""
-    start, end = day_range(local(now or datetime.now(UTC), zone).date(), zone)
+    start, end = day_range(datetime.now(UTC).astimezone(zone).date(), zone)
     scopes: dict[CapSpan, Scope] = {
         "day": Scope(start_ms=start, end_ms=end),
         "session": Scope(workspace=workspace, folders=folders, session=session),

@@ -14,6 +14,7 @@ COLOURS = 8
 """Colours that the page's style names `--c0` to `--c7`."""
 
 WIDTH = 960
+_COLUMNS_HIGH, _LINES_HIGH = 260, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 10, 26
 _MOST_TICKS = 10
 
@@ -30,13 +31,13 @@ def escape(text: str) -> str:
     return html.escape(printable(text))
 
 
-def stacked_columns(labels: list[str], series: list[Series], *, height: int = 260) -> str:
+def stacked_columns(labels: list[str], series: list[Series]) -> str:
     """A column for each label, with the series one on another; amounts in USD."""
     highest = max(
         (sum(values) for values in zip(*(s.values for s in series), strict=True)), default=0
     )
     scale = _scale(highest)
-    plot = height - _TOP - _BOTTOM
+    height, plot = _COLUMNS_HIGH, _COLUMNS_HIGH - _TOP - _BOTTOM
     step = (WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
     parts = [_grid(scale, height, "$")]
     for column, label in enumerate(labels):
@@ -56,12 +57,12 @@ def stacked_columns(labels: list[str], series: list[Series], *, height: int = 26
     return _svg(parts, height, "Spend in USD for each day, by model")
 
 
-def lines(series: list[Series], *, height: int = 300) -> str:
+def lines(series: list[Series]) -> str:
     """A line for each series, from its first value to its last; values are tokens."""
     highest = max((max(one.values, default=0) for one in series), default=0)
     longest = max((len(one.values) for one in series), default=1)
     scale = _scale(highest)
-    plot = height - _TOP - _BOTTOM
+    height, plot = _LINES_HIGH, _LINES_HIGH - _TOP - _BOTTOM
     step = (WIDTH - _LEFT - _RIGHT) / max(longest - 1, 1)
     parts = [_grid(scale, height, "")]
     for colour, one in enumerate(series):

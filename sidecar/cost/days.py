@@ -18,11 +18,6 @@ SLOTS_A_DAY = 96
 _EPOCH = date(1970, 1, 1)
 
 
-def local(moment: datetime, zone: tzinfo | None) -> datetime:
-    """The moment in a zone; None is this machine's."""
-    return moment.astimezone(zone)
-
-
 def day_range(day: date, zone: tzinfo | None) -> tuple[int, int]:
     """First millisecond of a local day, and of the day after (23 or 25 hours later at times)."""
     return _midnight(day, zone), _midnight(day + timedelta(days=1), zone)
@@ -68,7 +63,7 @@ def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datet
     """A local day, or a moment. A time without an offset is local."""
     word = text.strip().lower()
     if word in ("today", "yesterday"):
-        today = local(now or datetime.now(UTC), zone).date()
+        today = (now or datetime.now(UTC)).astimezone(zone).date()
         return today - timedelta(days=word == "yesterday")
     try:
         if len(word) == len("2026-11-21"):

@@ -96,21 +96,33 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
     `raw` is the vendor's own object: only it says which cache writes live five minutes, how many
     searches were made, and what is audio or pictures. `model`: what answered.
     """
-    hour = usage.cache_write_1h_tokens
-    minutes = min(five_minute_writes(raw), usage.cache_write_tokens - hour)
     found = searches(raw, by_query=counts_as_gemini_3(parse(model).bare))
     output = usage.output_tokens - usage.reasoning_tokens
+    return split(
+        usage,
+        five_minute_writes(raw),
+        web_searches=found.web,
+        file_searches=found.files,
+        **_media(modalities(raw), usage.input_tokens, usage.cache_read_tokens, output),
+    )
+
+
+def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
+    """The buckets of a usage. `five_minutes`: of its cache writes, those that live so long.
+
+    `others`: buckets of which a usage does not speak.
+    """
+    hour = usage.cache_write_1h_tokens
+    minutes = min(five_minutes, usage.cache_write_tokens - hour)
     return Buckets(
         input=usage.input_tokens,
         cache_read=usage.cache_read_tokens,
         cache_write_5m=minutes,
         cache_write_1h=hour,
         cache_write=usage.cache_write_tokens - hour - minutes,
-        output=output,
+        output=usage.output_tokens - usage.reasoning_tokens,
         reasoning=usage.reasoning_tokens,
-        web_searches=found.web,
-        file_searches=found.files,
-        **_media(modalities(raw), usage.input_tokens, usage.cache_read_tokens, output),
+        **others,
     )
 
 

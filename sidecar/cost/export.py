@@ -11,7 +11,7 @@ from sidecar import typed
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import usd
 from sidecar.cost.migrations import BUCKETS
-from sidecar.cost.sums import Scope, owner_condition
+from sidecar.cost.sums import owner_condition
 from sidecar.text.printable import json_text, printable
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Cost, Prices
-    from sidecar.cost.reports import Cancelled
+    from sidecar.cost.sums import Scope
 
 ExportFormat = Literal["csv", "jsonl"]
 
@@ -72,15 +72,12 @@ _SELECT = (
 )
 
 
-def read_events(
-    ledger: Ledger, scope: Scope | None = None, cancelled: Cancelled | None = None
-) -> Iterator[LedgerEvent]:
+def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
     """The events in scope, first to last."""
-    wanted = scope or Scope()
-    owner, values = owner_condition(wanted, "event.session")
-    with ledger.reader(cancelled) as connection:
+    owner, values = owner_condition(scope, "event.session")
+    with ledger.reader() as connection:
         rows = connection.execute(
-            _SELECT.format(owner=owner), (wanted.start_ms, wanted.end_ms, *values)
+            _SELECT.format(owner=owner), (scope.start_ms, scope.end_ms, *values)
         )
         for row in rows:
             yield _event(row)

@@ -7,27 +7,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.cost.days import every_day
-from sidecar.cost.reports import ordered_keys, report_on
-from sidecar.cost.rows import (
-    DEFAULT_KEYS,
-    CostBar,
-    CostChart,
-    CostKey,
-    CostReport,
-    CostRow,
-    CostTable,
-)
-from sidecar.cost.sums import Scope
+from sidecar.cost.reports import ordered_keys, report
+from sidecar.cost.rows import CostBar, CostChart, CostKey, CostReport, CostRow, CostTable
 from sidecar.text.printable import printable
 from sidecar.text.tables import aligned, bar
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Sequence
     from datetime import tzinfo
 
-    from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Prices
-    from sidecar.cost.reports import Cancelled, Progress
+    from sidecar.cost.sums import Scope
 
 _CHARTS: tuple[tuple[CostKey, str], ...] = (
     ("day", "By day"),
@@ -41,27 +32,20 @@ _HEADS = ("Calls", "Prompt", "Cache read", "Completion", "Cost")
 
 
 def overview(
-    ledger: Ledger,
+    connection: sqlite3.Connection,
     prices: Prices,
-    scope: Scope | None = None,
-    by: Sequence[CostKey] = DEFAULT_KEYS,
+    scope: Scope,
+    by: Sequence[CostKey],
     *,
     zone: tzinfo | None = None,
-    cancelled: Cancelled | None = None,
-    progress: Progress | None = None,
 ) -> CostReport:
-    """As `report`, with its table and charts, all of one moment."""
-    report_progress = progress or (lambda _what, _share: None)
-    with ledger.reader(cancelled) as connection:
-        report_progress("reading prices", 0.0)
-        found = report_on(connection, prices, scope or Scope(), by, zone=zone)
-        charts = []
-        for number, (key, title) in enumerate(_CHARTS, 1):
-            report_progress("adding up", number / 4)
-            rows = report_on(connection, prices, scope or Scope(), [key], zone=zone).rows
-            charts.append(CostChart(by=key, title=title, bars=_bars(key, rows)))
-    table = _table(found, ordered_keys(by))
-    made = msgspec.structs.replace(found, table=table, charts=charts if found.rows else [])
+    """As `report`, with its table and charts."""
+    found = report(connection, prices, scope, by, zone=zone)
+    charts = []
+    for key, title in _CHARTS if found.rows else ():
+        rows = report(connection, prices, scope, [key], zone=zone).rows
+        charts.append(CostChart(by=key, title=title, bars=_bars(key, rows)))
+    made = msgspec.structs.replace(found, table=_table(found, ordered_keys(by)), charts=charts)
     return msgspec.structs.replace(made, overview=_text(made))
 
 

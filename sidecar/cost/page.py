@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from sidecar.cost import charts
 from sidecar.cost.charts import COLOURS, Series, escape
-from sidecar.cost.days import every_day, local
+from sidecar.cost.days import every_day
 from sidecar.cost.migrations import QUARTER_MS
 from sidecar.cost.reports import report
-from sidecar.cost.sums import Scope, owner_condition
+from sidecar.cost.sums import owner_condition
 from sidecar.cost.workspaces import folder_name
 
 if TYPE_CHECKING:
     import sqlite3
     from datetime import tzinfo
 
-    from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Prices
     from sidecar.cost.rows import CostReport, CostRow
+    from sidecar.cost.sums import Scope
 
 _MOST_POINTS = 300
 _MOST_DAYS = 400
@@ -48,25 +48,24 @@ td:first-child,th:first-child{text-align:left}th{color:var(--dim);font-weight:50
 
 
 def page(
-    ledger: Ledger,
+    connection: sqlite3.Connection,
     prices: Prices,
-    scope: Scope | None = None,
+    scope: Scope,
     *,
     zone: tzinfo | None = None,
     now: datetime | None = None,
 ) -> str:
     """The page as HTML. It names models, sessions and workspaces, and holds no text of anyone's."""
-    wanted = scope or Scope()
-    by_model = report(ledger, prices, wanted, ["model"], zone=zone)
-    by_day = report(ledger, prices, wanted, ["model", "day"], zone=zone)
-    made = local(now or datetime.now(UTC), zone).strftime("%Y-%m-%d %H:%M")
-    whose = folder_name(wanted.workspace) if wanted.workspace else "all workspaces"
+    by_model = report(connection, prices, scope, ["model"], zone=zone)
+    by_day = report(connection, prices, scope, ["model", "day"], zone=zone)
+    made = (now or datetime.now(UTC)).astimezone(zone).strftime("%Y-%m-%d %H:%M")
+    whose = folder_name(scope.workspace) if scope.workspace else "all workspaces"
     sections = [
         _section("Spend over time", "USD a day, by model.", _spend(by_day)),
         _section(
             "Context growth",
             "Prompt tokens from call to call, for the sessions used last.",
-            _growth(ledger, wanted),
+            _growth(connection, scope),
         ),
         _section("All models", "", _table(by_model)),
     ]
@@ -117,13 +116,12 @@ def _spend(found: CostReport) -> str:
     return charts.stacked_columns(days, series) + charts.legend([one.name for one in series])
 
 
-def _growth(ledger: Ledger, scope: Scope) -> str:
-    with ledger.reader() as connection:
-        series = [
-            Series(f"{name or '(no session)'} ({agent})", _thinned(prompts))
-            for session, name, agent, first, last in _recent_sessions(connection, scope)
-            if (prompts := _prompts(connection, scope, session, first, last))
-        ]
+def _growth(connection: sqlite3.Connection, scope: Scope) -> str:
+    series = [
+        Series(f"{name or '(no session)'} ({agent})", _thinned(prompts))
+        for session, name, agent, first, last in _recent_sessions(connection, scope)
+        if (prompts := _prompts(connection, scope, session, first, last))
+    ]
     return charts.lines(series) + charts.legend([one.name for one in series]) if series else ""
 
 

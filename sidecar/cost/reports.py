@@ -31,16 +31,11 @@ from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import tzinfo
 
-    from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Prices
     from sidecar.models.tariffs import Tariff, UnitPrices
-
-    Cancelled = Callable[[], bool]
-    Progress = Callable[[str, float], None]
-    """What is being done, and the share that is done (0 to 1)."""
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
 """Billed by credits: their tokens are never multiplied by a vendor's price."""
@@ -59,37 +54,17 @@ class Priced(msgspec.Struct, frozen=True):
 
 
 def report(
-    ledger: Ledger,
-    prices: Prices,
-    scope: Scope | None = None,
-    by: Sequence[CostKey] = DEFAULT_KEYS,
-    *,
-    zone: tzinfo | None = None,
-    cancelled: Cancelled | None = None,
-    progress: Progress | None = None,
-) -> CostReport:
-    """Rows and totals of the events in scope, grouped by the keys; days are of `zone`.
-
-    Raises BadParamsError for a key that there is not, ReadCancelledError, LedgerError.
-    """
-    report_progress = progress or (lambda _what, _share: None)
-    with ledger.reader(cancelled) as connection:
-        report_progress("reading prices", 0.0)
-        return report_on(
-            connection, prices, scope or Scope(), by, zone=zone, progress=report_progress
-        )
-
-
-def report_on(
     connection: sqlite3.Connection,
     prices: Prices,
     scope: Scope,
     by: Sequence[CostKey],
     *,
     zone: tzinfo | None = None,
-    progress: Progress = lambda _what, _share: None,
 ) -> CostReport:
-    """The same on a connection that is open."""
+    """Rows and totals of the events in scope, grouped by the keys; days are of `zone`.
+
+    Raises BadParamsError for a key that there is not.
+    """
     keys = ordered_keys(by)
     sessions = _sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
     tallies: dict[tuple[str | None, ...], Tally] = {}
@@ -101,7 +76,6 @@ def report_on(
         values = tuple(_value(key, priced, sessions) for key in keys)
         for tally in (tallies.setdefault(values, Tally()), everything):
             _add(tally, priced)
-    progress("adding up", 0.9)
     basis = _basis(connection, scope)
     rows = [row(tally, dict(zip(keys, values, strict=True))) for values, tally in tallies.items()]
     rows.sort(key=_order)

@@ -81,15 +81,13 @@ def fit(
     mode: Mode,
     tokenizer: Tokenizer,
     marker: str = MARKER,
-    *,
-    keep_final_newline: bool = False,
 ) -> Fitted:
     """`text` in at most `max_tokens` tokens by `tokenizer`; unchanged if it fits already.
 
     `marker` stands for what was left out, in `middle` only, and is counted; where there is no room
-    for it the beginning is kept. `keep_final_newline`: a text that ends a line goes on doing so.
-    Never raises; fitting a fitted text changes nothing. Takes about two counts of the text.
-    An estimator that is installed and cuts texts itself does so, without our marker.
+    for it the beginning is kept. Never raises; fitting a fitted text changes nothing. Takes about
+    two counts of the text. An estimator that is installed and cuts texts itself does so, without
+    our marker.
     """
     work = _Work(text, tokenizer)
     limit = allowance(max_tokens, tokenizer, text[:SAMPLED])
@@ -101,22 +99,17 @@ def fit(
     if own is not None and (tokens := tokenizer.count(own)) <= limit:
         return _as_cut(text, own, work.total, tokens)
     while True:
-        fitted = _within(work, limit, mode, marker, keep_final_newline=keep_final_newline)
+        fitted = _within(work, limit, mode, marker)
         most = allowance(max_tokens, tokenizer, fitted.text[:SAMPLED])
         if fitted.tokens <= most:
             return fitted
         limit = min(most, limit - 1)  # what is left is of a kind with a wider band
 
 
-def _within(
-    work: _Work, limit: int, mode: Mode, marker: str, *, keep_final_newline: bool
-) -> Fitted:
-    text = work.text
+def _within(work: _Work, limit: int, mode: Mode, marker: str) -> Fitted:
     if mode == "middle" and limit - work.count(marker) < 2:
         mode = "start"
-    last = _LINE_END.search(text, len(text) - 2 if text.endswith("\r\n") else len(text) - 1)
-    ending = last.group() if keep_final_newline and last and mode == "start" else ""
-    return _Fit(work, mode, marker if mode == "middle" else "", ending).within(limit)
+    return _Fit(work, mode, marker if mode == "middle" else "").within(limit)
 
 
 def _as_cut(text: str, kept: str, before: int, tokens: int) -> Fitted:
@@ -206,12 +199,11 @@ class _Work:
 class _Fit:
     """One fitting: where the head ends, where the tail begins, and what stands between."""
 
-    def __init__(self, work: _Work, mode: Mode, marker: str, ending: str) -> None:
+    def __init__(self, work: _Work, mode: Mode, marker: str) -> None:
         self.work = work
         self.mode = mode
         self.marker = marker
-        self.ending = ending
-        self.fixed = work.count(marker + ending)
+        self.fixed = work.count(marker)
 
     def within(self, limit: int) -> Fitted:
         """The result: aimed at, counted, aimed lower while it is over."""
@@ -250,9 +242,8 @@ class _Fit:
         return max(safe, self._after_line(line, work.line_start(line)))
 
     def _after_line(self, line: int, offset: int) -> int:
-        """Where the head ends: before a line break if what follows the head begins with one."""
-        follows = self.marker or self.ending
-        if follows[:1] in ("\n", "\r") and line and offset == self.work.line_start(line):
+        """Where the head ends: before a line break if the marker begins with one."""
+        if self.marker[:1] in ("\n", "\r") and line and offset == self.work.line_start(line):
             return self.work.line_end(line - 1)
         return offset
 
@@ -271,7 +262,7 @@ class _Fit:
         text = self.work.text
         if not head and tail == len(text):
             return ""
-        return f"{text[:head]}{self.marker}{text[tail:]}{self.ending}"
+        return f"{text[:head]}{self.marker}{text[tail:]}"
 
     def _fitted(self, text: str, tokens: int, head: int, tail: int) -> Fitted:
         work = self.work

@@ -115,12 +115,12 @@ class Endpoints:
         declared = self._declared(model)
         return any(one.known(model) is None and not one.known_limit(model) for one in declared)
 
-    async def replied(self, model: str, tokens: int = 0, seconds: float = DEFAULT_SECONDS) -> None:
+    async def replied(self, model: str, tokens: int = 0) -> None:
         """Have windows asked for again that a reply of so many tokens, prompt and output, or the
         choice of another model, may have changed."""
         for endpoint in self._declared(model) if self._asks and not self._closed else ():
             with contextlib.suppress(Fault):
-                await self._within(endpoint.replied(model, tokens), seconds)
+                await self._within(endpoint.replied(model, tokens), DEFAULT_SECONDS)
 
     def standing(self, model: str) -> Hashable | None:
         """What the endpoint that counts this model's texts is known by; None where none is known

@@ -104,9 +104,9 @@ class SidecarServer(LanguageServer):
         self.services.workers.close()
 
 
-def create_server(services: Services | None = None) -> SidecarServer:
-    """A new server with every feature; `services` lets a test bring its own."""
-    server = SidecarServer(services or Services())
+def create_server() -> SidecarServer:
+    """A new server with every feature."""
+    server = SidecarServer(Services())
     for feature in FEATURES:
         feature.register(server)
     for method in REQUESTS:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sidecar.text.outline_lines import Lines, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _CLOSER = re.compile(
     r"[)\]}]|(?:end|else|elif|elsif|except|finally|catch|rescue|ensure)\b|(?:fi|done|esac)\s*$"
@@ -66,11 +66,3 @@ def blocks(lines: Lines) -> Iterator[Part]:
         blank, last = False, number
     if start is not None:
         yield lines.part("block", title, start, last + 1)
-
-
-def heaviest(
-    parts: Sequence[Part], tokens: Sequence[int], most: int = 10
-) -> list[tuple[Part, int]]:
-    """The parts with the most tokens, heaviest first, the earlier one first among equals."""
-    pairs = list(zip(parts, tokens, strict=True))
-    return sorted(pairs, key=lambda pair: (-pair[1], pair[0].start))[:most]

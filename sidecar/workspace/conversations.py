@@ -202,9 +202,9 @@ class Sessions:
             return usage
         return in_window(usage, Window(limit, settings.context.reserve), warn_at)
 
-    def window(self, session: Session, model: str | None = None) -> Window:
+    def window(self, session: Session) -> Window:
         """The limit in force with the reply's reserve taken off; `know` has looked it up."""
-        settings, name = self._workspace.settings, model or session.model
+        settings, name = self._workspace.settings, session.model
         endpoints = self._services.counts.endpoints(settings)
         endpoint = self.refused_limits.get(name) or endpoints.known_limit(name)
         limit = limit_of(name, settings, request=session.limit, endpoint=endpoint)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from sidecar.text.document import TextDocument
     from sidecar.text.pieces import Piece
 
-_MODELS_KEPT = 4
-
 
 class FollowedText:
     """A followed document's text at one moment: what a section counts. Never changes."""

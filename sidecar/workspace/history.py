@@ -22,7 +22,7 @@ from sidecar.agents import ingest
 from sidecar.agents.live import store_at
 from sidecar.agents.values import Mark
 from sidecar.config.private import make_folder
-from sidecar.cost.events import Buckets, LedgerEvent, check_event
+from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.cost.sources import forget_marks, keep_marks, marks_in
 from sidecar.errors import BadParamsError
 
@@ -123,7 +123,6 @@ def _is_read(mark: Mark | None, store: Found) -> bool:
 
 def event_of(call: Call) -> LedgerEvent:
     """A call as the ledger keeps it; its folder with links resolved."""
-    usage, hour, minutes = call.usage, call.usage.cache_write_1h_tokens, call.cache_write_5m_tokens
     return LedgerEvent(
         at=call.at,
         model=call.model,
@@ -135,16 +134,7 @@ def event_of(call: Call) -> LedgerEvent:
         tier=call.tier,
         category=call.category,
         reported_cost=call.cost_usd,
-        buckets=Buckets(
-            input=usage.input_tokens,
-            cache_read=usage.cache_read_tokens,
-            cache_write_5m=minutes,
-            cache_write_1h=hour,
-            cache_write=usage.cache_write_tokens - hour - minutes,
-            output=usage.output_tokens - usage.reasoning_tokens,
-            reasoning=usage.reasoning_tokens,
-            web_searches=call.web_searches,
-        ),
+        buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
     )
 
 

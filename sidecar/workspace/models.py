@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.context.preflight import fitting
 from sidecar.context.results import Alternative, ContextUsage
-from sidecar.context.sections import RestoredPart, ToolSet
+from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
 from sidecar.context.thresholds import budget_message
 from sidecar.models import catalogue
 
@@ -57,5 +57,5 @@ class Alternatives(NamedTuple):
 
     def message(self, usage: ContextUsage) -> str:
         """What a warning says of a full context."""
-        heaviest = self.tools.heaviest(self.counter) if isinstance(self.tools, ToolSet) else []
+        heaviest = heaviest_tools(self.tools, self.counter)
         return budget_message(usage, self.offers(usage), heaviest)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.context.thresholds import Severity
-    from sidecar.cost.book import CostBook, CostDetailParams, CostRecorded, CostRecordParams
+    from sidecar.cost.book import Cancelled, CostBook, Progress
     from sidecar.cost.caps import CostVerdict
-    from sidecar.cost.reports import Cancelled, Progress
+    from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
     from sidecar.cost.riding import Calls
     from sidecar.cost.rows import CostReport
     from sidecar.messages.reply import Reply
@@ -112,26 +112,20 @@ class Spending:
 
         Raises BadParamsError where it has no usage, or one that cannot be kept; LedgerError.
         """
-        from sidecar.cost.events import LedgerEvent, buckets_of
-        from sidecar.messages.billing import service_tier
-        from sidecar.models.catalogue import provider_of
+        from sidecar.cost.params import CostRecordParams
 
         if reply.usage is None:
             raise BadParamsError(reply.usage_problem or "the reply reports no usage")
-        event = LedgerEvent(
-            at=datetime.now(UTC),
+        params = CostRecordParams(
             model=model,
-            provider=provider_of(model),
-            buckets=buckets_of(reply.usage, raw, model),
             category=category,
-            tier=service_tier(raw),
+            usage={},  # it was read with the reply
             workspace=self._uri,
             session=session,
             request_id=request_id,
             estimated_tokens=estimate,
-            reported_cost=reply.cost,
         )
-        self.book.record_event(event, reply.usage)
+        self.book.record_usage(params, reply.usage, raw, reply.cost)
         return self._late(session)
 
     def detail(

@@ -20,7 +20,8 @@ from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
 from sidecar.context.persist import save
 from sidecar.context.session import Session
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
+from sidecar.cost.params import CostRecordParams
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.workspace.model_counter import ModelCounter

@@ -57,7 +57,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(shape=st.sampled_from(SHAPES), made=moves, usage=usages, total=st.none() | tokens)
     def append(self, shape: str, made: Any, usage: Usage | None, total: int | None) -> None:
-        self.session.append(build(shape, made), usage, total)
+        first = len(self.session.turns)
+        self.session.append(build(shape, made), usage)
+        if total is not None:
+            self.session.chat_counted(total, first)
         if total is not None and (usage is None or not usage.prompt_tokens):
             anchor = self.session.ledger().anchor
             assert anchor is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -34,6 +35,9 @@ from tests.unit.context_fakes import (
     window,
 )
 
+if TYPE_CHECKING:
+    from sidecar.context.session import Session
+
 
 def usage(prompt: int, out: int, reasoning: int = 0, cached: int = 0) -> Usage:
     return Usage(
@@ -47,6 +51,13 @@ def usage(prompt: int, out: int, reasoning: int = 0, cached: int = 0) -> Usage:
 
 def set_params(**values: object) -> SetParams:
     return msgspec.convert(values, SetParams)
+
+
+def count_chat(made: Session, total: int, turns: list[Turn], usage: Usage | None = None) -> None:
+    """Append, and take the endpoint's count of the whole chat."""
+    first = len(made.turns)
+    made.append(turns, usage)
+    made.chat_counted(total, first)
 
 
 def no_documents(spec: SectionSpec) -> TextSource:
@@ -201,13 +212,13 @@ class TestChatTotals:
     def test_the_total_is_the_number_at_every_append(self) -> None:
         made = session()
         for number, total in enumerate((31, 55, 54, 120)):
-            made.append([user("x" * number), reply("y" * 5)], chat_total=total)
+            count_chat(made, total, [user("x" * number), reply("y" * 5)])
             assert occupancy(made) == Measure(total, "endpoint", "fake-1-tokenizer", 0.0)
 
     def test_the_difference_is_shared_in_proportion(self) -> None:
         made = session()
-        made.append([user("x" * 6)], chat_total=100)
-        made.append([user("a" * 16), user("b" * 36)], chat_total=190)
+        count_chat(made, 100, [user("x" * 6)])
+        count_chat(made, 190, [user("a" * 16), user("b" * 36)])
         counts = made.ledger().counts
         assert [counts[1].tokens, counts[2].tokens] == [30, 60]
         assert counts[1].method == "endpoint"
@@ -215,54 +226,44 @@ class TestChatTotals:
     def test_sections_come_beside_the_chat(self) -> None:
         made = session()
         made.sections = [Section(name="file", source=TextSource("a" * 100))]
-        made.append([user("x")], chat_total=70)
+        count_chat(made, 70, [user("x")])
         assert occupancy(made).tokens == 170
 
     def test_a_system_prompt_that_changes_after_the_count_is_added(self) -> None:
         made = session()
-        made.append([user("x")], chat_total=70)
+        count_chat(made, 70, [user("x")])
         made.set_system("s" * 10)
         assert occupancy(made).tokens == 70 + 10 + ENVELOPE
 
     def test_usage_of_the_same_chat_gives_way_to_the_servers_count_of_the_next(self) -> None:
         made = session()
-        made.append([user("x" * 20)], chat_total=90)
-        made.append([reply("y" * 10)], usage(90, 12), chat_total=106)
+        count_chat(made, 90, [user("x" * 20)])
+        count_chat(made, 106, [reply("y" * 10)], usage(90, 12))
         assert occupancy(made).tokens == 106
 
     def test_usage_of_a_larger_request_stands_and_chat_totals_tell_what_came_since(self) -> None:
         made = session()
-        made.append([user("x" * 20)], chat_total=90)
-        made.append([reply("y" * 10)], usage(1_000, 50), chat_total=106)
+        count_chat(made, 90, [user("x" * 20)])
+        count_chat(made, 106, [reply("y" * 10)], usage(1_000, 50))
         assert occupancy(made).tokens == 1_050
-        made.append([user("z" * 10)], chat_total=126)
+        count_chat(made, 126, [user("z" * 10)])
         assert occupancy(made).tokens == 1_070
-
-    def test_a_total_that_comes_late_covers_only_its_turns(self) -> None:
-        made = session()
-        made.append([user("x" * 20)])
-        made.append([user("y" * 10)])
-        made.chat_counted(90, 0, 1)
-        assert occupancy(made).tokens == 90 + 10 + ENVELOPE
-        made.chat_counted(111, 1, 2)
-        made.chat_counted(91, 0, 1)
-        assert occupancy(made).tokens == 111
 
     def test_an_append_without_a_total_is_made_up_for_by_the_next(self) -> None:
         made = session()
-        made.append([user("x" * 20)], chat_total=90)
+        count_chat(made, 90, [user("x" * 20)])
         made.append([user("y" * 10)])
-        made.append([user("z" * 10)], chat_total=130)
+        count_chat(made, 130, [user("z" * 10)])
         assert [measure.tokens for measure in made.ledger().counts.measures[1:]] == [20, 20]
 
     def test_after_a_plan_the_next_total_is_the_number_again(self) -> None:
         made = session()
         for number in range(5):
-            made.append([user("x" * 90), reply("y")], chat_total=100 * (number + 1))
+            count_chat(made, 100 * (number + 1), [user("x" * 90), reply("y")])
         plans = Plans(made)
         plans.apply(plans.make(260, keep_turns=1).plan_id)
         assert occupancy(made).tokens == 500 - 297
-        made.append([user("z")], chat_total=222)
+        count_chat(made, 222, [user("z")])
         assert occupancy(made).tokens == 222
 
 

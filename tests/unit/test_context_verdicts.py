@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sidecar.context.occupancy import context_usage, heaviest_tools, occupancy
+from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.params import PreflightParams
 from sidecar.context.preflight import fitting, merged, preflight
 from sidecar.context.results import Alternative, ContextUsage, PreflightResult, Reason
+from sidecar.context.sections import heaviest_tools
 from sidecar.context.session import Session
 from sidecar.context.store import SESSIONS_KEPT, Conversations
 from sidecar.context.thresholds import budget_message, crossed, level, severity
@@ -145,7 +146,7 @@ class TestPreflight:
         )
         told = ask(made)
         assert [one.model for one in told.alternatives] == ["large", "huge"]
-        assert heaviest_tools(made, 1)[0][0] == "heavy"
+        assert heaviest_tools(made.tools, made.counter)[0][0] == "heavy"
         assert "heavy" in told.reasons[-1].message
 
     def test_a_window_must_hold_it_with_its_reserve(self) -> None:

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from sidecar.config.settings import Caps
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
 from sidecar.cost.caps import Spend, judge
+from sidecar.cost.params import CostRecordParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

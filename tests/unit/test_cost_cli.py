@@ -19,8 +19,9 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli.cost import cost, spark
 from sidecar.config.paths import config_file, state_dir
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
 from sidecar.cost.ledger import FILE_NAME
+from sidecar.cost.params import CostRecordParams
 from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def test_the_users_prices_price_history() -> None:
 @pytest.mark.usefixtures("book")
 def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     from sidecar.cli import cost as module
-    from sidecar.cost.book import CostDetailParams
+    from sidecar.cost.params import CostDetailParams
 
     monkeypatch.setenv("COLUMNS", "120")
     runner = CliRunner()

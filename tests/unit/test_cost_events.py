@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, buckets_of, milliseconds
+from sidecar.cost.params import CostDetailParams, CostRecordParams
 from sidecar.cost.workspaces import folder_name, workspace_key
 from sidecar.messages.billing import service_tier
 from sidecar.messages.usage import normalise_usage

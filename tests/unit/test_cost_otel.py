@@ -15,9 +15,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.otel import OtelExporter
+from sidecar.cost.params import CostRecordParams
 from sidecar.cost.prices import Prices
 
 if TYPE_CHECKING:

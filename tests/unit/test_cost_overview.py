@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.book import CostBook
+from sidecar.cost.params import CostDetailParams, CostRecordParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
 from sidecar.cost.charts import _scale
 from sidecar.cost.page import _thinned, page
+from sidecar.cost.params import CostRecordParams
 from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def outline(html: str) -> Outline:
 
 
 def made(book: CostBook, scope: Scope | None = None) -> str:
-    return page(book.ledger, book.prices, scope, zone=UTC, now=START)
+    with book.ledger.reader() as connection:
+        return page(connection, book.prices, scope or Scope(), zone=UTC, now=START)
 
 
 def test_the_page_needs_nothing_else(book: CostBook) -> None:

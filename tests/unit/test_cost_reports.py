@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
 from sidecar.cost import migrations
-from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, ReadCancelledError
+from sidecar.cost.params import CostDetailParams, CostRecordParams
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.rows import amount, estimate_note
@@ -189,7 +190,7 @@ def test_only_the_keys_asked_for_are_sent(book: CostBook) -> None:
 @pytest.mark.parametrize("by", [(), ("price",), ("model", "hour")])
 def test_a_key_that_there_is_not(book: CostBook, by: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="by takes model, category"):
-        report(book.ledger, book.prices, by=by)  # type: ignore[arg-type]
+        book.detail(CostDetailParams(by=by))  # type: ignore[arg-type]
 
 
 def test_reports_of_a_workspace_or_a_session(book: CostBook) -> None:
@@ -357,8 +358,10 @@ def test_sums_cost_what_their_calls_cost(
         and (end is None or call.at.timestamp() * 1000 < end)
         and (session is None or call.session == session)
     ]
-    for by in (["model"], ["day", "model"]):
-        _compare(report(ledger, prices, scope, by, zone=zone), inside, prices, zone)  # type: ignore[arg-type]
+    with ledger.reader() as connection:
+        for by in (["model"], ["day", "model"]):
+            found = report(connection, prices, scope, by, zone=zone)  # type: ignore[arg-type]
+            _compare(found, inside, prices, zone)
     ledger.close()
 
 

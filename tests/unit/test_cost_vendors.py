@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.book import CostBook
+from sidecar.cost.params import CostDetailParams, CostRecordParams
 from sidecar.messages.billing import service_tier
 from sidecar.messages.searches import searches
 from tests.unit.test_cost_prices import CASES as BY_BUCKETS

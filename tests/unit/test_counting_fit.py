@@ -53,17 +53,17 @@ TEXTS = st.one_of(st.text(max_size=200), st.lists(AWKWARD, max_size=120).map("".
 
 @pytest.mark.parametrize("model", ["gpt-5", "gpt-4", "claude-opus-4-7", "no-such-model"])
 @settings(max_examples=120, deadline=None)
-@given(text=TEXTS, tokens=st.integers(0, 150), mode=st.sampled_from(MODES), keep=st.booleans())
+@given(text=TEXTS, tokens=st.integers(0, 150), mode=st.sampled_from(MODES))
 def test_never_over_and_fitting_again_changes_nothing(
-    model: str, text: str, tokens: int, mode: Mode, keep: bool
+    model: str, text: str, tokens: int, mode: Mode
 ) -> None:
     tokenizer = TOKENIZERS.for_model(model)
 
-    fitted = fit(text, tokens, mode, tokenizer, keep_final_newline=keep)
+    fitted = fit(text, tokens, mode, tokenizer)
 
     assert tokenizer.count(fitted.text) == fitted.tokens <= tokens
     assert fitted.changed == (fitted.text != text)
-    assert not fit(fitted.text, tokens, mode, tokenizer, keep_final_newline=keep).changed
+    assert not fit(fitted.text, tokens, mode, tokenizer).changed
 
 
 @settings(max_examples=150, deadline=None)
@@ -142,16 +142,6 @@ def test_no_character_is_torn(character: str, mode: Mode) -> None:
     for tokens in range(1, 60):
         kept = fit(text, tokens, mode, TOKENIZERS.for_model("gpt-5"), "|").text
         assert kept.replace("|", "").replace(character, "") == ""
-
-
-def test_the_final_newline_stays_when_asked_for() -> None:
-    tokenizer = TOKENIZERS.for_model("gpt-5")
-    text = "word " * 400 + "\r\n"
-
-    fitted = fit(text, 50, "start", tokenizer, keep_final_newline=True)
-
-    assert fitted.text.endswith("d\r\n") or fitted.text.endswith(" \r\n")
-    assert tokenizer.count(fitted.text) <= 50
 
 
 class Guess(Tokenizer):

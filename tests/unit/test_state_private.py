@@ -38,7 +38,8 @@ state.save()
 """,
     "ledger": """
 from sidecar.config.paths import state_dir
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
+from sidecar.cost.params import CostRecordParams
 book = CostBook(state_dir())
 book.record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 5, "completion_tokens": 1}))
 """,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text.outline import blocks, heaviest, is_markdown, outline
+from sidecar.text.outline import blocks, is_markdown, outline
 from sidecar.text.outline_lines import Lines
 from sidecar.text.outline_markdown import sections
 from sidecar.text.outline_marks import ignored, ignores_file, regions
@@ -144,8 +144,3 @@ def test_a_section_is_ignored_from_under_its_heading() -> None:
     lines = Lines(text)
     found = ignored(lines, list(sections(lines)))
     assert [part.path_text for part in found] == ["A", "A > C"]
-
-
-def test_heaviest_first() -> None:
-    parts = list(sections(Lines("# a\n# b\n# c\n")))
-    assert [part.title for part, _ in heaviest(parts, [1, 5, 5], most=2)] == ["b", "c"]

@@ -20,7 +20,8 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.values import Call
 from sidecar.config.settings import Agents, Settings
-from sidecar.cost.book import CostBook, CostDetailParams, CostRecordParams
+from sidecar.cost.book import CostBook
+from sidecar.cost.params import CostDetailParams, CostRecordParams
 from sidecar.cost.sources import marks_in
 from sidecar.messages.usage import Usage
 from sidecar.workspace.agents import Sources

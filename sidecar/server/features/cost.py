@@ -6,7 +6,7 @@ import asyncio
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,12 +17,15 @@ from sidecar.workspace.roots import path_of
 from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
-    from sidecar.cost.book import CostDetailParams, CostRecorded, CostRecordParams
-    from sidecar.cost.params import CostFilesParams, FileCost
+    from sidecar.cost.params import (
+        CostDetailParams,
+        CostFilesParams,
+        CostRecorded,
+        CostRecordParams,
+        FileCost,
+    )
     from sidecar.cost.rows import CostReport
     from sidecar.server.server import SidecarServer
-
-T = TypeVar("T")
 
 STILL_READ = "Agents' calls are still being read, by another process or anew: more will come."
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
 from sidecar.cost.page import page
+from sidecar.cost.params import CostRecordParams
+from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +44,8 @@ def costs(tmp_path: Path) -> Path:
             )
         )
     target = tmp_path / "costs.html"
-    target.write_text(page(book.ledger, book.prices, zone=UTC), encoding="utf-8")
+    with book.ledger.reader() as connection:
+        target.write_text(page(connection, book.prices, Scope(), zone=UTC), encoding="utf-8")
     book.close()
     return target
 

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from sidecar.cli.cost import cost
 from sidecar.config.paths import state_dir
-from sidecar.cost.book import CostBook, CostRecordParams
+from sidecar.cost.book import CostBook
+from sidecar.cost.params import CostRecordParams
 
 if TYPE_CHECKING:
     from pathlib import Path
