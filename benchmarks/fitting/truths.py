@@ -11,10 +11,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.fitting.environment import FOLDER, NPM, ROOT
+from benchmarks.fitting.environment import FOLDER, NPM
 from sidecar.counting import vocabularies
 from sidecar.counting.engines import engine
 from sidecar.counting.vocabulary_files import load
+from tests.e2e.llama.vocabularies import ensure_vocabularies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,12 +33,10 @@ def counters() -> dict[str, Callable[[str], int]]:
         file = vocabularies.packaged_file(generation)
         if file is not None:
             found[generation] = load(file, generation).count
+    paths = ensure_vocabularies()
     for generation, name in _GGUF.items():
-        path = ROOT / ".vocabularies" / f"ggml-vocab-{name}.gguf"
-        if path.is_file():
-            found[generation] = load(path, generation).count
-    if GEMMA.is_file():
-        found["gemma"] = load(GEMMA, "gemma").count
+        found[generation] = load(paths[name], generation).count
+    found["gemma"] = load(GEMMA, "gemma").count
     return found | _sentence_piece() | _claude()
 
 
