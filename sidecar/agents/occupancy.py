@@ -40,9 +40,17 @@ class Track(msgspec.Struct, frozen=True, gc=False):
 
 
 def occupancy(
-    track: Track, quality: Quality = "exact", *, window: int | None = None, note: str | None = None
+    track: Track,
+    quality: Quality = "exact",
+    *,
+    error_percent: float = 0.0,
+    window: int | None = None,
+    note: str | None = None,
 ) -> Occupancy:
-    """How full the window is. `window`: the agent's figure where its calls carry none."""
+    """How full the window is. `window`: the agent's figure where its calls carry none.
+
+    `error_percent`: half of the band of what is no exact number.
+    """
     newest = track.newest
     if newest is None:
         return Occupancy(
@@ -55,5 +63,6 @@ def occupancy(
         tokens=newest.prompt + newest.output,
         limit=newest.window or window,
         quality=quality,
+        error_percent=error_percent,
         note=note,
     )

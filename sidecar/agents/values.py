@@ -56,6 +56,8 @@ class Occupancy(msgspec.Struct, frozen=True, gc=False):
     limit: int | None = None
     """By the agent's own word; the catalogue stands in for it elsewhere."""
     quality: Quality = "exact"
+    error_percent: float = 0.0
+    """Half of the band of `tokens`; 0 where they are exact."""
     compacted: bool = False
     note: str | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from sidecar.counting.estimates import bands_of
+from sidecar.counting.estimates import Bands, bands_of
 from sidecar.counting.heuristic import heuristic_tokens, heuristic_units
 from sidecar.counting.tokenizer import Tokenizer
 
@@ -161,6 +161,14 @@ class HeuristicUnits(Tokenizer):
         return heuristic_units(text)
 
 
+def _measured_bands(name: str) -> Bands:
+    """How far a built-in estimator is off."""
+    found = bands_of(name)
+    if found is None:
+        raise LookupError(f"estimates.json has no bands of {name}")
+    return found
+
+
 class Estimated(Tokenizer):
     """An estimator as a tokenizer. A text is estimated as a whole: guesses need not add up."""
 
@@ -170,11 +178,24 @@ class Estimated(Tokenizer):
         self.name = estimator.name
         self.estimator = estimator
         self._bands = bands_of(estimator.name)
-        self.error_percent = 100 * self._bands.any if self._bands else None
+        self.error_percent: float = 100 * (self._bands or _measured_bands(Chars4.name)).any
 
-    def band(self, tokens: int, sample: str = "") -> float | None:
-        """Half of the band for a text of this kind and size; None for a plug-in."""
-        return self._bands.percent(tokens, sample) if self._bands else None
+    def band(self, tokens: int, sample: str = "") -> float:
+        """Half of the band for a text of this kind and size.
+
+        Nobody has measured a plug-in. So it is as uncertain as where its number lies in the
+        heuristic's band, by the beginning of the text; where none is given, as the coarsest rule.
+        """
+        if self._bands is not None:
+            return self._bands.percent(tokens, sample)
+        return self._beside_the_heuristic(tokens, sample) if sample else self.error_percent
+
+    def _beside_the_heuristic(self, tokens: int, sample: str) -> float:
+        """What the plug-in's number needs to reach over both ends of the heuristic's band."""
+        said = max(1, self.count(sample))
+        ratio = Heuristic().estimate(sample) / said
+        share = _measured_bands(Heuristic.name).percent(max(1, round(tokens * ratio)), sample) / 100
+        return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
         """Tokens in `text`, at a guess; never raises, whatever a plug-in does."""

@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     """Tokens of something that is no text, and how many of them may be wrong, either way."""
 
     tokens: int
-    doubt: int = 0
+    doubt: float = 0
 
 
 class _Fit(NamedTuple):

@@ -109,18 +109,24 @@ def count_messages(
     parts = [message_tokens(message, model, tokenizer) for message in messages]
     if tools:
         parts.append(tools_tokens(tools, model, tokenizer))
-    priming = priming_tokens(model) if messages else 0
-    return _together(parts, priming, tokenizer.name)
+    return _together(parts, _priming(model) if messages else Seen(0), tokenizer.name)
 
 
-def _together(parts: Sequence[Measure], priming: int, name: str) -> Measure:
-    tokens = sum([part.tokens for part in parts]) + priming
+def _priming(model: str) -> Seen:
+    """What begins the reply, and how much of it is in doubt."""
+    tokens = priming_tokens(model)
+    doubt = _DOUBT_COMPARED if _is_compared(model) else _DOUBT
+    return Seen(tokens, doubt * tokens)
+
+
+def _together(parts: Sequence[Measure], priming: Seen, name: str) -> Measure:
+    tokens = sum([part.tokens for part in parts]) + priming.tokens
     methods = {part.method for part in parts}
     method: Method = "estimate" if "estimate" in methods else "calibrated"
     errors = [part.error_percent for part in parts]
     if any(error is None for error in errors):
         return Measure(tokens, method, name, None)
-    wrong = sum([part.tokens * (part.error_percent or 0.0) / 100 for part in parts])
+    wrong = sum([part.tokens * (part.error_percent or 0.0) / 100 for part in parts], priming.doubt)
     return Measure(tokens, method, name, round(100 * wrong / max(1, tokens), 1))
 
 
@@ -166,8 +172,7 @@ def message_tokens(
 def _media_tokens(media: Sequence[Block], model: str) -> tuple[Seen, bool]:
     """Pictures, clips and files without text; and whether the size of all of them is known."""
     bare, generation = parse(model).bare, families.generation_of(model)
-    tokens = doubt = 0
-    sized = True
+    tokens, doubt, sized = 0, 0.0, True
     for block in media:
         if block.kind == "picture":
             size, detail = block.picture
@@ -215,8 +220,9 @@ def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Meas
     if not tools:
         return tokenizer.measure(0)
     digest = hashlib.sha256(as_json(list(tools)).encode("utf-8", "surrogatepass")).digest()
-    # A corrected estimate has the name of the plain one.
-    key = (f"{tokenizer.name} {tokenizer.scale(10**9)}", parse(model).bare, digest)
+    # A corrected estimate has the name of the plain one: its factor and band tell them apart.
+    made = f"{tokenizer.name} {tokenizer.scale(10**9)} {tokenizer.band(10**9)}"
+    key = (made, parse(model).bare, digest)
     with _cache_lock:
         known = _tool_sets.get(key)
     if known is not None:

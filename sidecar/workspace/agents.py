@@ -165,6 +165,7 @@ def _counted(session: StoredSession, now: datetime, statusline: Kept | None) -> 
         model=session.model,
         tokens=size.tokens,
         quality=method,
+        error_percent=size.error_percent,
         limit=size.limit,
         note=size.note,
         state=session.state(now),

@@ -191,7 +191,7 @@ class Sessions:
         usage = ContextUsage(
             tokens=tokens,
             method=None if tokens is None else one.quality,
-            error_percent=0.0 if tokens is not None and one.quality == "exact" else None,
+            error_percent=None if tokens is None else one.error_percent,
             model=model,
             session=SessionInfo.of(one.id, one.source, one.updated_at),
             compacted=one.compacted,

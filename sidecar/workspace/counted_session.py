@@ -27,6 +27,8 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     quality: Method = "exact"
     """How the tokens were counted."""
+    error_percent: float = 0.0
+    """Half of the band of the tokens."""
     limit: int | None = None
     limit_source: LimitSource = "transcript"
     note: str | None = None

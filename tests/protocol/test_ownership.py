@@ -270,6 +270,14 @@ async def test_sessions_are_listed_and_selected_whoever_feeds_them(talker: Clien
         await talker.request("context/select", {"session": "nobody's"})
 
 
+async def test_an_agents_estimate_has_a_band(talker: Client) -> None:
+    fed(talker, agents(), agents(id="a2", quality="estimate", error_percent=75.0))
+    exact = await talker.request("context/usage", {"session": "a1"})
+    rounded = await talker.request("context/usage", {"session": "a2"})
+    assert (exact["method"], exact["errorPercent"]) == ("exact", 0)
+    assert (rounded["method"], rounded["errorPercent"]) == ("estimate", 75)
+
+
 async def test_an_agents_session_is_not_written_to(talker: Client) -> None:
     fed(talker, agents())
     with pytest.raises(RpcError) as refused:

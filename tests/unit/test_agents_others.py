@@ -57,6 +57,7 @@ def test_aider(tmp_path: Path) -> None:
     (world.root / ".aider.chat.history.md").write_text(others.AIDER)
     (shown,) = world.sessions().values()
     assert (shown.occupancy.tokens, shown.occupancy.quality) == (2_750, "estimate")
+    assert shown.occupancy.error_percent == 75, "sums of calls, by another tokenizer, rounded"
     assert shown.model == "ollama/qwen3"
     stores = ingest.plan(world.readers, world.places, {}, Roots.of([world.root])).stores
     calls = [call for batch in ingest.read(world.readers, stores, {}) for call in batch.calls]

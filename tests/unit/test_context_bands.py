@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +18,11 @@ from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from sidecar.workspace.model_counter import ModelCounter
+from tests.unit.held_out import DOCUMENTS
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
-DOCUMENTS: list[dict[str, Any]] = [
-    json.loads(line)
-    for line in Path(__file__).with_name("held_out.jsonl").read_text("utf-8").splitlines()
-]
 PHASES = (("prose", "code"), ("json", "log", "numbers", "base64"), ("cjk", "latin", "cyrillic"))
 
 

@@ -1,15 +1,11 @@
 """The fitted estimates, judged by documents that they were not fitted to.
 
-`held_out.jsonl` holds some of those that `python -m benchmarks fit-estimates` keeps apart, each with
-its tokens by real vocabularies (Claude's by ctok, Gemini's by Gemma 3).
+`tests.unit.held_out` has some of those that `python -m benchmarks fit-estimates` keeps apart.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 import pytest
 
@@ -19,11 +15,8 @@ from sidecar.counting.kinds import kind_of
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.models import families
 from sidecar.text.pieces import split
+from tests.unit.held_out import DOCUMENTS
 
-DOCUMENTS: list[dict[str, Any]] = [
-    json.loads(line)
-    for line in Path(__file__).with_name("held_out.jsonl").read_text("utf-8").splitlines()
-]
 MODELS = {
     # model: (its generation, mean error in percent that is let through over these short texts)
     "claude-sonnet-4-5": ("claude", 8),

@@ -16,6 +16,7 @@ from sidecar.counting.fit import allowance, fit
 from sidecar.counting.heuristic import heuristic_units
 from sidecar.counting.tokenizers import Corrected, Tokenizers
 from sidecar.text.pieces import split
+from tests.unit.held_out import DOCUMENTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +148,38 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
     assert "constant" in estimators.names()
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0, 3.0])
+def test_the_band_of_a_plug_in_holds_what_the_heuristics_does(share: float) -> None:
+    """Nobody has measured a plug-in: it is as uncertain as where it stands in a band that was."""
+
+    class Shares(estimators.Heuristic):
+        name = "shares"
+
+        def estimate(self, text: str) -> int:
+            return round(share * super().estimate(text))
+
+    for document in DOCUMENTS:
+        text = document["text"]
+        plain, plug_in = Tokenizers(estimator="heuristic").for_model("x"), Estimated(Shares())
+        known, shown = (one.measure(one.count(text), text[:4096]) for one in (plain, plug_in))
+        assert known.error_percent is not None
+        assert shown.error_percent is not None
+        low, high = (known.tokens * (1 + sign * known.error_percent / 100) for sign in (-1, 1))
+        half = shown.tokens * shown.error_percent / 100
+        assert shown.tokens - half <= low + 2
+        assert shown.tokens + half >= high - 2
+
+
+def test_no_count_of_a_plug_in_is_without_a_band() -> None:
+    for plug_in in (Estimated(Constant()), Estimated(_Broken())):
+        assert plug_in.error_percent is not None
+        for text in ("a", "word " * 2000, "上下文" * 50, "\ud800"):
+            for sample in (text[:4096], ""):
+                shown = plug_in.measure(plug_in.count(text), sample)
+                assert shown.error_percent is not None
+                assert shown.error_percent > 0
+
+
 @pytest.mark.usefixtures("registry")
 def test_one_can_be_registered_and_may_fail() -> None:
     estimators.register(Broken())
@@ -238,8 +271,8 @@ def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> N
     tokenizer = Tokenizers(estimator="words").for_model("some-model")
     learned = Corrected(tokenizer, 2.0, 0.0)  # two tokens a word, as replies have shown
 
-    assert allowance(3, tokenizer) == 2
-    assert fit(WORDS, 3, mode, tokenizer).text == kept
+    assert allowance(5, tokenizer, WORDS) == 2  # its band is as wide as the heuristic's
+    assert fit(WORDS, 5, mode, tokenizer).text == kept
     fitted = fit(WORDS, 5, mode, learned)
     assert (fitted.text, fitted.tokens, fitted.removed_tokens) == (kept, 4, 12)
     assert _Words.modes[-1] == mode
@@ -250,7 +283,7 @@ def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> N
 def test_a_cut_that_is_none_is_made_here(made: _Words, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimators, "_broken", {})
     estimators.register(made)
-    fitted = fit(WORDS, 3, "start", Tokenizers(estimator=made.name).for_model("some-model"))
+    fitted = fit(WORDS, 5, "start", Tokenizers(estimator=made.name).for_model("some-model"))
 
     assert fitted.text.split() == ["one", "two"]
     assert "SECRET" not in str(estimators.broken())

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.counting.count import Measure
-from sidecar.counting.messages import count_messages, tools_tokens
+from sidecar.counting.messages import count_messages, message_tokens, tools_tokens
 from sidecar.counting.tokenizer import Tokenizer
-from sidecar.counting.tokenizers import Tokenizers
+from sidecar.counting.tokenizers import Corrected, Tokenizers
 from sidecar.messages.images import size_of
 
 TOKENIZERS = Tokenizers()
@@ -167,6 +167,35 @@ def test_a_tool_set_is_counted_once() -> None:
 
     assert again == first
     assert len(watched.asked) == asked > 0
+
+
+def test_a_tool_set_has_the_band_of_its_tokenizer_as_it_is_now() -> None:
+    """A factor that reports confirm stays as it is, and its band narrows."""
+    plain = TOKENIZERS.for_model("llama-3.3-70b")
+    first, then = (
+        tools_tokens(FORMS[0], "llama-3.3-70b", Corrected(plain, 1.1, spread)).error_percent
+        for spread in (1.0, 0.5)
+    )
+    assert first is not None
+    assert then is not None
+    assert then < first
+
+
+def test_what_begins_the_reply_is_in_the_band_too() -> None:
+    """Three tokens that no page tells for these models: half of them may be wrong."""
+    message = {"role": "user", "content": "hello"}
+
+    def doubt(model: str) -> float:
+        tokenizer = TOKENIZERS.for_model(model)
+        whole = count_messages([message], None, model, tokenizer)
+        alone = message_tokens(message, model, tokenizer)
+        assert whole.error_percent is not None
+        assert alone.error_percent is not None
+        return whole.tokens * whole.error_percent / 100 - alone.tokens * alone.error_percent / 100
+
+    assert doubt("llama-3.3-70b") == pytest.approx(1.5, abs=0.02)
+    assert doubt("gpt-4o") == pytest.approx(0.3, abs=0.02)
+    assert doubt("gemini-3-pro") == pytest.approx(0, abs=0.02)
 
 
 CALL = {"location": "Paris"}

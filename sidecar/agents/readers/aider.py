@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 AGENT = "aider"
 _TAIL = 4 << 20
+_BAND = 75.0
+"""Percent: aider sums up to four calls of one message (three reflections), counts a streamed
+prompt by a tokenizer that need not be the model's, and rounds."""
 _STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
 _NUMBER = rb"([\d.,]+)([kM]?)"
@@ -102,7 +105,7 @@ class Aider:
             cwd=cwd,
             updated_at=from_ns(found.mtime_ns),
             model=model,
-            occupancy=occupancy(Track(newest=reading), "estimate"),
+            occupancy=occupancy(Track(newest=reading), "estimate", error_percent=_BAND),
         )
         return Glance(found, (session,))
 
