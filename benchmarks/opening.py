@@ -26,8 +26,9 @@ def run() -> None:
     client.initialize()
     client.open("# Title\n\nsome words\n", SMALL)
     client.request("tokens/count", {"textDocument": {"uri": SMALL}})
+    frame = _opening(text)
     opened = time.perf_counter()
-    client.open(text)
+    client.send_raw(frame)
     sent: dict[int, float] = {}
     took: list[float] = []
     thread = threading.Thread(target=_send, args=(client, sent))
@@ -48,6 +49,15 @@ def run() -> None:
     print(f"parsing the message alone {parsing * 1e3:.1f} ms; answered before exact: {exact_at}")
     whole = full_tiktoken(text, 1)
     print(f"  exact after {exact:.2f} s: {exact / whole:.2f}x of a full tiktoken count")
+
+
+def _opening(text: str) -> bytes:
+    """The message that opens the big document, ready to be sent: writing it is the editor's work."""
+    item = {"uri": URI, "languageId": "python", "version": 1, "text": text}
+    method = "textDocument/didOpen"
+    message = {"jsonrpc": "2.0", "method": method, "params": {"textDocument": item}}
+    body = json.dumps(message).encode()
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def _send(client: StdioClient, sent: dict[int, float]) -> None:

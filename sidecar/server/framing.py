@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """A larger frame ends the session: the process must not be made to hold what a peer names, and
@@ -34,6 +38,8 @@ class Framer:
     """Turns a stream of bytes into bodies; garbage between frames is skipped and reported once."""
 
     max_bytes: int = MAX_FRAME_BYTES
+    announced: Callable[[int], None] | None = None
+    """Told the length of each body before it comes."""
     _buffer: bytearray = field(default_factory=bytearray)
     _length: int | None = None
     _lost: bool = False
@@ -103,6 +109,8 @@ class Framer:
         self._lost = False
         if length <= self.max_bytes:
             self._length = length
+            if self.announced is not None:
+                self.announced(length)
             return None
         self._ended = True
         return BadFrame(f"a frame is over the {self.max_bytes} bytes that are taken", fatal=True)

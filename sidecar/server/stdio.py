@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.defects import log_defect
 from sidecar.server.framing import BadFrame, Framer
+from sidecar.workspace.second_process import LONG_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,9 +106,8 @@ Frames = list[bytes | BadFrame] | None
 """Frames that became complete together; None at the end of input."""
 
 
-def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer) -> None:
+def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer) -> None:
     """Read until the end of input, in a thread of its own."""
-    framer = Framer()
     try:
         while data := os.read(fd, _READ_BYTES):
             while writer.full:
@@ -120,13 +120,17 @@ def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer) -> None:
 
 
 def _read_on_loop(
-    loop: asyncio.AbstractEventLoop, fd: int, receive: Callable[[Frames], None], writer: Writer
+    loop: asyncio.AbstractEventLoop,
+    fd: int,
+    receive: Callable[[Frames], None],
+    writer: Writer,
+    framer: Framer | None = None,
 ) -> bool:
     """Have the event loop read whenever there is something: one wake-up less for each message.
 
     False where the loop cannot watch such a descriptor (Windows; a plain file).
     """
-    framer = Framer()
+    framer = framer or Framer()
 
     def resume() -> None:
         if writer.full:
@@ -180,8 +184,13 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
         except RuntimeError:
             return  # the loop has closed: nobody is waiting
 
-    if not _read_on_loop(loop, stdin, receive, writer):
-        reading = (stdin, deliver, writer)
+    def announced(length: int) -> None:
+        if length >= LONG_CHARACTERS:
+            server.services.workers.expect_much()
+
+    framer = Framer(announced=announced)
+    if not _read_on_loop(loop, stdin, receive, writer, framer):
+        reading = (stdin, deliver, writer, framer)
         threading.Thread(target=_read, args=reading, name="stdin", daemon=True).start()
     code = await done
     _end_within(EXIT_SECONDS, code)

@@ -60,6 +60,14 @@ class Services(Shared):
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
+    async def ready(self, uri: str | None = None) -> None:
+        """Wait for the settings, and for a long document (if it is one) to be cut into pieces: a
+        worker does that, while whoever looks into it before has the event loop do it."""
+        await self.configured.wait()
+        document = self.documents.get(uri or "")
+        if document is not None and not document.is_cut:
+            await self.workers.cut(document)
+
     def closed(self, uri: str) -> None:
         """Forget a document."""
         self.documents.closed(uri)

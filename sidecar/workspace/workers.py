@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.counting.incremental import count_pieces
+from sidecar.workspace.second_process import SecondProcess, count_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,8 @@ class Workers:
         self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
         self._closing = threading.Event()
         self._loaded: set[Tokenizer] = set()
+        self._cutting: dict[TextDocument, asyncio.Task[None]] = {}
+        self.second = SecondProcess()
 
     def stop(self) -> None:
         """Give up every count that runs (it raises `Stopped`)."""
@@ -40,6 +43,11 @@ class Workers:
         self.stop()
         for pool in (self._pool, self._others):
             pool.shutdown(wait=False, cancel_futures=True)
+        self.second.close()
+
+    def expect_much(self) -> None:
+        """A long text is on its way: what will help to count it is started meanwhile."""
+        self._others.submit(self.second.start)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work that is no bulk counting off the event loop."""
@@ -59,6 +67,18 @@ class Workers:
             given_up.set()
             raise
 
+    async def cut(self, document: TextDocument) -> None:
+        """Have a long text cut into pieces, once for all who wait for that."""
+        if document not in self._cutting:
+            self._cutting[document] = asyncio.ensure_future(self._cut(document))
+        await asyncio.shield(self._cutting[document])
+
+    async def _cut(self, document: TextDocument) -> None:
+        try:
+            document.adopt(await self.run(document.cutting()))
+        finally:
+            del self._cutting[document]
+
     async def count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
         """A snapshot's tokens; only what no count of these pieces knows yet is tokenized."""
         if (known := self.known(taken, tokenizer)) is not None:
@@ -67,7 +87,9 @@ class Workers:
         def work(should_stop: Callable[[], bool]) -> int:
             self.load(tokenizer)
             basis = tokenizer.basis
-            return tokenizer.scale(count_pieces(taken.units(basis), basis, should_stop))
+            pieces = taken.units(basis)
+            count = partial(count_pieces, pieces, basis, should_stop)
+            return tokenizer.scale(count_together(pieces, basis, count, self.second))
 
         return await self._count_off(work)
 

@@ -35,13 +35,14 @@ def register(server: SidecarServer) -> None:
 
     async def count(params: CountParams) -> CountResult:
         _check(params)
-        await services.configured.wait()
+        spans = params.range or params.ranges  # they are of the document as it is now
+        await services.ready(_uri(params) if spans is None else None)
         if params.messages is not None:
             return await _count_messages(services, params, params.messages)
         return await _count(services, params)
 
     async def fit(params: FitTextParams) -> FitTextResult:
-        await services.configured.wait()
+        await services.ready(_uri(params) if params.range is None else None)
         taken, workspace = _fitted_text(services, params)
         model = params.model or workspace.model
         fitted, measure = await services.counts.fit(
@@ -84,6 +85,10 @@ def _check(params: CountParams) -> None:
         raise RequestError("badParams", "range and ranges go with textDocument")
 
 
+def _uri(params: CountParams | FitTextParams) -> str | None:
+    return params.text_document.uri if params.text_document else None
+
+
 def _fitted_text(services: Services, params: FitTextParams) -> tuple[Snapshot, Workspace]:
     if (params.text is None) == (params.text_document is None):
         raise RequestError("badParams", "give exactly one of textDocument and text")
@@ -113,7 +118,7 @@ async def _count_messages(
 
 async def _count(services: Services, params: CountParams) -> CountResult:
     """Everything that is asked for is of one snapshot, taken before the first wait."""
-    uri = params.text_document.uri if params.text_document else None
+    uri = _uri(params)
     if uri is None:
         taken, workspace = Snapshot(text=params.text or ""), services.roots.default
     else:

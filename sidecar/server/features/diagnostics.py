@@ -113,7 +113,7 @@ class Diagnostics:
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
         """What budgets say about a document as it is now."""
         services = self._services
-        await services.configured.wait()
+        await services.ready(uri)
         taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
         subject = services.budgets.subject(taken, workspace)
         return subject, await services.budgets.findings(subject, workspace)

@@ -22,7 +22,7 @@ async def parts_of(server: SidecarServer, uri: str) -> tuple[CountedPart, ...]:
     from sidecar.workspace.parts import counted_parts
 
     services = server.services
-    await services.configured.wait()
+    await services.ready(uri)
     taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     gauge = await services.counts.gauge(taken, model_of(uri, workspace), workspace.settings)
     known = services.parts.get(uri, {})

@@ -122,7 +122,7 @@ class StatusBoard:
 
     async def _cut(self, uri: str, document: TextDocument) -> None:
         """Have a long text cut by a worker before it is counted."""
-        document.adopt(await self._services.workers.run(document.cutting()))
+        await self._services.workers.cut(document)
         work = self._refresh(uri)
         if work is not None:
             await work
