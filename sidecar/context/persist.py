@@ -12,6 +12,7 @@ from sidecar.context.model_counts import Anchor
 from sidecar.context.sections import RestoredPart, Section
 from sidecar.context.session import Session
 from sidecar.counting.count import Measure
+from sidecar.counting.kinds import Kind
 from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     roles: list[str]
     turns: list[Measure]
     anchor: Anchor | None
+    kind: Kind = "prose"
+    """Of the newest text: its band depends on it."""
     model_named: bool = True
     """Whether a client named the model; else it was the default of its time."""
 
@@ -67,6 +70,7 @@ def save(session: Session) -> SavedSession:
         roles=[turn.role for turn in session.turns],
         turns=list(ledger.counts.measures),
         anchor=ledger.anchor,
+        kind=session.newest_kind(),
     )
 
 
@@ -85,6 +89,7 @@ def restore(
         for section in saved.sections
     ]
     session.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
+    session.restored_kind = saved.kind
     session.updated_at, session.compacted = saved.updated_at, saved.compacted
     return session
 

@@ -84,6 +84,8 @@ class Session:
         """Tokens of the parts of the request that was assembled last."""
         self.restored: list[Measure] = []
         """The counts of the first turns, where their text did not outlive a restart."""
+        self.restored_kind: Kind = "prose"
+        """What kind of text the last of these was."""
         self.compacted = False
         self.warned_level = 0
         """The highest threshold that was crossed and not yet left again."""
@@ -325,6 +327,8 @@ class Session:
         return self._kind(len(self.turns))
 
     def _kind(self, upto: int) -> Kind:
+        if upto <= len(self.restored):
+            return self.restored_kind
         newest = map(own_text, self.turns[max(0, upto - 2) : upto])
         return kind_of(max(newest, key=len, default=""))
 

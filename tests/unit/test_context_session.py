@@ -267,6 +267,15 @@ class TestChatTotals:
         assert occupancy(made).tokens == 222
 
 
+def test_the_band_of_a_session_outlives_a_restart() -> None:
+    """It depends on what kind of text came last, and texts are not kept."""
+    made = session(turns=[user("if (x == 1) { y[2] += f(x); }\n" * 9), reply("{};" * 9)])
+    restored = restore(save(made), FakeCounter())
+    assert restored.newest_kind() == made.newest_kind() == "code"
+    restored.append([user("Some prose, and some more of it. " * 9)])
+    assert restored.newest_kind() == "prose"
+
+
 @given(st.integers(-5, 10**6), st.lists(st.integers(0, 1000), max_size=30))
 def test_shares_add_up_and_are_in_proportion(total: int, weights: list[int]) -> None:
     made = shares(total, weights)

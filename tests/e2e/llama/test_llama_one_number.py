@@ -175,12 +175,20 @@ def test_one_number_of_a_conversation(
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     turns = [{"role": "user", "content": LINE * 9}, {"role": "assistant", "content": LINE}]
     with closing(Editor(root)) as editor:
-        editor.request("context/set", {"systemPrompt": LINE * 3, "persist": True})
+        count = editor.about("tokens/count")  # the endpoint's number teaches: it comes first
+        section = {"name": "doc", "textDocument": {"uri": editor.uri}}
+        prompt = {"systemPrompt": LINE * 3, "sections": [section]}
+        editor.request("context/set", {**prompt, "persist": True})
         editor.request("context/append", {"turns": turns})
         shown = editor.request("context/usage", {})
         tokens = f'"tokens": {shown["tokens"]}'
         status = editor.shown("status/update", tokens)["context"]
     usage = ran("usage", root=root)
-    keys = ("tokens", "method", "errorPercent", "model", "limit", "limitSource", "percent", "turns")
+    keys = [
+        *("tokens", "method", "errorPercent", "model", "limit", "limitSource", "percent", "turns"),
+        *("usable", "available", "breakdown", "largest"),
+    ]
     assert {key: usage[key] for key in keys} == {key: shown[key] for key in keys}
-    assert status["tokens"] == usage["tokens"]
+    assert (status["tokens"], status["percent"]) == (usage["tokens"], usage["percent"])
+    if case == "exact":
+        assert usage["breakdown"]["sections"] == count["tokens"], "the document is a section of it"
