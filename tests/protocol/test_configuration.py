@@ -88,8 +88,8 @@ async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) 
     assert [d["range"]["start"]["line"] for d in told["diagnostics"]] == [1, 0]
     assert "model" in told["diagnostics"][1]["message"]
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
-    mended = await bare.take("textDocument/publishDiagnostics")
-    assert mended["diagnostics"] == []
+    await bare.take("textDocument/publishDiagnostics", lambda told: told["diagnostics"] == [])
+    bare.ignore("textDocument/publishDiagnostics")  # the same may be told twice
 
 
 async def test_no_editor_is_pointed_at_what_may_not_be_opened(

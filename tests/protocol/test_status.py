@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sidecar.models import catalogue
 from sidecar.text import document
 from sidecar.text.pieces import Piece, pieces_of
 from tests.protocol.client import URI, Client, edit
@@ -61,10 +62,24 @@ async def test_a_long_document_may_be_edited_and_closed_before_it_is_cut(client:
 
 
 async def opened(client: Client, text: str) -> None:
-    """Open a document, and have taken its status once windows are known: nothing comes later."""
+    """Open a document, and have taken its status once prices are known: nothing comes later."""
     client.open(text)
-    await client.take("status/update", lambda update: "%" in update["text"])
+    await client.take("status/update", is_priced)
     client.unread.clear()
+
+
+def is_priced(update: Any) -> bool:
+    return "%" in update["text"] and "As input" in update["document"]["tooltip"]
+
+
+async def test_windows_and_prices_come_though_somebody_else_has_loaded_their_list(
+    bare: Client,
+) -> None:
+    catalogue.warm()
+    await bare.initialize()
+    bare.open("hello world")
+    await bare.take("status/update", is_priced)
+    bare.ignore("status/update")
 
 
 async def test_follows_edits_and_is_silent_when_nothing_shown_changed(client: Client) -> None:

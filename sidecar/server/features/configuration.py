@@ -110,9 +110,10 @@ class Configuration:
 
     async def _load_catalogue(self) -> None:
         """Windows come after the first counts: importing their list takes most of a second."""
-        if catalogue.loaded():
+        if self._services.windows.ready:
             return
-        await asyncio.sleep(START_SECONDS)
+        if not catalogue.loaded():  # else somebody who asked for a window has waited for it
+            await asyncio.sleep(START_SECONDS)
         await self._services.load_prices()
         await self._services.workers.run(self._server.loading_features())
         self._services.publish(Event("settings"))
