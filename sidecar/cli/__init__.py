@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sidecar import __version__
-from sidecar.cli.output import prepare
-from sidecar.text.printable import printable
+from sidecar.cli.output import prepare, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Help for the overview stands here, so that `--help` imports no verb.
 VERBS: dict[str, str] = {
@@ -29,6 +33,17 @@ _HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """From click 8.2 on: a group without a command. Its message is the help, which has many lines."""
 
 
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What is refused is told in our form; it may quote names found in a repository."""
+    try:
+        yield
+    except click.ClickException as refused:
+        if not isinstance(refused, _HELP):
+            refused.show = partial(refuse, refused)  # type: ignore[method-assign]
+        raise
+
+
 class LazyGroup(click.Group):
     """A group whose commands are modules of this package, loaded when asked for."""
 
@@ -42,13 +57,14 @@ class LazyGroup(click.Group):
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; what it refuses may quote names that a shell found in a repository."""
-        try:
+        """Run a verb."""
+        with _refusing():
             return super().invoke(ctx)
-        except click.ClickException as refused:
-            if not isinstance(refused, _HELP):
-                refused.message = printable(refused.message)  # type: ignore[misc]
-            raise
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the options that stand before a verb."""
+        with _refusing():
+            return super().make_context(*args, **extra)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import `sidecar.cli.<verb>` and take its command of the same name."""

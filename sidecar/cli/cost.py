@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sidecar.cli.output import encodable, say, say_json
+from sidecar.cli.output import encodable, say, say_json, warn
 from sidecar.text.printable import counted, printable
 from sidecar.text.tables import EIGHTHS, bar
 from sidecar.workspace.wording import NO_COST
@@ -215,7 +215,7 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, LedgerError, UpdateError) as error:
-        say(f"error: {error}", err=True)
+        warn(str(error))
         sys.exit(2)
 
 
@@ -225,7 +225,7 @@ def _settings() -> Settings:
 
     loaded = load(None)
     for problem in loaded.problems:
-        say(f"{problem.severity}: {problem}", err=True)
+        warn(str(problem))
     if any(problem.severity == "error" for problem in loaded.problems):
         sys.exit(2)
     return loaded.settings

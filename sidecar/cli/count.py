@@ -67,10 +67,13 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
     counted = [one for one in results if isinstance(one, CountedFile)]
     skipped = [one for one in (*found, *results) if isinstance(one, Skipped)]
     _tell(counted, skipped)
+    counted = [one._replace(note=_note(one, name, settings, gauges)) for one in counted]
     if as_json:
         _print_json(counted, skipped, name, settings, gauges)
     else:
         _print_text(counted)
+        if settings.tokenize.use_endpoint:
+            warn(*dict.fromkeys(one.note for one in counted if one.note))
     sys.exit(2 if wrong or any(one.failed for one in skipped) else 0)
 
 
@@ -125,6 +128,13 @@ def _tell(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) -> None:
         if one.damaged:
             message = "not all of it is UTF-8, the rest is counted as U+FFFD"
             warn(f"{one.path}: {message}")
+
+
+def _note(one: CountedFile, model: str, settings: Settings, gauges: Gauges) -> str | None:
+    """Why no endpoint counted a file, in the server's words."""
+    if one.note is not None or one.measure.method not in ("calibrated", "estimate"):
+        return one.note
+    return gauges.why_unasked(model, settings)
 
 
 def _print_text(counted: Sequence[CountedFile]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from sidecar.cli.config import value_of
 from sidecar.cli.output import say, say_json
-from sidecar.endpoints.outcome import sentence
+from sidecar.endpoints.outcome import undeclared
 from sidecar.text.printable import counted
 from sidecar.workspace.wording import NO_ENDPOINTS
 
@@ -211,7 +211,7 @@ def _text(report: dict[str, Any]) -> list[str]:
     none = "None that can be used: see the problems below." if wrong else NO_ENDPOINTS
     lines += [f"  {url}" for url in endpoints["declared"]] or [f"  {none}"]
     if endpoints["unserved"]:
-        lines.append(f"    {sentence('undeclared', 'none is for ' + endpoints['unserved'])}")
+        lines.append(f"    {undeclared(endpoints['unserved'])}")
     for row in endpoints["capabilities"]:
         lines.append(
             f"    {row['model']}: {row['server'] or 'unknown server'}, text {row['text']}, "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from sidecar.text.printable import json_text, printable
+from sidecar.text.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,8 +21,23 @@ LONG_WORK = 8_000_000
 """Bytes from which on a terminal is shown how far the work has come."""
 
 
+NAME = "token-sidecar"
+"""Before all that is told on standard error."""
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """As `warn` has it: names that others chose stay text."""
+        return f"{NAME}: {printable_lines(super().format(record))}"
+
+
 def prepare() -> None:
-    """Let no character end a command: a console of few characters is shown escapes for others."""
+    """Let no character end a command: a console of few characters is shown escapes for others.
+
+    What no verb has set up a log for is told as `warn` tells.
+    """
+    if logging.lastResort:
+        logging.lastResort.setFormatter(_Formatter())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -45,7 +61,15 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
 def warn(*lines: str) -> None:
     """Print lines on standard error, each with the program's name."""
     for line in lines:
-        say(f"token-sidecar: {line}", err=True)
+        say(f"{NAME}: {line}", err=True)
+
+
+def refuse(refused: click.ClickException, _: object = None) -> None:
+    """Print what a command refuses as `warn` does, and how it is used where that was wrong."""
+    if isinstance(refused, click.UsageError) and refused.ctx:
+        usage, command = refused.ctx.get_usage(), refused.ctx.command_path
+        say(*usage.splitlines(), f"Try '{command} --help' for help.", "", err=True)
+    warn(refused.format_message())
 
 
 def say_json(value: object) -> None:

@@ -41,7 +41,8 @@ def typed(value: object, wanted: object) -> object:
     try:
         made = convert(value, kind)
     except msgspec.ValidationError:
-        other = get_origin(_plain(kind)) is Literal and isinstance(value, str) and value
+        text = _plain(kind) is str or get_origin(_plain(kind)) is Literal
+        other = text and isinstance(value, str) and value
         found = "another string" if other else described(value)
         raise InvalidError(f"must be {describe(kind)}; it is {found}") from None
     if kind == Url and not _is_bare(made):

@@ -216,7 +216,7 @@ class _Resolver:
         if layer.source != "project":
             return layer
         for key in sorted(TRUSTED & layer.values.keys()):
-            message = "is read only from your own settings, never from a project's file (left out)"
+            message = f"{_NOT_HERE} (left out)"
             self._add(layer.problem((key,), message, "warning"))
         kept = {key: value for key, value in layer.values.items() if key not in TRUSTED}
         return msgspec.structs.replace(layer, values=kept)
@@ -230,7 +230,7 @@ class _Resolver:
             known |= EDITOR_ONLY
         for key in values:
             if key not in known and len(self.problems) <= MAX_PROBLEMS:
-                hint = _did_you_mean(key, names, layer)
+                hint = _did_you_mean(key, names, layer, bool(path))
                 self._report(layer, (*path, key), f"unknown key{hint}", "warning")
 
     def _report(
@@ -247,11 +247,22 @@ class _Resolver:
             self.problems.append(msgspec.structs.replace(more, severity="error"))
 
 
-def _did_you_mean(key: str, names: list[str], layer: Layer) -> str:
+_NOT_HERE = (
+    "is read only from your own settings, never from a project's file: move it to the one that "
+    "`token-sidecar config init --user` writes"
+)
+
+
+def _did_you_mean(key: str, names: list[str], layer: Layer, within: bool) -> str:
+    """A hint at the key that was meant; `within`: it stands in a table."""
     import difflib
 
     if len(key) > MAX_KEY:
         return ""
+    if within and layer.source != "editor" and key in _for_all():
+        if key + "s" in names:
+            return f"; did you mean {key}s? What is set for all belongs above the first [table]"
+        return "; it belongs above the first [table]"
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
         if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
@@ -260,6 +271,16 @@ def _did_you_mean(key: str, names: list[str], layer: Layer) -> str:
     if near:
         return f"; did you mean {layer.spelling(near[0])}?"
     return f"; known here: {', '.join(layer.spelling(name) for name in sorted(names))}"
+
+
+def _for_all() -> set[str]:
+    """The keys that stand in no table."""
+    fields = msgspec.structs.fields(Settings)
+    return {
+        field.encode_name
+        for field in fields
+        if not _is_table(field.type) and _entry_type(field.type) is None
+    }
 
 
 def _made(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str | None]:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+_SET_IT = "set it to the server's key where the editor or the shell is started"
+
+
 def host_of(url: str) -> str:
     """The host alone, or "" where there is none."""
     try:
@@ -49,9 +52,9 @@ def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
     """
     if variable is None:
         return ""
-    key = environment.get(variable, "").strip()
+    key, named = environment.get(variable, "").strip(), f"the environment variable {variable}"
     if not key:
-        raise Fault("auth", f"the environment variable {variable} (api-key-env) is not set")
+        raise Fault("auth", f"{named} (api-key-env) is not set", _SET_IT)
     if not (key.isascii() and key.isprintable()):
-        raise Fault("auth", f"the environment variable {variable} holds no usable key")
+        raise Fault("auth", f"{named} holds no usable key", _SET_IT)
     return key

@@ -26,6 +26,7 @@ from sidecar.endpoints.clouds.table import find_cloud
 from sidecar.endpoints.http import Connection, limit_time
 from sidecar.endpoints.outcome import (
     OFF,
+    WINDOWS_ALONE,
     AbilityStatus,
     Capability,
     EndpointCount,
@@ -73,8 +74,9 @@ class _ServerChangedError(Exception):
     """The server was started again with other models: what was known of it is void."""
 
 
-_BASES = ("/v1", "/api")
-"""What clients' addresses of a server end in: OpenAI's form, and Ollama's own."""
+_REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
+_BASES = (*_REQUESTS, "/v1", "/api")
+"""What clients' addresses of a server end in: a request's, OpenAI's form, and Ollama's own."""
 
 
 class DeclaredEndpoint:
@@ -97,7 +99,12 @@ class DeclaredEndpoint:
         except Fault as fault:
             self._no_key = fault
         # Proxies of the environment are for the world outside, never for a server at hand.
-        self._connection = Connection(root, headers, trust_environment=self._cloud is not None)
+        self._connection = Connection(
+            root,
+            headers,
+            trust_environment=self._cloud is not None,
+            key_from=settings.api_key_env,
+        )
         self._sdk = lmstudio.SdkCounter(root)
         self._bindings: TLRUCache[str, Binding] = TLRUCache(MODELS_KEPT, _expires, time.monotonic)
         self._asked: dict[str, Binding] = {}
@@ -261,7 +268,7 @@ class DeclaredEndpoint:
             counts = [await self._sdk.count(model, text) for text in plausible.TEXTS]
             plausible.check_texts(counts, lmstudio.SERVER.name)
         except Fault as fault:
-            return Ability(fault.kind, fault.reason)
+            return Ability.failed(fault)
         return Ability("supported")
 
     def _remember(self, model: str, binding: Binding) -> Binding:
@@ -297,7 +304,7 @@ class DeclaredEndpoint:
         binding = await self.binding(model)
         ability = binding.text if what == "text" else binding.chat
         if ability.status != "supported":
-            raise Fault(ability.status, ability.reason)
+            raise Fault(ability.status, ability.reason, ability.step)
         return binding
 
     async def _text_tokens(self, model: str, server: Server, text: str) -> int:
@@ -365,10 +372,12 @@ class DeclaredEndpoint:
         )
 
     def _reason(self, binding: Binding | None) -> str | None:
-        if not self._counts or binding is None:
+        if binding is None:
             return None if self._counts else OFF
+        if binding.text.reason == WINDOWS_ALONE:
+            return WINDOWS_ALONE
         without = [one for one in (binding.text, binding.chat) if one.status != "supported"]
-        return sentence(without[0].status, without[0].reason) if without else None
+        return sentence(without[0].status, without[0].reason, without[0].step) if without else None
 
 
 def _expires(_: str, binding: Binding, now: float) -> float:

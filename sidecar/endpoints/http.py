@@ -60,6 +60,8 @@ class Answer:
     reconnected: bool
     """A new connection was needed though the last one was not known to end: the server may be
     another one by now."""
+    key_from: str | None = None
+    """The environment variable whose key was sent along."""
 
 
 @dataclass
@@ -70,6 +72,8 @@ class Connection:
     headers: Mapping[str, str]
     trust_environment: bool = False
     """Whether proxies that the environment names are used: never for local servers."""
+    key_from: str | None = None
+    """The environment variable that the key in `headers` came from."""
     requests: int = 0
     """How many were sent so far."""
     _client: httpx.AsyncClient | None = None
@@ -141,6 +145,7 @@ class Connection:
             body=await _decode(raw),
             text=raw[:200].decode("utf-8", "replace"),
             reconnected=opened and not expected,
+            key_from=self.key_from,
         )
 
     async def open(self) -> httpx.AsyncClient:

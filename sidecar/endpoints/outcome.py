@@ -47,7 +47,8 @@ class Miss(msgspec.Struct, frozen=True):
 
 _STEPS: dict[MissKind, str] = {
     "off": "set use-endpoint = true under [tokenize] in your own configuration",
-    "undeclared": "add the model to an [[endpoint]] of your own configuration",
+    "undeclared": "choose a model that a server of yours has, or add this one to the models of an "
+    "[[endpoint]] of your own configuration",
     "unsupported": "numbers are estimates; a tokenizer.json in [[tokenizer]] makes them exact",
     "auth": "put the key into an environment variable, and name that as api-key-env",
     "loading": "it is asked again by itself",
@@ -57,13 +58,27 @@ _STEPS: dict[MissKind, str] = {
 }
 
 
-def sentence(kind: MissKind, reason: str) -> str:
-    """Why a server does not count, and what can be done about it."""
-    step = _STEPS.get(kind)
+URL_IN_DOUBT = f"is its url right? If it is, {_STEPS['unsupported']}"
+"""The next step where nothing answers that is known of a model server."""
+
+
+def sentence(kind: MissKind, reason: str, step: str = "") -> str:
+    """Why a server does not count, and what can be done about it: `step`, else its kind's."""
+    step = step or _STEPS.get(kind, "")
     return f"{reason}: {step}" if step else reason
 
 
+def undeclared(model: str) -> str:
+    """What is said where servers are declared, and none for this model."""
+    return sentence("undeclared", printable(f"no endpoint is declared for {model}"))
+
+
 OFF = sentence("off", "endpoints are off")
+WINDOWS_ALONE = sentence("off", "the window alone is asked for, as endpoint-window says")
+NO_ENDPOINT = (
+    "no [[endpoint]] is declared that can be used: `token-sidecar config init --user` writes a "
+    "sample, `token-sidecar config check` says what is wrong"
+)
 
 
 class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -85,10 +100,11 @@ class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Fault(Exception):  # noqa: N818 - it never leaves this room: there it is a Miss
     """Something went wrong with an endpoint: inside this room what a Miss is outside."""
 
-    def __init__(self, kind: AbilityStatus, reason: str) -> None:
+    def __init__(self, kind: AbilityStatus, reason: str, step: str = "") -> None:
+        """`step`: what can be done about it, where that is more than its kind tells."""
         super().__init__(reason)
         self.kind: AbilityStatus = kind
-        self.reason = printable(reason)
+        self.reason, self.step = printable(reason), printable(step)
 
 
 class TooSlow(Fault):

@@ -13,7 +13,7 @@ import msgspec
 
 from sidecar.endpoints import plausible
 from sidecar.endpoints.address import without_secrets
-from sidecar.endpoints.outcome import OFF, AbilityStatus, Fault
+from sidecar.endpoints.outcome import WINDOWS_ALONE, AbilityStatus, Fault
 from sidecar.endpoints.recognise import by_asking, by_greeting, by_listing
 from sidecar.endpoints.servers import vllm
 from sidecar.endpoints.servers.base import (
@@ -44,6 +44,13 @@ class Ability:
 
     status: AbilityStatus
     reason: str = ""
+    step: str = ""
+    """What can be done about it, where that is more than its status tells."""
+
+    @classmethod
+    def failed(cls, fault: Fault) -> Ability:
+        """What a fault has shown."""
+        return cls(fault.kind, fault.reason, fault.step)
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Binding:
     @classmethod
     def failed(cls, model: str, fault: Fault, server: Server | None = None) -> Binding:
         """Neither texts nor chats, for one reason."""
-        ability = Ability(fault.kind, fault.reason)
+        ability = Ability.failed(fault)
         return cls(model=model, server=server, text=ability, chat=ability)
 
 
@@ -132,7 +139,7 @@ async def probe_window(connection: Connection, model: str) -> Binding:
         limit = await _limit(connection, server, named.id if named else model, named)
     except Fault as fault:
         return Binding.failed(model, fault, server)
-    off = Ability("unknown", OFF)
+    off = Ability("unknown", WINDOWS_ALONE)
     return Binding(model=model, server=server, text=off, chat=off, limit=limit)
 
 
@@ -189,7 +196,7 @@ async def _try_text(
             counts.append(await ask(connection, request, server.read_text) - around)
         plausible.check_texts(counts, server.name)
     except Fault as fault:
-        return replace(binding, text=Ability(fault.kind, fault.reason))
+        return replace(binding, text=Ability.failed(fault))
     return replace(binding, text=Ability("supported"), around=around)
 
 
@@ -232,7 +239,7 @@ async def _chat_ability(
             counts.append(await ask(connection, request, read))
         plausible.check_chats(counts, server.name)
     except Fault as fault:
-        return Ability(fault.kind, fault.reason)
+        return Ability.failed(fault)
     return Ability("supported")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.endpoints import plausible
 from sidecar.endpoints.address import without_secrets
-from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.outcome import URL_IN_DOUBT, Fault
 from sidecar.endpoints.servers import (
     koboldcpp,
     litellm,
@@ -119,6 +119,5 @@ async def _by_path(connection: Connection, model: str) -> Server:
             answer = await connection.post(request.path, request.body)
             if answer.status == 200 and isinstance(answer.body, Mapping):
                 return server
-    raise Fault(
-        "unsupported", f"{without_secrets(connection.root)} answers no known request that counts"
-    )
+    reason = f"{without_secrets(connection.root)} answers no known request that counts"
+    raise Fault("unsupported", reason, URL_IN_DOUBT)

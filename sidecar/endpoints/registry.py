@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.defects import log_defect
 from sidecar.endpoints.endpoint import DeclaredEndpoint
-from sidecar.endpoints.outcome import OFF, Capability, EndpointCount, Fault, Miss, sentence
+from sidecar.endpoints.outcome import (
+    OFF,
+    Capability,
+    EndpointCount,
+    Fault,
+    Miss,
+    sentence,
+    undeclared,
+)
 from sidecar.models.names import matches
-from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -177,8 +184,7 @@ class Endpoints:
             return Miss("the endpoints were closed", "closed")
         declared = self._declared(model)
         if not declared:
-            why = printable(f"no endpoint is declared for {model}")
-            return Miss(sentence("undeclared", why), "undeclared")
+            return Miss(undeclared(model), "undeclared")
         return await self._within(self._try_all(declared, count), seconds)
 
     async def _try_all(
@@ -191,7 +197,7 @@ class Endpoints:
             try:
                 return await count(endpoint)
             except Fault as fault:
-                miss = Miss(sentence(fault.kind, fault.reason), fault.kind)
+                miss = Miss(sentence(fault.kind, fault.reason, fault.step), fault.kind)
             except Exception as error:  # a count never raises: what is unforeseen is a miss too
                 log_defect(error, f"counting at {endpoint.root}")
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")

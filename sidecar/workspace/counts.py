@@ -22,7 +22,7 @@ from sidecar.counting.incremental import Stopped
 from sidecar.counting.tokenizer import SAMPLED
 from sidecar.counting.tokenizers import Corrected
 from sidecar.defects import log_defect
-from sidecar.endpoints.outcome import OFF, EndpointCount
+from sidecar.endpoints.outcome import EndpointCount
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.gauges import Gauge, Gauges, may_ask
 
@@ -273,8 +273,8 @@ class Counts(Gauges):
     ) -> Count:
         """A measure beside the window and the price that hold for it in a workspace."""
         settings = workspace.settings
-        if note is None and measure.method != "exact" and self.is_off(model, settings):
-            note = OFF
+        if note is None and measure.method in ("calibrated", "estimate"):
+            note = self.why_unasked(model, settings)
         endpoint = self.known_limit(model, settings)
         request = workspace.limit_for(model)
         return self.windows.count(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sidecar.counting.incremental import count_text
 from sidecar.counting.tokenizer import SAMPLED
 from sidecar.counting.tokenizers import Corrected, Tokenizers
+from sidecar.endpoints.outcome import NO_ENDPOINT, OFF, undeclared
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
@@ -87,12 +88,16 @@ class Gauges:
         """The window that an endpoint has reported, in tokens. Asks nobody."""
         return self.endpoints(settings).known_limit(model) if settings.endpoints else None
 
-    def is_off(self, model: str, settings: Settings) -> bool:
-        """Whether a declared endpoint is for the model, and endpoints are switched off."""
+    def why_unasked(self, model: str, settings: Settings) -> str | None:
+        """Why nobody is asked to count for the model, though the user wants or has declared a
+        server that does; None where somebody is, or nobody was meant to be."""
         how = settings.tokenize
-        if not settings.endpoints or how.use_endpoint or how.endpoint_window:
-            return False
-        return any(matches(model, endpoint.models) for endpoint in settings.endpoints)
+        served = any(matches(model, endpoint.models) for endpoint in settings.endpoints)
+        if how.use_endpoint:
+            if not settings.endpoints:
+                return NO_ENDPOINT
+            return None if served else undeclared(model)
+        return OFF if served and not how.endpoint_window else None
 
     def window_due(self, model: str, settings: Settings) -> bool:
         """Whether an endpoint is still to be asked for the model's window."""

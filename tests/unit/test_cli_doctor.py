@@ -103,7 +103,8 @@ def test_a_model_that_no_endpoint_is_for_is_said(tmp_path: Path) -> None:
     endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen*"]\n'
     lines = configured(tmp_path, f'model = "llama3"\n[tokenize]\nuse-endpoint = true\n{endpoint}')
     assert lines[2] == (
-        "    none is for llama3: add the model to an [[endpoint]] of your own configuration"
+        "    no endpoint is declared for llama3: choose a model that a server of yours has, or add "
+        "this one to the models of an [[endpoint]] of your own configuration"
     )
 
 
@@ -116,4 +117,4 @@ def test_an_endpoint_for_the_window_alone(tmp_path: Path) -> None:
     endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9/api"\nmodels = ["qwen*"]\n'
     lines = configured(tmp_path, f'model = "qwen3"\n[tokenize]\nendpoint-window = true\n{endpoint}')
     assert lines[0] == "(asked for windows alone)"
-    assert "set use-endpoint = true" in lines[-1]
+    assert "start the server or correct its url" in lines[-1], "what it was asked for failed"

@@ -27,6 +27,18 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         2,
         "it belongs in tokenize",
     ),
+    "model of an endpoint": (
+        '[[endpoint]]\nurl = "http://a"\nmodel = "qwen3"',
+        "endpoint[0].model",
+        4,
+        "did you mean models? What is set for all belongs above the first [table]",
+    ),
+    "key below the first table": (
+        "[context]\npresets = true",
+        "context.presets",
+        3,
+        "it belongs above the first [table]",
+    ),
     "key in the wrong table": ("reserve = 5", "reserve", 2, "it belongs in context"),
     "plural table": ('[[budgets]]\nfiles = "a"', "budgets", 2, "did you mean budget?"),
     "nothing like it": ("zzz = 1", "zzz", 2, "known here:"),
@@ -111,7 +123,7 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         '[[endpoint]]\nurl = "localhost:8080"',
         "endpoint[0].url",
         3,
-        "an address that begins with http:// or https://; it is a string",
+        "an address that begins with http:// or https://; it is another string",
     ),
     "a key where its name belongs": (
         '[[endpoint]]\nurl = "http://a"\napi-key-env = "sk-secret-planted"',

@@ -148,6 +148,7 @@ def test_a_project_cannot_set_a_trusted_key(key: str, root: Path, env: dict[str,
     (problem,) = loaded.problems
     assert (problem.key, problem.line, problem.severity) == (key, 2, "warning")
     assert "only from your own settings" in problem.message
+    assert "config init --user" in problem.message
 
 
 def test_the_editor_speaks_camel_case(root: Path, env: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from sidecar.cli.count import count
 from sidecar.config.settings import Endpoint
-from sidecar.endpoints.outcome import OFF, EndpointCount, Miss
+from sidecar.endpoints.outcome import OFF, WINDOWS_ALONE, EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 from tests.e2e.llama.test_llama_session import session
 from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp
@@ -180,7 +180,7 @@ async def test_the_window_alone_by_its_own_setting() -> None:
         found = await endpoints.count_text("tiny", "hello world")
         assert (server.posts(), found) == ([], Miss(OFF, "off"))
         [row] = endpoints.capabilities()
-        assert (row.limit, row.reason) == (2048, OFF)
+        assert (row.limit, row.reason) == (2048, WINDOWS_ALONE)
         await endpoints.aclose()
         silent = Endpoints(declared, False, {})
         assert await silent.limit("tiny") is None

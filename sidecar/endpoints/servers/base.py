@@ -11,7 +11,7 @@ import msgspec
 from sidecar import typed
 from sidecar.endpoints.chats import ChatMessage, Tools
 from sidecar.endpoints.http import Answer, Connection
-from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.outcome import URL_IN_DOUBT, Fault
 from sidecar.text.printable import printable
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def refuse_unless_ok(answer: Answer, what: str) -> None:
     """Raise the Fault that a status, or an error inside a 200, means."""
     status, body = answer.status, answer.body
     if status in (401, 403):
-        raise Fault("auth", f"{what} needs a key, or refused the one given (HTTP {status})")
+        raise _unauthorized(answer, what)
     if status == 503 and says_loading(body):
         raise Fault("loading", f"{what} is loading its model")
     if status == 429 or status >= 500:
@@ -125,11 +125,20 @@ def refuse_unless_ok(answer: Answer, what: str) -> None:
     if status == 400 and _says(body, "not loaded", "not running", "no model"):
         raise Fault("unknown", f"{what} does not have the model loaded")
     if status != 200:
-        raise Fault("unsupported", f"{what} answered HTTP {status}")
+        step = URL_IN_DOUBT if status == 404 else ""
+        raise Fault("unsupported", f"{what} answered HTTP {status}", step)
     if body is None:
         raise Fault("unsupported", f"{what} answered something other than JSON")
     if isinstance(body, Mapping) and body.get("error"):
         raise Fault("unsupported", f"{what} answered an error in a 200")
+
+
+def _unauthorized(answer: Answer, what: str) -> Fault:
+    """A key is missing, or the one that was sent is wrong: what to do about it differs."""
+    if answer.key_from is None:
+        return Fault("auth", f"{what} needs a key (HTTP {answer.status})")
+    step = f"does {answer.key_from} hold the server's key?"
+    return Fault("auth", f"{what} refused the key (HTTP {answer.status})", step)
 
 
 def says_loading(body: object) -> bool:

@@ -1,0 +1,56 @@
+"""Whatever goes wrong on the command line is told in one form: the program's name, and why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    # name: (arguments, the last line on standard error)
+    "no such option": (["--foo"], "No such option '--foo'."),
+    "no such verb": (["coun"], "No such command 'coun'."),
+    "no such option of a verb": (["count", "--foo"], "No such option '--foo'."),
+    "nothing to count": (["count"], "Missing argument 'PATH...'."),
+    "no such file": (["count", "nope"], "nope: no such file or directory, skipped"),
+    "no such file to fit": (["fit", "nope", "--max-tokens", "5"], "cannot read nope: "),
+    "no such day": (["cost", "--since", "someday"], "'someday' is no time"),
+    "no such verb of a verb": (["config", "shown"], "No such command 'shown'."),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_told_in_one_form(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, told = WRONG[case]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
+    (tmp_path / "config.toml").write_text("")
+    done = CliRunner().invoke(main, arguments)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("token-sidecar: ")
+    assert told.rstrip(".") in last
+    assert "rror: " not in done.stderr
+
+
+def test_what_is_only_logged_is_told_so_too(tmp_path: Path) -> None:
+    """Of a process: here the log is pytest's."""
+    (tmp_path / "a.md").write_text("hello\n")
+    settings = 'model = "llama3"\n[[tokenizer]]\nmodels = ["llama3"]\nfile = "nowhere.json"\n'
+    (tmp_path / "config.toml").write_text(settings)
+    places = {"TOKEN_SIDECAR_CONFIG": "config.toml", "TOKEN_SIDECAR_STATE": "state"}
+    variables = os.environ | {name: str(tmp_path / place) for name, place in places.items()}
+    command = [sys.executable, "-P", "-m", "sidecar", "count", str(tmp_path / "a.md")]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("token-sidecar: tokenizer nowhere.json: ")

@@ -1,0 +1,126 @@
+"""What somebody does wrong who sets up a model server, and the sentence that gets them on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from sidecar.cli import main
+from sidecar.config.settings import Endpoint
+from sidecar.endpoints.outcome import OFF, WINDOWS_ALONE, EndpointCount, Miss
+from sidecar.endpoints.registry import Endpoints
+from sidecar.server.server import create_server
+from tests.protocol.client import Client
+from tests.unit.endpoints_fake_server import Asked, Canned, listing, llamacpp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = "LLAMA_API_KEY"
+
+
+async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
+    """Why the endpoint does not count; a count's miss says it as the row does."""
+    endpoints = Endpoints([declared], True, environment)
+    found = await endpoints.count_text("tiny", "hello world")
+    [row] = endpoints.capabilities()
+    await endpoints.aclose()
+    assert isinstance(found, Miss)
+    assert found.reason == row.reason
+    return found.reason
+
+
+@pytest.mark.parametrize(
+    ("named", "held", "reason", "step"),
+    [
+        (None, {}, "the server needs a key (HTTP 401)", "name that as api-key-env"),
+        (KEY, {KEY: "wrong"}, "refused the key (HTTP 401)", f"does {KEY} hold the server's key?"),
+        (KEY, {}, f"{KEY} (api-key-env) is not set", "where the editor or the shell is started"),
+        (KEY, {KEY: "a\nb"}, "holds no usable key", "where the editor or the shell is started"),
+    ],
+)
+async def test_a_key_that_is_missing_is_not_one_that_is_wrong(
+    named: str | None, held: dict[str, str], reason: str, step: str
+) -> None:
+    def guarded(asked: Asked) -> Canned:
+        right = asked.headers.get("authorization") == "bearer right"
+        return listing("tiny") if right else Canned(401, {"error": {"message": "no"}})
+
+    async with llamacpp() as server:
+        server.routes["GET", "/v1/models"] = guarded
+        told = await sentence_of(Endpoint(url=server.url, api_key_env=named), held)
+    assert reason in told
+    assert step in told
+    assert "wrong" not in told
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1", "/v1/", "/v1/chat/completions", "/v1/models", "/api/chat", "/api/generate"]
+)
+async def test_an_address_of_a_request_is_the_servers_address_too(path: str) -> None:
+    async with llamacpp() as server:
+        endpoints = Endpoints([Endpoint(url=f"{server.url}{path}")], True, {})
+        assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
+        await endpoints.aclose()
+
+
+async def test_an_address_with_a_path_that_is_not_there_is_doubted() -> None:
+    async with llamacpp() as server:
+        told = await sentence_of(Endpoint(url=f"{server.url}/somewhere"), {})
+    assert "is its url right?" in told
+    assert "tokenizer.json" in told
+
+
+async def test_a_window_that_is_asked_for_alone_is_not_said_to_be_off() -> None:
+    async with llamacpp() as server:
+        endpoints = Endpoints([Endpoint(url=server.url)], False, {}, window=True)
+        assert await endpoints.limit("tiny") == 2048
+        [row] = endpoints.capabilities()
+        assert row.reason == WINDOWS_ALONE
+        assert "use-endpoint = true" in WINDOWS_ALONE
+        await endpoints.aclose()
+    gone = Endpoints([Endpoint(url="http://127.0.0.1:9")], False, {}, window=True)
+    assert await gone.limit("tiny") is None
+    [row] = gone.capabilities()
+    assert row.reason
+    assert "start the server" in row.reason
+    await gone.aclose()
+
+
+UNASKED = [
+    ("use-endpoint = true\n", "config init --user"),
+    ('use-endpoint = true\n[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["a*"]\n', "[[endp"),
+    ('[[endpoint]]\nurl = "http://127.0.0.1:9"\n', OFF),
+]
+
+
+@pytest.mark.parametrize(("written", "step"), UNASKED, ids=["none", "for another", "off"])
+async def test_a_count_says_why_nobody_was_asked(
+    written: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server and the command line by the same sentence; an exact count needs no server."""
+    config, file = tmp_path / "config.toml", tmp_path / "a.md"
+    config.write_text(f'model = "tiny"\n[tokenize]\n{written}')
+    file.write_text("hello world\n")
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
+    server = create_server()
+    client = Client(server)
+    await client.initialize(root=tmp_path.as_uri())
+    counted = await client.request("tokens/count", {"text": "hello world\n"})
+    exact = await client.request("tokens/count", {"text": "hello", "model": "gpt-5"})
+    await server.services.aclose()
+    server.close()
+    assert step in counted["note"]
+    assert exact["note"] is None
+    shown = await asyncio.to_thread(CliRunner().invoke, main, ["count", str(file), "--json"])
+    [found] = json.loads(shown.stdout)["files"]
+    assert found["note"] == counted["note"]
+    plain = await asyncio.to_thread(CliRunner().invoke, main, ["count", str(file)])
+    assert plain.stdout == f"~{found['tokens']} {file}\n"
+    is_told = f"token-sidecar: {found['note']}\n" in plain.stderr
+    assert is_told == ("use-endpoint" in written), "what is off is off on purpose"
