@@ -15,6 +15,7 @@ from sidecar.models import catalogue
 from sidecar.models.catalogue import prompt_limit_of, usual_window, window_of
 from sidecar.models.names import parse
 from sidecar.models.outputs import max_output_of
+from sidecar.models.windows import published_window
 from tests.unit.context_fakes import session, user
 
 UNKNOWN = Path(__file__).parents[1] / "fixtures" / "models" / "no-window.txt"
@@ -46,6 +47,16 @@ UNKNOWN = Path(__file__).parents[1] / "fixtures" / "models" / "no-window.txt"
         ("fireworks/deepseek-v4p1-flash", 1_048_576),
         ("neversleep/llama-3.1-lumimaid-70b", 131_072),
         ("grok-latest", 500_000),
+        ("claude-opus-4-6-fast", 1_000_000),
+        ("claude-opus-4-5-fast", 200_000),
+        ("kimi-k3.2-code", 1_048_576),
+        ("glm-5.4", 1_000_000),
+        ("mistral-large-4-latest", 1_048_576),
+        ("minimax-m4", 1_000_000),
+        ("gemma-4-31b-it-qat", 262_144),
+        ("o3-2025-04-16", 200_000),
+        ("muse-spark-2", 1_048_576),
+        ("qwen3.9-plus", 1_000_000),
     ],
 )
 def test_what_the_list_leaves_out_has_the_makers_window(model: str, window: int) -> None:
@@ -55,6 +66,41 @@ def test_what_the_list_leaves_out_has_the_makers_window(model: str, window: int)
 def test_the_list_wins_over_the_makers_page() -> None:
     assert window_of("claude-opus-4-8") == 1_000_000
     assert window_of("gpt-5.3") == 128_000, "the page would say 400,000"
+
+
+MAKERS = frozenset(
+    (
+        *("anthropic", "openai", "google", "mistral", "deepseek", "x-ai", "moonshotai"),
+        *("zhipuai", "zai", "minimax", "cohere", "meta", "perplexity", "voyageai"),
+    )
+)
+OTHERWISE = {
+    "claude-2": "2.0 has 100,000, and 2.1, which the list means, 200,000",
+    "deepseek-chat": "the list has the window of its first version",
+    "deepseek-reasoner": "the same",
+    "gemini-1.5-pro": "Google's page says 2,097,152",
+    "gemini-2.5-flash-image": "Google's page says 65,536",
+    "gemini-3-pro-image-preview": "the same",
+    "gemini-3.1-flash-image-preview": "the same",
+    "gpt-3.5-turbo-0613": "OpenAI's page says 4,096; the 16k version is another model",
+    "gpt-5.3": "the list means the chat version",
+}
+
+
+def test_no_row_is_far_from_what_the_list_says_of_the_maker_itself() -> None:
+    """The table stands in for models that the list will only know: it has to know the present ones."""
+    catalogue.warm()
+    listed = [
+        (model.id, parse(model.id).bare, model.context_window)
+        for provider in catalogue.providers()
+        for model in provider.models
+        if provider.id in MAKERS and model.context_window
+    ]
+    compared = [(name, published_window(bare), window) for name, bare, window in listed]
+    far = {name for name, ours, window in compared if ours and abs(ours - window) > 0.06 * window}
+    assert len(listed) > 200
+    assert sum(ours is None for _, ours, _ in compared) <= 5
+    assert far <= set(OTHERWISE)
 
 
 @pytest.mark.parametrize("model", ["ollama/llama4", "nobody-knows-me", "llama-4.gguf"])
@@ -120,6 +166,30 @@ def test_a_smaller_setting_makes_the_prompt_limit_moot() -> None:
         ("gemini-flash-latest", 65_536),
         ("command-a-03-2025", 8_192),
         ("glm-4.6", 131_072),
+        ("deepseek-v4-pro", 393_216),
+        ("deepseek-flash", 393_216),
+        ("deepseek-v3.2", 65_536),
+        ("deepseek-r1-distill-llama-70b", None),
+        ("grok-4.7", 500_000),
+        ("grok-4.3", None),
+        ("kimi-k2.6", 262_144),
+        ("kimi-k3", 1_048_576),
+        ("mistral-large-4", 1_048_576),
+        ("mistral-medium-3-5", 262_144),
+        ("mistral-embed", None),
+        ("codestral-embed-2505", None),
+        ("MiniMax-M2.7", 131_072),
+        ("qwen3-max", 65_536),
+        ("qwen3.8-max", 131_072),
+        ("qwen3.6-plus", 65_536),
+        ("qwen-plus", 32_768),
+        ("qwen3-32b", 16_384),
+        ("gpt-sol-latest", 128_000),
+        ("gpt-latest", 128_000),
+        ("o3-mini", 100_000),
+        ("muse-spark-1.3", 131_072),
+        ("llama-3.3-70b-versatile", None),
+        ("llama-4-maverick", None),
         ("nobody-knows-me", None),
     ],
 )
