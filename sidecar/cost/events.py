@@ -53,6 +53,8 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     image_cache_read: int = 0
     image_output: int = 0
     video_input: int = 0
+    other_tools: int = 0
+    """Uses of a vendor's tools that no list prices, such as its code interpreter."""
 
     @property
     def cache_writes(self) -> int:
@@ -103,6 +105,7 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
         five_minute_writes(raw),
         web_searches=found.web,
         file_searches=found.files,
+        other_tools=found.others,
         **_media(modalities(raw), usage.input_tokens, usage.cache_read_tokens, output),
     )
 

@@ -58,6 +58,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     image_cache_read_tokens: int
     image_output_tokens: int
     video_input_tokens: int
+    other_tools: int
     estimated_tokens: int | None
     cost_usd: float | None
     cost_source: Literal["reported", "list", "partly", "unpriced"]
@@ -123,6 +124,7 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
         image_cache_read_tokens=buckets.image_cache_read,
         image_output_tokens=buckets.image_output,
         video_input_tokens=buckets.video_input,
+        other_tools=buckets.other_tools,
         estimated_tokens=event.estimated_tokens,
         cost_usd=None if cost.usd is None else float(cost.usd),
         cost_source=listed if event.reported_cost is None else "reported",

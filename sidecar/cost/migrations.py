@@ -27,7 +27,7 @@ _FIRST_BUCKETS = (
     "reasoning",
     "web_searches",
 )
-_LATER_BUCKETS = (
+_MEDIA_BUCKETS = (
     "file_searches",
     "audio_input",
     "audio_cache_read",
@@ -37,7 +37,8 @@ _LATER_BUCKETS = (
     "image_output",
     "video_input",
 )
-BUCKETS = (*_FIRST_BUCKETS, *_LATER_BUCKETS)
+_TOOL_BUCKETS = ("other_tools",)
+BUCKETS = (*_FIRST_BUCKETS, *_MEDIA_BUCKETS, *_TOOL_BUCKETS)
 """Columns of an event that are summed as they are: the fields of `Buckets`, in their order."""
 
 _Names = tuple[str, ...]
@@ -200,15 +201,21 @@ def _create_day_triggers(connection: sqlite3.Connection, later: _Names = ()) -> 
 
 def m005_media(connection: sqlite3.Connection) -> None:
     """What is not text, and searches in files: priced apart. Calls recorded before have none."""
+    _add_buckets(connection, (), _MEDIA_BUCKETS)
+
+
+def _add_buckets(connection: sqlite3.Connection, before: _Names, new: _Names) -> None:
+    """Columns for `new`, beside those that an earlier step added."""
     for table in ("event", "quarter", "daily"):
-        for name in _LATER_BUCKETS:
+        for name in new:
             connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0")
     connection.execute("DROP VIEW event_sums")
     for trigger in ("event_added", "event_changed", "event_fold", "event_changed_day"):
         connection.execute(f"DROP TRIGGER {trigger}")
-    _create_view(connection, BUCKETS)
-    _create_quarter_triggers(connection, _LATER_BUCKETS)
-    _create_day_triggers(connection, _LATER_BUCKETS)
+    later = (*before, *new)
+    _create_view(connection, (*_FIRST_BUCKETS, *later))
+    _create_quarter_triggers(connection, later)
+    _create_day_triggers(connection, later)
 
 
 def _to_quarter(row: str, sign: str) -> str:
@@ -272,6 +279,11 @@ def m006_sources(connection: sqlite3.Connection) -> None:
     )
 
 
+def m007_tools(connection: sqlite3.Connection) -> None:
+    """Uses of tools that no list prices. Calls recorded before have none."""
+    _add_buckets(connection, _MEDIA_BUCKETS, _TOOL_BUCKETS)
+
+
 Step = Callable[["sqlite3.Connection"], None]
 MIGRATIONS: tuple[Step, ...] = (
     m001_names,
@@ -280,4 +292,5 @@ MIGRATIONS: tuple[Step, ...] = (
     m004_days,
     m005_media,
     m006_sources,
+    m007_tools,
 )

@@ -104,6 +104,7 @@ def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
     for number, price in (
         (buckets.web_searches, unit.search),
         (buckets.file_searches, unit.file_search),
+        (buckets.other_tools, unit.other_tool),
     ):
         usd += number * (price or Decimal(0))
         priced = priced or bool(number and price is not None)

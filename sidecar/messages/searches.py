@@ -1,4 +1,4 @@
-"""How often a call searched: vendors bill searches apart from tokens.
+"""How often a call used what vendors bill apart from tokens: searches, and other tools of theirs.
 
 What counts as one is the vendor's own rule (docs/reference/sources.md names the pages):
 
@@ -7,6 +7,9 @@ What counts as one is the vendor's own rule (docs/reference/sources.md names the
   free), each `file_search_call`; a chat completion that cites pages searched once.
 * Gemini: since 3 each query, before one for a prompt that was grounded, however many it asked.
 * xAI: web and X searches, or the sources of Live Search. Perplexity: `num_search_queries`.
+
+Others have no price in any list, and are counted so that nobody takes them for free: code that a
+vendor runs, pictures that a tool makes, and grounding in Google Maps.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from sidecar.messages.bounds import count_in
 from sidecar.messages.usage import JsonObject, holders_in, part, usages_in
 
 _WEB, _FILES = "web_search_call", "file_search_call"
+_OTHERS = ("code_interpreter_call", "image_generation_call")
 _DONE = "response.output_item.done"
 
 
@@ -26,6 +30,8 @@ class Searches(NamedTuple):
 
     web: int = 0
     files: int = 0
+    others: int = 0
+    """Uses of tools that no list prices."""
 
 
 def searches(raw: object, *, by_query: bool = True) -> Searches:
@@ -38,9 +44,13 @@ def searches(raw: object, *, by_query: bool = True) -> Searches:
     for holder in holders:
         web += [_in_output(holder, _WEB), _cited(holder), _grounded(holder, by_query)]
     files = [_in_output(holder, _FILES) for holder in holders]
+    others = [_reported_others(usage) for usage in usages_in(raw)]
+    others += [sum(_in_output(holder, kind) for kind in _OTHERS) for holder in holders]
+    others += [_mapped(holder) for holder in holders]
     return Searches(
         web=max([*web, items.count(_WEB)]),
         files=max([*files, items.count(_FILES)]),
+        others=max([*others, sum(map(items.count, _OTHERS))]),
     )
 
 
@@ -54,6 +64,15 @@ def _reported(usage: JsonObject) -> int:
     )
 
 
+def _reported_others(usage: JsonObject) -> int:
+    tools = part(usage, "server_side_tool_usage_details")
+    return (
+        count_in(part(usage, "server_tool_use").get("code_execution_requests"))
+        or count_in(tools.get("code_interpreter_calls"))
+        or count_in(tools.get("code_execution_calls"))
+    )
+
+
 def _in_output(holder: JsonObject, kind: str) -> int:
     return sum(_is_search(item, kind) for item in _mappings(holder.get("output")))
 
@@ -63,7 +82,8 @@ def _streamed(raw: object) -> list[str]:
     events = raw if isinstance(raw, list | tuple) else ()
     done = [event for event in _mappings(events) if event.get("type") == _DONE]
     items = [part(event, "item") for event in done]
-    return [kind for item in items for kind in (_WEB, _FILES) if _is_search(item, kind)]
+    kinds = (_WEB, _FILES, *_OTHERS)
+    return [kind for item in items for kind in kinds if _is_search(item, kind)]
 
 
 def _is_search(item: JsonObject, kind: str) -> bool:
@@ -84,12 +104,28 @@ def _cited(holder: JsonObject) -> int:
 
 def _grounded(holder: JsonObject, by_query: bool) -> int:
     found = 0
-    for candidate in _mappings(holder.get("candidates")):
-        metadata = part(candidate, "groundingMetadata") or part(candidate, "grounding_metadata")
+    for metadata in _groundings(holder):
         queries = metadata.get("webSearchQueries", metadata.get("web_search_queries"))
         asked = sum(bool(query) for query in queries) if isinstance(queries, list) else 0
-        found = max(found, asked if by_query else min(asked, 1))
+        if _sources(metadata) != {"maps"}:  # whose queries stand there too
+            found = max(found, asked if by_query else min(asked, 1))
     return found
+
+
+def _mapped(holder: JsonObject) -> int:
+    """1 where an answer is grounded in Google Maps."""
+    return int(any("maps" in _sources(metadata) for metadata in _groundings(holder)))
+
+
+def _groundings(holder: JsonObject) -> Iterator[JsonObject]:
+    for candidate in _mappings(holder.get("candidates")):
+        yield part(candidate, "groundingMetadata") or part(candidate, "grounding_metadata")
+
+
+def _sources(metadata: JsonObject) -> set[str]:
+    """`web`, `maps` and the like, of the pieces that an answer is grounded in."""
+    chunks = metadata.get("groundingChunks", metadata.get("grounding_chunks"))
+    return {key for chunk in _mappings(chunks) for key in ("web", "maps") if part(chunk, key)}
 
 
 def _mappings(value: Any) -> Iterator[JsonObject]:

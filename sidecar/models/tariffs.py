@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Price
 
 
+_EACH = ("call", "search", "file_search", "other_tool")
+"""Prices that are not of tokens."""
+
+
 class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     """USD for a million tokens of each bucket; None where no price is known."""
 
@@ -29,6 +33,8 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     """USD for a web search."""
     file_search: Decimal | None = None
     """USD for a search in stored files."""
+    other_tool: Decimal | None = None
+    """USD for a use of another tool of the vendor's: no list has one."""
     audio_input: Decimal | None = None
     audio_cache_read: Decimal | None = None
     audio_output: Decimal | None = None
@@ -43,7 +49,7 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
         tokens = {
             name: price * factor
             for name, price in prices.items()
-            if price is not None and name not in ("call", "search", "file_search")
+            if price is not None and name not in _EACH
         }
         return msgspec.structs.replace(self, **tokens)
 
@@ -89,6 +95,7 @@ class OwnTariff:
             reasoning=entry.output,
             search=Decimal(0),
             file_search=Decimal(0),
+            other_tool=Decimal(0),
             audio_input=entry.input,
             audio_cache_read=read,
             audio_output=entry.output,

@@ -311,6 +311,36 @@ def test_a_band_is_on_one_side_of_every_threshold(prompt: int, threshold: int) -
     assert (band(prompt) + 1 > threshold) == (prompt > threshold)
 
 
+def test_a_ledger_of_before_tools_is_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of media that it holds stay, and the new calls' tools are kept beside them."""
+    path = tmp_path / "ledger.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    monkeypatch.setattr(migrations, "MIGRATIONS", MIGRATIONS[:6])
+    migrations.migrate(connection)
+    connection.execute("INSERT INTO provider VALUES (1, 'openai')")
+    connection.execute("INSERT INTO session VALUES (1, '', 's', 'protocol')")
+    connection.execute("INSERT INTO kind VALUES (1, 1, 'gpt-5', 'main', '')")
+    at = int(START.timestamp()) * 1000
+    connection.execute(
+        "INSERT INTO event (at, session, kind, band, input, cache_read, cache_write_5m, "
+        "cache_write_1h, cache_write, output, reasoning, web_searches, file_searches) "
+        "VALUES (?, 1, 1, 0, 9, 0, 0, 0, 0, 5, 0, 1, 2)",
+        (at,),
+    )
+    connection.close()
+    monkeypatch.undo()
+
+    ledger = Ledger(path)
+    buckets = Buckets(input=1, output=1, file_searches=1, other_tools=3)
+    ledger.record(LedgerEvent(at=START, model="gpt-5", provider="openai", buckets=buckets))
+    with ledger.reader() as reader:
+        kept = reader.execute("SELECT sum(file_searches), sum(other_tools) FROM quarter").fetchone()
+    ledger.close()
+    assert kept == (3, 3)
+
+
 def test_a_ledger_of_before_media_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     connection = sqlite3.connect(path, isolation_level=None)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from sidecar.config.settings import Price
 from sidecar.cost.book import CostBook
 from sidecar.cost.params import CostDetailParams, CostRecordParams
 from sidecar.messages.billing import service_tier
-from sidecar.messages.searches import searches
+from sidecar.messages.searches import Searches, searches
 from tests.unit.test_cost_prices import CASES as BY_BUCKETS
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ def _modalities(tokens: dict[str, int]) -> list[dict[str, Any]]:
 
 def grounded(*queries: str) -> list[dict[str, Any]]:
     return [{"content": {}, "groundingMetadata": {"webSearchQueries": list(queries)}}]
+
+
+def mapped(*queries: str, web: bool = False) -> list[dict[str, Any]]:
+    """Grounding with Google Maps, which reports its queries where the web's stand."""
+    (candidate,) = grounded(*queries)
+    chunks = [{"maps": {"uri": "https://maps.example/1", "title": "A place"}}]
+    chunks += [{"web": {"uri": "https://a.example", "title": "A page"}}] if web else []
+    return [
+        candidate
+        | {"groundingMetadata": candidate["groundingMetadata"] | {"groundingChunks": chunks}}
+    ]
 
 
 def anthropic(**usage: Any) -> dict[str, Any]:
@@ -252,6 +264,38 @@ CASES = [
         gemini({"TEXT": 1_000}, {"TEXT": 100}, candidates=grounded()),
         ((1_000, "0.3"), (100, "2.5")), (), "0.00055",
     ),
+    # Tools that no list prices: the rest is priced, and the row is marked.
+    Case(
+        "responses: a code interpreter and a search", "openai", "gpt-5",
+        responses(1_000, 0, 0, 100, ("code_interpreter_call", "web_search_call:search")),
+        ((1_000, "1.25"), (100, "10")), ((1, "0.01"),), "0.01225", 0,
+    ),
+    Case(
+        "responses: a picture that a tool made", "openai", "gpt-5",
+        responses(1_000, 0, 0, 100, ("image_generation_call",)),
+        ((1_000, "1.25"), (100, "10")), (), "0.00225", 0,
+    ),
+    Case(
+        "anthropic: code that was run", "anthropic", "claude-opus-5-5",
+        anthropic(server_tool_use={"code_execution_requests": 2}),
+        ((1_000, "4"), (100, "20")), (), "0.006", 0,
+    ),
+    Case(
+        "xai: code that was run", "x-ai", "grok-4.7",
+        {"usage": {"input_tokens": 1_000, "output_tokens": 10,
+                   "server_side_tool_usage_details": {"code_interpreter_calls": 2}}},
+        ((1_000, "2"), (10, "6")), (), "0.00206", 0,
+    ),
+    Case(
+        "gemini: grounding in maps alone", "google", "gemini-2.5-flash",
+        gemini({"TEXT": 1_000}, {"TEXT": 100}, candidates=mapped("where to eat")),
+        ((1_000, "0.3"), (100, "2.5")), (), "0.00055", 0,
+    ),
+    Case(
+        "gemini 3: grounding in maps and the web", "google", "gemini-3.1-pro-preview",
+        gemini({"TEXT": 1_000}, {"TEXT": 100}, candidates=mapped("a", "b", web=True)),
+        ((1_000, "2"), (100, "12")), ((2, "0.014"),), "0.0312", 0,
+    ),
     # xAI.
     Case(
         "xai: what it says it cost", "x-ai", "grok-4.7",
@@ -357,8 +401,17 @@ def test_a_stream_is_billed_as_its_reply() -> None:
         {"type": "response.output_item.done", "item": item},
         {"type": "response.completed", "response": reply},
     ]
-    assert searches(stream) == searches(stream[:2]) == searches(reply) == (1, 0)
+    assert searches(stream) == searches(stream[:2]) == searches(reply) == Searches(web=1)
     assert service_tier(stream) == service_tier(reply) == "flex"
+
+
+def test_the_users_own_price_holds_for_all_tools(tmp_path: Path) -> None:
+    price = Price(models=("my-model",), input=Decimal(1), output=Decimal(2))
+    book = CostBook(tmp_path / "state", (price,))
+    usage = responses(1_000, 0, 0, 100, ("code_interpreter_call",))
+    recorded = book.record(CostRecordParams(model="my-model", usage=usage, at=AT))
+    book.close()
+    assert (recorded.cost_usd, recorded.unpriced) == (0.0012, False)
 
 
 def test_what_is_partly_priced_says_so_beside_the_rest(tmp_path: Path) -> None:
