@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.budget.rules import Rules
 from sidecar.config.load import load
-from sidecar.context.results import ContextUsage
+from sidecar.context.usage import ContextUsage
 from sidecar.cost.params import CostFilesParams
 from sidecar.models import catalogue
 from sidecar.workspace.services import Services
@@ -15,7 +15,7 @@ from sidecar.workspace.services import Services
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.context.results import SessionRow
+    from sidecar.context.usage import SessionRow
     from sidecar.cost.params import FileCost
     from sidecar.workspace.workspace import Workspace
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.cli.sessions import SessionsView
-    from sidecar.context.results import ContextUsage, SessionRow
+    from sidecar.context.usage import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
 """What changes without a word of the file system's is seen after so long."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sidecar.context.counter import (
     Calibration,
     factor_of,
@@ -17,12 +15,14 @@ from sidecar.context.counter import (
     with_hidden,
     with_marks,
 )
-from sidecar.context.results import (
+from sidecar.context.sections import ToolSet
+from sidecar.context.usage import (
     Breakdown,
     CalibrationInfo,
     ContextPart,
     ContextUsage,
     SessionInfo,
+    in_window,
 )
 from sidecar.messages.turns import is_assistant, parts
 
@@ -99,22 +99,6 @@ def context_usage(
     return in_window(found, window, warn_at)
 
 
-def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
-    """A usage with what its tokens are of a window; only the window while they are not known."""
-    tokens = found.tokens
-    return msgspec.structs.replace(
-        found,
-        limit=window.limit.tokens,
-        limit_source=window.limit.source,
-        reserve=window.reserve,
-        usable=window.usable,
-        available=None if tokens is None else window.available(tokens),
-        percent=None if tokens is None else window.percent(tokens),
-        over=None if tokens is None else window.over(tokens),
-        should_prune=None if tokens is None else should_prune(tokens, window, warn_at),
-    )
-
-
 def _has_unseen(session: Session, measure: Measure | None, calibration: Calibration | None) -> bool:
     """Whether a client that names no system prompt and no tools may put its own around the turns:
     nobody knows before its first report, unless an earlier conversation showed them."""
@@ -146,11 +130,6 @@ def _assembled_usage(session: Session, window: Window, warn_at: tuple[float, ...
         compacted=False,
     )
     return in_window(found, window, warn_at)
-
-
-def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Whether the last threshold is crossed; without thresholds, the whole window."""
-    return tokens > window.usable * max(warn_at, default=1.0)
 
 
 def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:

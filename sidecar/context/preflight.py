@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.context.counter import Calibration, Sums, summed, sums_of, with_hidden
-from sidecar.context.occupancy import should_prune
 from sidecar.context.results import Alternative, PreflightResult, Reason, Verdict
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.thresholds import fallbacks
+from sidecar.context.usage import should_prune
 from sidecar.context.window import usable
 from sidecar.messages.turns import Turn, parts
 from sidecar.models.catalogue import prompt_limit_of

@@ -1,45 +1,22 @@
-"""The conversations of one workspace."""
+"""The conversations of one workspace. Their rooms are loaded with the first of them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sidecar.context.assemble import Assembler
-from sidecar.context.plans import Plans
-from sidecar.context.session import Session
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sidecar.context.conversation import Conversation
     from sidecar.context.counter import Counter
+    from sidecar.context.session import Session
 
 DEFAULT_ID = "default"
 """The session that is made where a client names none and there is none."""
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
 """How long a session that is fed by protocol comes before one read from a transcript."""
 SESSIONS_KEPT = 256
-
-
-class Conversation:
-    """A session with the plans and the assembled parts that belong to it."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.plans = Plans(session)
-        self.assembler = Assembler()
-
-    def copy(self) -> Conversation:
-        """The same conversation, to be worked on apart from this one."""
-        made = Conversation(self.session.copy())
-        made.plans, made.assembler = self.plans.copy(made.session), self.assembler.copy()
-        return made
-
-    def reset(self) -> None:
-        """Forget all but the model, the assembling caches too."""
-        self.session.reset()
-        self.plans = Plans(self.session)
-        self.assembler.clear()
 
 
 class Conversations:
@@ -61,10 +38,14 @@ class Conversations:
         found = self.get(session_id)
         if found is not None:
             return found
+        from sidecar.context.session import Session
+
         return self.add(Session(session_id or DEFAULT_ID, counter(), now=self._now))
 
     def add(self, session: Session) -> Conversation:
         """Take in a session, such as one that was restored."""
+        from sidecar.context.conversation import Conversation
+
         added = self._known[session.id] = Conversation(session)
         self._drop()
         return added

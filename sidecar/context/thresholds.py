@@ -10,8 +10,9 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.context.results import Alternative, ContextUsage
+    from sidecar.context.results import Alternative
     from sidecar.context.session import Session
+    from sidecar.context.usage import ContextUsage
 
 Severity = Literal["ok", "warning", "error"]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.agents.values import StoredSession
     from sidecar.config.settings import Agents
     from sidecar.counting.count import Method
-    from sidecar.workspace.changes import Changes
+    from sidecar.workspace.conversations import Sessions
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.statuslines import Kept
     from sidecar.workspace.workspace import Workspace
@@ -61,9 +61,9 @@ class Sources(msgspec.Struct, frozen=True):
 class AgentSessions:
     """What was last seen of each workspace's sessions. For the event loop."""
 
-    def __init__(self, shared: Shared, changes: Callable[[Workspace], Changes]) -> None:
-        self._windows, self._state, self._run = shared.windows, shared.state, shared.workers.run
-        self._changes = changes
+    def __init__(self, shared: Shared, conversations: Callable[[Workspace], Sessions]) -> None:
+        self._shared, self._state, self._run = shared, shared.state, shared.workers.run
+        self._conversations = conversations
         self._seen: dict[Workspace, tuple[Sources, SeenStores]] = {}
         self._older: dict[Workspace, tuple[Sources, SeenStores]] = {}
         """All sessions, as they were when they were asked for: only what changed is read again."""
@@ -76,7 +76,7 @@ class AgentSessions:
         sources = await self.sources(workspace)
         if sources is None:
             self._seen.pop(workspace, None)
-            self._changes(workspace).sessions.feed(())
+            self._conversations(workspace).feed(())
             return
         same = known is not None and known[0].readers == sources.readers
         before = known[1] if known is not None and same else None
@@ -124,7 +124,7 @@ class AgentSessions:
             seen = look()
             sessions = counted(seen, kept(folder).sessions)
             if sessions:
-                import_module("sidecar.workspace.changes")  # what takes them; not on the event loop
+                import_module("sidecar.workspace.conversations")  # not on the event loop
             return seen, sessions
 
         return await self._run(work)
@@ -137,12 +137,12 @@ class AgentSessions:
         self._seen[workspace] = sources, seen
         if not sessions and (before is None or not before[1].sessions):
             return  # the conversations' rooms are not even loaded
-        changes = self._changes(workspace)
-        changes.sessions.feed(sessions)
-        model = changes.sessions.state.model
-        if model is not None and self._windows.ready:
-            await changes.look_up(model)
-            changes.sessions.publish()
+        conversations = self._conversations(workspace)
+        conversations.feed(sessions)
+        model = conversations.state.model
+        if model is not None and self._shared.windows.ready:
+            await self._shared.look_up(model, workspace.settings)
+            conversations.publish()
 
 
 def counted(seen: SeenStores, windows: Mapping[str, Kept]) -> list[CountedSession]:

@@ -16,10 +16,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.persist import restore, save
 from sidecar.context.served import texts_counted, uncounted
 from sidecar.context.session import Session
-from sidecar.context.store import DEFAULT_ID, Conversation
+from sidecar.context.store import DEFAULT_ID
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount
 from sidecar.errors import RequestError
@@ -195,7 +196,7 @@ class Changes:
     async def counted(self, found: Conversation) -> Conversation:
         """A conversation with nothing left to count; itself where that is so already."""
         model = self.model_of(found.session.id)
-        await self.look_up(model)
+        await self.services.look_up(model, self.workspace.settings)
         if found.session.model == model and not _is_behind(found.session):
             return found
         draft = self.draft(found.session.id, found, model)
@@ -216,16 +217,9 @@ class Changes:
         if isinstance(current, Conversation):
             await self._warn_of(current)
 
-    async def look_up(self, model: str) -> None:
-        """Have a model's window and price looked up. Asks nobody."""
-        settings, windows = self.workspace.settings, self.services.windows
-        if not windows.is_loaded(model, settings):
-            await self._run(windows.looking_up(model, settings))
-            windows.looked_up(model, settings)
-
     async def know(self, model: str) -> None:
-        """The same, and let the endpoint that serves the model say its window, once."""
-        await self.look_up(model)
+        """Have a model's window and price looked up; an endpoint that serves it says its own."""
+        await self.services.look_up(model, self.workspace.settings)
         endpoints = self.services.counts.endpoints(self.workspace.settings)
         if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
             await endpoints.limit(model)

@@ -1,6 +1,7 @@
 """The sessions of a workspace, whoever feeds them, and the one state of them that is shown.
 
-State is read and written on the event loop only; how it is changed is in `changes`.
+State is read and written on the event loop only; how it is changed is in `changes`. While only
+agents' own sessions are known, nothing that takes a conversation is imported.
 """
 
 from __future__ import annotations
@@ -8,24 +9,24 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sidecar.context.occupancy import context_usage, in_window, sent_estimate
-from sidecar.context.results import ContextUsage, ContextWarning, SessionInfo, SessionRow
-from sidecar.context.store import DEFAULT_ID, Conversation, Conversations, outranks
+from sidecar.context.store import DEFAULT_ID, Conversations, outranks
 from sidecar.context.thresholds import budget_message, level, severity
+from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.errors import RequestError
 from sidecar.text.printable import message as printable
 from sidecar.workspace.counted_session import LONG_AGO, RECENT, CountedSession
 from sidecar.workspace.events import Event
-from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.windows import limit_of
 from sidecar.workspace.workspace import ContextState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from sidecar.context.conversation import Conversation
     from sidecar.context.session import Sample, Session
+    from sidecar.workspace.followed import FollowedText
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
 
@@ -93,6 +94,8 @@ class Sessions:
         found = self.store.get(session_id)
         if found is None:
             return None
+        from sidecar.context.occupancy import sent_estimate
+
         return sent_estimate(found.session, self.calibration(found.session))
 
     def select(self, session_id: str | None) -> None:
@@ -152,6 +155,10 @@ class Sessions:
 
     def followed(self) -> Iterator[FollowedText]:
         """The documents' texts that sections of these conversations follow."""
+        if not any(self.store):
+            return
+        from sidecar.workspace.followed import FollowedText
+
         for one in self.store:
             for section in one.session.sections:
                 if isinstance(section.source, FollowedText):
@@ -169,6 +176,8 @@ class Sessions:
         warn_at = self._workspace.settings.context.warn_at
         if isinstance(one, CountedSession):
             return self._counted_usage(one, warn_at)
+        from sidecar.context.occupancy import context_usage
+
         session = one.session
         return context_usage(
             session,
@@ -251,7 +260,7 @@ class Sessions:
     def _number(self, current: Conversation | CountedSession | None) -> int:
         """That of the state's sessions: the next one where any of them has changed."""
         mine = tuple((one.session.id, one.session.updated_at) for one in self.store)
-        name = current.session.id if isinstance(current, Conversation) else current and current.id
+        name = current.id if isinstance(current, CountedSession) else current and current.session.id
         now = self.selected, name, mine, tuple(self._counted.values())
         changed, self._listed = now != self._listed, now
         return self.state.sessions + changed

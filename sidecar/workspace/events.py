@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from sidecar.context.results import ContextWarning
+    from sidecar.context.usage import ContextWarning
     from sidecar.workspace.workspace import Workspace
 
 EventKind = Literal["document", "settings", "model", "context", "ledger", "endpoint", "warning"]

@@ -6,13 +6,14 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.context.preflight import fitting
-from sidecar.context.results import Alternative, ContextUsage
+from sidecar.context.results import Alternative
 from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
 from sidecar.context.thresholds import budget_message
 from sidecar.models import catalogue
 
 if TYPE_CHECKING:
     from sidecar.context.counter import Counter
+    from sidecar.context.usage import ContextUsage
     from sidecar.endpoints.outcome import Capability
 
 _NO_CHAT = re.compile(

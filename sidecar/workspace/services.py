@@ -35,6 +35,7 @@ class Services(Shared):
     parts: dict[str, Known] = field(default_factory=dict)
     """What is known of the parts of each open document, from their last count."""
 
+    _sessions: dict[Workspace, Sessions] = field(default_factory=dict)
     _changes: dict[Workspace, Changes] = field(default_factory=dict)
 
     @cached_property
@@ -49,7 +50,7 @@ class Services(Shared):
         """The coding agents' own sessions; the room is loaded when first asked."""
         from sidecar.workspace.agents import AgentSessions
 
-        return AgentSessions(self, self.changes)
+        return AgentSessions(self, self.conversations)
 
     def workspace(self, named: str | None) -> Workspace:
         """What a request names: `Roots.find`; or by an open document, which may be in no root.
@@ -88,24 +89,28 @@ class Services(Shared):
         for workspace in self.roots:
             settings = workspace.settings
             for model in {workspace.model, workspace.budget_model}:
-                await self.workers.run(self.windows.looking_up(model, settings))
-                self.windows.looked_up(model, settings)
+                await self.look_up(model, settings)
             workspace.costs.take(await self.workers.run(self.spending(workspace).recall))
 
     def sessions(self, workspace: Workspace) -> Sessions | None:
-        """Its conversations, once there has been a request about one."""
-        changes = self._changes.get(workspace)
-        return None if changes is None else changes.sessions
+        """Its conversations, once there has been a request about one, or an agent has some."""
+        return self._sessions.get(workspace)
+
+    def conversations(self, workspace: Workspace) -> Sessions:
+        """A workspace's conversations, whoever feeds them; empty at first."""
+        if workspace not in self._sessions:
+            from sidecar.workspace.conversations import Sessions
+
+            sessions = self._sessions[workspace] = Sessions(self, workspace)
+            workspace.followed = sessions.followed
+        return self._sessions[workspace]
 
     def changes(self, workspace: Workspace) -> Changes:
         """How a workspace's conversations are changed; their room is loaded at the first one."""
         if workspace not in self._changes:
             from sidecar.workspace.changes import Changes
-            from sidecar.workspace.conversations import Sessions
 
-            sessions = Sessions(self, workspace)
-            workspace.followed = sessions.followed
-            self._changes[workspace] = Changes(self, workspace, sessions)
+            self._changes[workspace] = Changes(self, workspace, self.conversations(workspace))
         return self._changes[workspace]
 
     async def aclose(self) -> None:

@@ -18,6 +18,7 @@ from sidecar.workspace.workers import Workers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sidecar.config.settings import Settings
     from sidecar.workspace.workspace import Workspace
 
 
@@ -42,6 +43,12 @@ class Shared:
         """What a workspace spends: blocking, for worker threads."""
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
+
+    async def look_up(self, model: str, settings: Settings) -> None:
+        """Have a model's window and price looked up, once. Asks nobody."""
+        if not self.windows.is_loaded(model, settings):
+            await self.workers.run(self.windows.looking_up(model, settings))
+            self.windows.looked_up(model, settings)
 
     def publish(self, event: Event) -> None:
         """Let everybody who shows something of it work that out anew."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sidecar.config.settings import Show
-    from sidecar.context.results import ContextUsage
+    from sidecar.context.usage import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.results import ContextUsage, SessionInfo, SessionRow, ViewRow
+from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow, ViewRow
 from sidecar.counting.count import banded_text, tokens_text
 from sidecar.text.printable import printable
 from sidecar.text.tables import aligned, gauge

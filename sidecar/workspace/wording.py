@@ -13,7 +13,8 @@ from sidecar.text.tables import aligned, bar, gauge
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sidecar.context.results import ContextUsage, FitResult, Removed, SessionInfo
+    from sidecar.context.results import FitResult, Removed
+    from sidecar.context.usage import ContextUsage, SessionInfo
     from sidecar.counting.count import Count
     from sidecar.workspace.spending import Costs
 

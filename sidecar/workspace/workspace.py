@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from sidecar.context.results import ContextUsage
     from sidecar.context.thresholds import Severity
+    from sidecar.context.usage import ContextUsage
     from sidecar.workspace.followed import FollowedText
 
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from sidecar.context.store import Conversation
+from sidecar.context.conversation import Conversation
 from sidecar.server.server import create_server
 from sidecar.workspace.documents import Snapshot
 from tests.protocol.client import Client

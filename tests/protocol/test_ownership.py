@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sidecar.context.results import ContextUsage
+    from sidecar.context.usage import ContextUsage
     from tests.unit.endpoints_fake_server import Canned, FakeServer
 
 __all__ = ["endpoint", "root"]

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.context.assemble import Assembler, last_lines
+from sidecar.context.conversation import Conversation
 from sidecar.context.packs import PRESETS, render
 from sidecar.context.params import AssembleParams
 from sidecar.context.sections import Section, TextSource
 from sidecar.context.session import Session
-from sidecar.context.store import Conversation
 from tests.unit.context_fakes import FakeCounter
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.params import FitParams
 from sidecar.context.plans import Plans
-from sidecar.context.store import Conversation
 from sidecar.context.summary import HEAD, summarise
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn

@@ -10,11 +10,12 @@ import pytest
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.params import PreflightParams
 from sidecar.context.preflight import fitting, merged, preflight
-from sidecar.context.results import Alternative, ContextUsage, PreflightResult, Reason
+from sidecar.context.results import Alternative, PreflightResult, Reason
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.session import Session
 from sidecar.context.store import SESSIONS_KEPT, Conversations
 from sidecar.context.thresholds import budget_message, crossed, level, severity
+from sidecar.context.usage import ContextUsage
 from sidecar.counting.listing import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue

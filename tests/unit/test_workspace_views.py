@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.results import SessionInfo, SessionRow
+from sidecar.context.usage import SessionInfo, SessionRow
 from sidecar.text.tables import aligned, bar, gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.views import age, session_rows

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ class Live:
         self._changed: dict[Workspace, frozenset[str]] = {}
         """What is to be read again; an empty set stands for looking for everything."""
         self._watches: list[tuple[Agents, threading.Event]] = []
+        self._looked = asyncio.Event()
+        """Set while nothing is due."""
         server.services.listeners.append(self.on_event)
 
     def on_event(self, event: Event) -> None:
@@ -48,6 +51,12 @@ class Live:
         for workspace in self._workspaces():
             self._due(workspace, None)
 
+    async def looked(self, seconds: float) -> None:
+        """Wait until what is due was looked for, but no longer than so many seconds."""
+        if self._changed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._looked.wait(), seconds)
+
     def close(self) -> None:
         """Let the threads end."""
         for _, stop in self._watches:
@@ -58,6 +67,7 @@ class Live:
         return [one for one in self._services.roots if one.path is not None]
 
     def _due(self, workspace: Workspace, paths: frozenset[str] | None) -> None:
+        self._looked.clear()
         waiting = self._changed.get(workspace)
         if paths is None or waiting == frozenset():
             self._changed[workspace] = frozenset()
@@ -66,6 +76,13 @@ class Live:
         self._server.scheduler.soon(("agents", workspace), 0.0, partial(self._look, workspace))
 
     async def _look(self, workspace: Workspace) -> None:
+        try:
+            await self._look_now(workspace)
+        finally:
+            if not self._changed:
+                self._looked.set()
+
+    async def _look_now(self, workspace: Workspace) -> None:
         await self._services.workers.run(_load)
         changed = self._changed.pop(workspace, None)
         if changed is None:

@@ -39,6 +39,8 @@ CLIENT_SECONDS = 3.0
 """How long the editor may take to say its settings; what it says later is taken then."""
 READ_SECONDS = 5.0
 """How long a disk may take to hand over the settings."""
+LOOK_SECONDS = 0.25
+"""How long agents' sessions may keep the first count waiting."""
 POLL_MILLISECONDS = 2_000
 START_SECONDS = 0.5
 """Watching starts a little later: its import would stand in the way of the first count."""
@@ -84,7 +86,9 @@ class Configuration:
         times = await self._read(partial(_times, paths))
         self._times = self._times if times is None else times
         await asyncio.gather(*(self._load(workspace) for workspace in roots))
-        self._server.live.look()  # before tokenizers: an agent's session has its numbers already
+        # Before tokenizers, whose loading halts everybody: sessions have their numbers already.
+        self._server.live.look()
+        await self._server.live.looked(LOOK_SECONDS)
         await self._read(self._services.loading())
 
     async def _read(

@@ -12,14 +12,13 @@ from sidecar.context.preflight import merged, preflight
 from sidecar.context.response import Handled, handle
 from sidecar.context.results import (
     AssembleResult,
-    ContextUsage,
     FitResult,
     PreflightResult,
     Reason,
     ResponseResult,
-    SessionRow,
 )
 from sidecar.context.setting import apply_set
+from sidecar.context.usage import ContextUsage, SessionRow
 from sidecar.errors import RequestError, SidecarError
 from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.replies import Reply, read_reply
@@ -161,7 +160,7 @@ async def _sessions(
         server.live.look()
     rows = changes.sessions.rows(older)
     for model in {row.model for row in rows if row.model and row.limit is None}:
-        await changes.look_up(model)
+        await changes.services.look_up(model, changes.workspace.settings)
         rows = changes.sessions.rows(older)
     if any(row.source != "protocol" for row in rows):
         server.history.read_soon(workspace)

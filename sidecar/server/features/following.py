@@ -35,10 +35,14 @@ class Following:
             return
         services = self._server.services
         for workspace in services.roots:
-            if services.sessions(workspace) is None or not event.concerns(workspace):
+            sessions = services.sessions(workspace)
+            if sessions is None or not event.concerns(workspace):
                 continue
             texts = workspace.followed()
             if event.uri is None or any(one.followed.uri == event.uri for one in texts):
                 key = "following", workspace
-                work = services.changes(workspace).refresh
+                fed = any(
+                    sessions.store
+                )  # else agents' sessions alone, of which nothing is counted
+                work = services.changes(workspace).refresh if fed else sessions.publish
                 self._server.scheduler.soon(key, DEBOUNCE_SECONDS, work)

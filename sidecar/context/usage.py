@@ -1,0 +1,166 @@
+"""How full a context is, in numbers: what is shown before a conversation's rooms are loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from sidecar.context.window import LimitSource
+from sidecar.counting.count import Method
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sidecar.context.window import Window
+
+
+class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Members are only added. A null means "not known"."""
+
+
+class Breakdown(Result, frozen=True, kw_only=True):
+    """What takes the tokens; the parts add up to the whole.
+
+    `overhead` is what the format adds, and what a reported number holds beyond the parts counted.
+    """
+
+    system: int
+    tools: int
+    sections: int
+    turns: int
+    overhead: int
+    logs: int = 0
+    """Of the sections of that name, as the next two; `sections` has the others."""
+    config: int = 0
+    time: int = 0
+
+
+class ContextPart(Result, frozen=True, kw_only=True):
+    """A part of the context by its label."""
+
+    label: str
+    tokens: int
+
+
+class SessionInfo(Result, frozen=True, kw_only=True):
+    """Which conversation the numbers are of."""
+
+    id: str
+    source: str
+    """`protocol`, or the agent whose transcript was read."""
+    updated_at: str
+
+    @classmethod
+    def of(cls, session_id: str, source: str, updated_at: datetime) -> SessionInfo:
+        """With the time as the contract writes it."""
+        at = updated_at.isoformat().replace("+00:00", "Z")
+        return cls(id=session_id, source=source, updated_at=at)
+
+
+class CalibrationInfo(Result, frozen=True, kw_only=True):
+    """What reported usage has taught: real = estimated * factor."""
+
+    factor: float
+    samples: int
+    error_percent: float | None
+
+
+class ViewRow(Result, frozen=True, kw_only=True):
+    """A line of a view: what it is, its value, and lines below it."""
+
+    label: str
+    value: str
+    children: list[ViewRow] = []
+
+
+class ContextUsage(Result, frozen=True, kw_only=True):
+    """How full a conversation's context is: what the next request would carry."""
+
+    tokens: int | None = None
+    limit: int | None = None
+    limit_source: LimitSource | None = None
+    reserve: int | None = None
+    usable: int | None = None
+    available: int | None = None
+    percent: int | None = None
+    over: bool | None = None
+    method: Method | None = None
+    error_percent: float | None = None
+    model: str | None = None
+    session: SessionInfo | None = None
+    breakdown: Breakdown | None = None
+    largest: list[ContextPart] = []
+    turns: int | None = None
+    should_prune: bool | None = None
+    compacted: bool | None = None
+    calibration: CalibrationInfo | None = None
+    cost_usd: float | None = None
+    note: str | None = None
+    """Why a number is missing or weak."""
+    text: str = ""
+    """The same in words, a line a part: in the answer to `context/usage`, else empty."""
+    rows: list[ViewRow] = []
+    """The same for a tree: in the answer to `context/usage`, else empty."""
+
+
+class SessionRow(Result, frozen=True, kw_only=True):
+    """One session of a workspace, whoever feeds it."""
+
+    id: str
+    source: str
+    """`protocol`, or the agent whose files were read."""
+    title: str | None
+    """The agent's own title; never made from a turn."""
+    model: str | None
+    tokens: int | None
+    limit: int | None
+    percent: int | None
+    method: Method | None
+    note: str | None
+    state: Literal["running", "idle", "ended"]
+    parent: str | None
+    """The session that it was forked from."""
+    cost_usd: float | None
+    updated_at: str
+    shown: bool = False
+    """Whether this is the session that the status shows."""
+    pinned: bool = False
+    """Whether `context/select` chose it."""
+    label: str = ""
+    """Its title, else its agent: in the answer to `context/sessions`, as all below."""
+    detail: str = ""
+    """A bar of its percent, cost, age, state, model, agent: `43 % ██▏░░ · $1.92 · 3 min · …`."""
+    text: str = ""
+    """Both on one line, in columns with those of the other rows."""
+
+
+class ContextWarning(Result, frozen=True, kw_only=True):
+    """Params of `context/warning`: sent once per crossing."""
+
+    workspace: str | None
+    session: str | None
+    kind: Literal["budget", "exhausted", "droppedToolCalls", "cap", "compacted"]
+    message: str
+    usage: ContextUsage | None
+
+
+def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
+    """A usage with what its tokens are of a window; only the window while they are not known."""
+    tokens = found.tokens
+    return msgspec.structs.replace(
+        found,
+        limit=window.limit.tokens,
+        limit_source=window.limit.source,
+        reserve=window.reserve,
+        usable=window.usable,
+        available=None if tokens is None else window.available(tokens),
+        percent=None if tokens is None else window.percent(tokens),
+        over=None if tokens is None else window.over(tokens),
+        should_prune=None if tokens is None else should_prune(tokens, window, warn_at),
+    )
+
+
+def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
+    """Whether the last threshold is crossed; without thresholds, the whole window."""
+    return tokens > window.usable * max(warn_at, default=1.0)
