@@ -78,16 +78,24 @@ def named_database(places: Places, agent: str) -> Path | None:
     return places.expand(named) if named else None
 
 
-def is_here(places: Places, agent: str, roots: Iterable[str]) -> bool:
-    """Whether an agent may have left anything on this machine, or in one of the roots."""
-    paths: list[Path | str] = []
+def traces(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
+    """What there is on this machine, or in one of the roots, where an agent has been used."""
+    paths: list[Path] = []
     paths += homes(places, agent) if agent in _HOMES else ()
     paths += editors(places, agent) if agent in _IN_EDITORS else ()
     database = named_database(places, agent)
     paths += [database.parent] if database else ()
-    if agent == "aider":
-        paths += [os.path.join(root, AIDER_FILE) for root in roots]
-    return any(map(os.path.exists, paths))
+    return (*map(str, paths), *files_in(agent, roots))
+
+
+def files_in(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
+    """The files that an agent keeps in the projects themselves."""
+    return tuple(os.path.join(root, AIDER_FILE) for root in roots) if agent == "aider" else ()
+
+
+def is_here(places: Places, agent: str, roots: Iterable[str]) -> bool:
+    """Whether an agent may have left anything on this machine, or in one of the roots."""
+    return any(map(os.path.exists, traces(places, agent, roots)))
 
 
 def _xdg(places: Places, name: str) -> Path:

@@ -107,22 +107,24 @@ KNOWN = tuple(_MODULES)
 
 def readers_of(settings: Agents) -> tuple[Reader, ...]:
     """The readers that the settings allow; none where agents are disabled."""
-    return tuple(_reader(agent) for agent in _wanted(settings))
+    return tuple(map(reader_of, agents_of(settings)))
 
 
 def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[Reader, ...]:
     """Those of them whose agents may have left anything here; no others are imported. Blocking."""
-    wanted = _wanted(settings)
-    return tuple(_reader(agent) for agent in wanted if is_here(places, agent, roots.paths))
+    agents = agents_of(settings)
+    return tuple(reader_of(agent) for agent in agents if is_here(places, agent, roots.paths))
 
 
-def _wanted(settings: Agents) -> list[str]:
+def agents_of(settings: Agents) -> list[str]:
+    """The agents that the settings allow; none where they are disabled."""
     if not settings.enabled:
         return []
     wanted = KNOWN if settings.sources is None else settings.sources
     return [agent for agent in KNOWN if agent in wanted]
 
 
-def _reader(agent: str) -> Reader:
+def reader_of(agent: str) -> Reader:
+    """The reader of an agent that is known; imported when it is first asked for. Blocking."""
     reader: Reader = import_module(f"sidecar.agents.readers.{_MODULES[agent]}").READER
     return reader

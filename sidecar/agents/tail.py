@@ -10,8 +10,10 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CHUNK = 4 << 20
-"""Bytes read at once; a chunk grows to hold one line."""
+CHUNK = 256 << 10
+"""Bytes read at once; a chunk grows to hold one line. Larger ones are no faster to read."""
+_BACKWARDS = 1 << 20
+"""The same where a file is read from its end."""
 LONGEST_LINE = 64 << 20
 """Bytes; a longer line is passed over without being held in memory."""
 HEAD = 1 << 20
@@ -65,16 +67,18 @@ def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
     What follows the last line feed is left for another time. A line over `LONGEST_LINE` comes as
     an empty chunk with its length.
     """
-    rest = b""
+    held: list[bytes] = []
     while data := file.read(size):
-        end = data.rfind(b"\n") + 1
+        end, length = data.rfind(b"\n") + 1, sum(map(len, held))
         if end:
-            yield rest + data[:end], 0
-            rest = data[end:]
-        elif len(rest) + len(data) <= LONGEST_LINE:
-            rest += data
+            whole, held = b"".join((*held, memoryview(data)[:end])), [data[end:]]
+            data = b""  # not kept while the lines are worked on
+            yield whole, 0
+        elif length + len(data) <= LONGEST_LINE:
+            held.append(data)
         else:
-            passed, rest = _pass_line(file, len(rest) + len(data), size)
+            passed, rest = _pass_line(file, length + len(data), size)
+            held = [rest]
             if passed:
                 yield b"", passed
 
@@ -111,7 +115,7 @@ def lines_backwards(file: IO[bytes], *, most: int | None = None) -> Iterator[byt
             seen_end = True
         # The first may lack its beginning, which lies in what is read next.
         yield from reversed(lines if start == 0 and seen_end else lines[1:])
-        end, step = start, min(step * 4, CHUNK)
+        end, step = start, min(step * 4, _BACKWARDS)
 
 
 def _read(file: IO[bytes], count: int) -> bytes:

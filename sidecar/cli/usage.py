@@ -57,13 +57,17 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
 def _changes(view: SessionsView) -> Iterator[object]:
     """At once, and after each change of what sessions are read from."""
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import readers_of
+    from sidecar.agents.roots import Roots
     from sidecar.agents.watch import changes
 
-    settings = view.workspace.settings.agents
+    settings, path = view.workspace.settings.agents, view.workspace.path
     yield ()
     yield from changes(
-        readers_of(settings), Places.of(settings), threading.Event(), poll_seconds=POLL_SECONDS
+        settings,
+        Places.of(settings),
+        threading.Event(),
+        roots=Roots.of([path] if path else []),
+        poll_seconds=POLL_SECONDS,
     )
 
 

@@ -161,33 +161,33 @@ REQUESTS: dict[str, CustomRequest] = {
     ),
     "context/set": CustomRequest(
         "sidecar.context.params:SetParams",
-        "sidecar.context.results:ContextUsage",
+        "sidecar.context.usage:ContextUsage",
         "What a conversation carries beside its turns: model, system prompt, tools, sections.",
     ),
     "context/append": CustomRequest(
         "sidecar.context.params:AppendParams",
-        "sidecar.context.results:ContextUsage",
+        "sidecar.context.usage:ContextUsage",
         "Turns that were added; usage, where given, anchors the number and is not billed.",
     ),
     "context/usage": CustomRequest(
         "sidecar.context.params:UsageParams",
-        "sidecar.context.results:ContextUsage",
+        "sidecar.context.usage:ContextUsage",
         "How full the context is.",
     ),
     "context/sessions": CustomRequest(
         "sidecar.context.params:SessionsParams",
-        "sidecar.context.results:SessionRow",
+        "sidecar.context.usage:SessionRow",
         "The sessions of a workspace, newest first, whoever feeds them.",
         many=True,
     ),
     "context/select": CustomRequest(
         "sidecar.context.params:SelectParams",
-        "sidecar.context.results:ContextUsage",
+        "sidecar.context.usage:ContextUsage",
         "The session that the status shows, until it ends; null: chosen automatically again.",
     ),
     "context/reset": CustomRequest(
         "sidecar.context.params:ResetParams",
-        "sidecar.context.results:ContextUsage",
+        "sidecar.context.usage:ContextUsage",
         "Forget the conversation, all but its model.",
     ),
     "context/fit": CustomRequest(
@@ -197,7 +197,7 @@ REQUESTS: dict[str, CustomRequest] = {
     ),
     "context/undo": CustomRequest(
         "sidecar.context.params:UndoParams",
-        "sidecar.context.results:ContextUsage",
+        "sidecar.context.usage:ContextUsage",
         "Take the last applied plan back, once.",
     ),
     "context/assemble": CustomRequest(
@@ -251,7 +251,7 @@ NOTIFICATIONS: dict[str, Notification] = {
         "What to show for a document: once when it is opened, then whenever it changed.",
     ),
     "context/warning": Notification(
-        "sidecar.context.results:ContextWarning",
+        "sidecar.context.usage:ContextWarning",
         "A threshold, a cap or a window was crossed: once per crossing.",
     ),
 }

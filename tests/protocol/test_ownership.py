@@ -14,7 +14,6 @@ import pytest
 from sidecar.context.occupancy import context_usage
 from sidecar.endpoints.registry import Endpoints
 from sidecar.text.document import TextDocument
-from sidecar.workspace import conversations
 from sidecar.workspace.changes import Changes
 from sidecar.workspace.conversations import Sessions
 from sidecar.workspace.counted_session import CountedSession
@@ -122,7 +121,7 @@ async def test_an_append_takes_two_thread_hops_at_most_and_one_derivation(
         return real(pool, work, *args)
 
     monkeypatch.setattr(loop, "run_in_executor", watched)
-    monkeypatch.setattr(conversations, "context_usage", _noting(derived))
+    monkeypatch.setattr("sidecar.context.occupancy.context_usage", _noting(derived))
     for _ in range(3):
         hops.clear()
         derived.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,7 @@ from sidecar.agents.watch import changes
 from sidecar.config.settings import Agents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -194,7 +196,7 @@ def test_every_known_agent_has_a_reader_of_its_name() -> None:
 @pytest.fixture
 def watched(places: Places) -> Iterator[Iterator[frozenset[str] | None]]:
     stop = threading.Event()
-    yield changes(readers_of(Agents()), places, stop, poll_seconds=0.2)
+    yield changes(Agents(), places, stop, poll_seconds=0.2)
     stop.set()
 
 
@@ -244,7 +246,7 @@ def test_what_a_new_folder_holds_already_is_seen(
 def test_watching_ends(places: Places, claude: ClaudeHome, root: Path) -> None:
     claude.session(root).reply()
     stop = threading.Event()
-    watching = changes(readers_of(Agents()), places, stop, poll_seconds=60)
+    watching = changes(Agents(), places, stop, poll_seconds=60)
     threading.Timer(0.1, stop.set).start()
     assert list(watching) == []
 
@@ -252,3 +254,63 @@ def test_watching_ends(places: Places, claude: ClaudeHome, root: Path) -> None:
 def test_a_fifo_in_gits_place_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".git")
     assert Roots.of([tmp_path]).paths == (os.path.realpath(tmp_path),)
+
+
+class Watching:
+    """What is reported, on a thread of its own, with a poll that never comes."""
+
+    def __init__(self, places: Places, roots: Roots) -> None:
+        self.stop, self._seen = threading.Event(), queue.Queue[frozenset[str] | None]()
+        self._changes = changes(Agents(), places, self.stop, roots=roots, poll_seconds=3_600)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for paths in self._changes:
+            self._seen.put(paths)
+
+    def until_seen(self, path: Path, grow: Callable[[], object]) -> None:
+        """Let a file grow until it is reported."""
+        for _ in range(120):
+            grow()
+            with suppress(queue.Empty):
+                while str(path) not in (self._seen.get(timeout=0.5) or ()):
+                    pass
+                return
+        raise AssertionError(path)
+
+    def until_told_to_look(self) -> None:
+        """Wait until everything is to be looked at anew."""
+        while self._seen.get(timeout=60) is not None:
+            pass
+
+
+@pytest.fixture
+def watching(places: Places, root: Path) -> Iterator[Watching]:
+    one = Watching(places, Roots.of([root]))
+    yield one
+    one.stop.set()
+
+
+def test_an_agents_first_use_is_seen_long_before_the_poll(
+    root: Path, tmp_path: Path, watching: Watching
+) -> None:
+    """First where there is none to be watched, then beside one that is."""
+    codex = CodexHome(tmp_path / ".codex").thread(root)
+    watching.until_seen(codex.path, codex.call)
+    claude = ClaudeHome(tmp_path / ".claude").session(root)
+    claude.reply()
+    watching.until_told_to_look()
+    watching.until_seen(claude.path, claude.reply)
+
+
+def test_a_history_that_aider_begins_in_the_project_is_followed(
+    root: Path, watching: Watching
+) -> None:
+    history = root / ".aider.chat.history.md"
+
+    def grow() -> None:
+        with history.open("a") as file:
+            file.write("> Tokens: 1k sent, 2 received.\n")
+
+    watching.until_seen(history, grow)

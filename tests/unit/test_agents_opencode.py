@@ -13,6 +13,7 @@ from benchmarks.agents.opencode import OpenHome, everyday
 from sidecar.agents import live
 from sidecar.agents.occupancy import COMPACTED
 from sidecar.agents.watch import changes
+from sidecar.config.settings import Agents
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def test_a_growing_database_is_told_and_what_lies_beside_it_is_not_watched(
     watched = world.readers[0].folders(world.places)
     assert not [path for path in watched if (home.folder / "storage" / "part").is_relative_to(path)]
     stop = threading.Event()
-    told = changes(world.readers, world.places, stop, poll_seconds=5)
+    told = changes(Agents(sources=("opencode",)), world.places, stop, poll_seconds=5)
     seen: set[str] = set()
     timer = threading.Timer(0.3, made_reply(home, made))
     timer.start()

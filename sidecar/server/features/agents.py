@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.defects import log_defect
 
@@ -28,6 +28,13 @@ SETTLED_SECONDS = 2.0
 """By then it has started: what changed before that is looked for."""
 
 
+class _Followed(NamedTuple):
+    """The settings of some workspaces, and those workspaces' root folders."""
+
+    settings: Agents
+    paths: tuple[str, ...]
+
+
 class Live:
     """Keeps each workspace's sessions as the agents' files have them."""
 
@@ -35,7 +42,7 @@ class Live:
         self._server, self._services = server, server.services
         self._changed: dict[Workspace, frozenset[str]] = {}
         """What is to be read again; an empty set stands for looking for everything."""
-        self._watches: list[tuple[Agents, threading.Event]] = []
+        self._watches: list[tuple[_Followed, threading.Event]] = []
         self._looked = asyncio.Event()
         """Set while nothing is due."""
         server.services.listeners.append(self.on_event)
@@ -95,32 +102,36 @@ class Live:
             await self._services.agents.look(workspace)
 
     def _watch(self) -> None:
-        """One thread for each of the settings in force; those of others end."""
-        wanted: list[Agents] = []
+        """One thread for each of the settings in force, with their roots; those of others end."""
+        wanted: list[_Followed] = []
         for workspace in self._workspaces():
             settings = workspace.settings.agents
-            if settings.enabled and settings not in wanted:
-                wanted.append(settings)
-        for settings, stop in self._watches:
-            if settings not in wanted:
+            if settings.enabled and all(settings != one.settings for one in wanted):
+                wanted.append(_Followed(settings, self._paths(settings)))
+        for one, stop in self._watches:
+            if one not in wanted:
                 stop.set()
         self._watches = [one for one in self._watches if not one[1].is_set()]
-        known = [settings for settings, _ in self._watches]
-        for settings in wanted:
-            if settings not in known:
-                self._start(settings)
+        known = [one for one, _ in self._watches]
+        for one in wanted:
+            if one not in known:
+                self._start(one)
 
-    def _start(self, settings: Agents) -> None:
+    def _paths(self, settings: Agents) -> tuple[str, ...]:
+        workspaces = self._workspaces()
+        return tuple(str(one.path) for one in workspaces if one.settings.agents == settings)
+
+    def _start(self, followed: _Followed) -> None:
         stop, loop = threading.Event(), asyncio.get_running_loop()
-        self._watches.append((settings, stop))
+        self._watches.append((followed, stop))
 
         def changed(paths: frozenset[str] | None) -> None:
             if not stop.is_set():
-                loop.call_soon_threadsafe(self._tell, settings, paths)
+                loop.call_soon_threadsafe(self._tell, followed.settings, paths)
 
-        work = partial(_follow, settings, stop, changed)
+        work = partial(_follow, followed, stop, changed)
         threading.Thread(target=work, name="agents", daemon=True).start()
-        loop.call_later(SETTLED_SECONDS, self._tell, settings, None)
+        loop.call_later(SETTLED_SECONDS, self._tell, followed.settings, None)
 
     def _tell(self, settings: Agents, paths: frozenset[str] | None) -> None:
         for workspace in self._workspaces():
@@ -134,17 +145,18 @@ def _load() -> None:
 
 
 def _follow(
-    settings: Agents, stop: threading.Event, changed: Callable[[frozenset[str] | None], None]
+    followed: _Followed, stop: threading.Event, changed: Callable[[frozenset[str] | None], None]
 ) -> None:
     """Hand on what changes, until `stop` is set. For a thread of its own."""
     if stop.wait(START_SECONDS):
         return
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import readers_of
+    from sidecar.agents.roots import Roots
     from sidecar.agents.watch import changes
 
     try:
-        for paths in changes(readers_of(settings), Places.of(settings), stop):
+        settings, roots = followed.settings, Roots.of(followed.paths)
+        for paths in changes(settings, Places.of(settings), stop, roots=roots):
             changed(paths)
     except RuntimeError as exc:  # the loop has ended, or the system watches no more
         if not stop.is_set():
