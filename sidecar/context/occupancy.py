@@ -15,7 +15,6 @@ from sidecar.context.counter import (
     with_hidden,
     with_marks,
 )
-from sidecar.context.sections import ToolSet
 from sidecar.context.usage import (
     Breakdown,
     CalibrationInfo,

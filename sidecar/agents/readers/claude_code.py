@@ -226,7 +226,7 @@ def _projects(places: Places) -> Iterator[Path]:
 def _of_project(folder: str) -> Iterator[Found]:
     for entry in entries(folder):
         if entry.name.endswith(".jsonl"):
-            yield from listed(AGENT, entry, live=not entry.name.startswith("agent-"))
+            yield from listed(AGENT, entry, live=_is_main(entry.name))
         elif entry.is_dir():
             agents = os.path.join(entry.path, "subagents")
             for found in below(AGENT, agents, ".jsonl", live=False):
@@ -237,10 +237,16 @@ def _of_project(folder: str) -> Iterator[Found]:
 def _newest(folder: str) -> list[Found]:
     """The newest session of a folder that bears another name than the roots give it.
 
-    Folders can be renamed, and their lines say where the agent works.
+    Folders can be renamed, and their lines say where the agent works. Sub-agents' folders, which
+    most sessions have, are not listed for that.
     """
-    stores = [found for found in _of_project(folder) if found.live]
+    names = (one for one in entries(folder) if _is_main(one.name))
+    stores = (found for entry in names for found in listed(AGENT, entry))
     return sorted(stores, key=lambda found: found.mtime_ns)[-1:]
+
+
+def _is_main(name: str) -> bool:
+    return name.endswith(".jsonl") and not name.startswith("agent-")
 
 
 def _slug(path: str) -> str:

@@ -19,6 +19,7 @@ from sidecar.config.paths import LIMIT_VARIABLE, watched_paths
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
+from sidecar.server.memory import give_back
 from sidecar.workspace.events import Event
 from sidecar.workspace.files import stamp_of
 
@@ -118,8 +119,10 @@ class Configuration:
             return
         if not catalogue.loaded():  # else somebody who asked for a window has waited for it
             await asyncio.sleep(START_SECONDS)
+        await self._services.workers.run(give_back)  # the tokenizer's tables, before there is more
         await self._services.load_prices()
         await self._services.workers.run(self._server.loading_features())
+        await self._services.workers.run(give_back)
         self._services.publish(Event("settings"))
 
     async def _load(self, workspace: Workspace) -> None:

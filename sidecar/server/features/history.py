@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar.errors import SidecarError
+from sidecar.server.memory import give_back
 from sidecar.server.progress import progress
 from sidecar.workspace.events import Event
 
@@ -213,3 +214,5 @@ class History:
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
             return Ingested(whole=False)
+        finally:
+            await self._services.workers.run(give_back)

@@ -1,0 +1,26 @@
+"""What the server gives back to the system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_CHECK = r"""
+import sys
+from sidecar.counting.engines import engine
+from sidecar.server.memory import give_back, library_tables
+tokenizer = engine("o200k_base", "interactive")
+text = "a few words, and äöü 中文 too " * 50
+before = tokenizer.count(text)
+held = sum(length for _, length in library_tables())
+assert held > 4_000_000 or sys.platform != "linux", held
+give_back()
+assert not list(library_tables())
+assert tokenizer.count(text) == before
+assert engine("cl100k_base", "interactive").count(text) == engine("cl100k_base", "reference").count(text)
+"""
+
+
+def test_a_tokenizers_tables_are_given_back_and_counts_stay_right() -> None:
+    """Linux alone says what is held; elsewhere nothing is given back, and counts are right too."""
+    subprocess.run([sys.executable, "-P", "-X", "utf8", "-c", _CHECK], check=True)
