@@ -43,9 +43,14 @@ PURE = (
     "messages/",
     "budget/",
     "context/",
-    *(f"counting/{name}.py" for name in ("count", "fit", "incremental", "messages", "tokenizer")),
-    *(f"models/{name}.py" for name in ("catalogue", "families", "names")),
-    *(f"models/{name}.py" for name in ("outputs", "tariffs")),
+    *(
+        f"counting/{name}.py"
+        for name in ("calibration", "characters", "clips", "count", "features")
+    ),
+    *(f"counting/{name}.py" for name in ("fit", "heuristic", "images", "incremental", "kinds")),
+    *(f"counting/{name}.py" for name in ("messages", "patterns", "tokenizer", "tool_prompts")),
+    *(f"models/{name}.py" for name in ("catalogue", "families", "names", "outputs", "tariffs")),
+    *(f"cost/{name}.py" for name in ("bands", "charts", "days", "events", "params", "rows")),
 )
 IO_MODULES = {
     "asyncio",

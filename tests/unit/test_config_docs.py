@@ -16,11 +16,17 @@ from sidecar.config.settings import TRUSTED, Settings, Table
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = (ROOT / "docs/reference/configuration.md").read_text()
-PAGES = [ROOT / "docs/reference/configuration.md", ROOT / "docs/how-to/budgets.md"]
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("editors/*/*.md")])
+NO_KEYS = {
+    *("context.warnAt", "cost.total_cost"),
+    *("ledger.db", "tokenizer.json", "tokenizer.model"),
+}
+"""An editor's spelling of a key, a vendor's field, and files."""
 EXAMPLES = [
     (page.name, example)
     for page in PAGES
-    for example in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    for example in re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    if "[language-server." not in example  # an editor's own configuration
 ]
 
 
@@ -55,6 +61,16 @@ def test_every_key_is_there_with_its_default(heading: str, key: str, default: ob
     (row,) = [line for line in part.splitlines() if first_cell.match(line)]
     cell = row.split("|")[2].strip()
     assert cell.replace("required", "") == written(default)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_key_that_is_named_is_there(page: Path) -> None:
+    """As `[table] key`, `[[table]] key` or `table.key`."""
+    known = {f"{heading.strip('`[]')}.{key}".strip(".") for heading, key, _ in keys(Settings)}
+    tables, text = {name.split(".")[0] for name in known}, page.read_text("utf-8")
+    named = re.findall(r"`\[+([\w-]+)\]+ ([\w-]+)", text)
+    named += re.findall(r"`([\w-]+)\.([\w.-]+)`", text)
+    assert {f"{a}.{b}" for a, b in named if a in tables} - known - NO_KEYS == set()
 
 
 def test_every_trusted_key_is_named() -> None:

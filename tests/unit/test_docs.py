@@ -1,8 +1,9 @@
-"""What the documentation names exists: links, files, tests, verbs of the command line."""
+"""What the documentation names exists: links, files, tests, members, commands, settings."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 from functools import cache
@@ -13,12 +14,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     page
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("editors/*/*.md")]
+    for pattern in ("*.md", "docs/**/*.md", "editors/*/*.md", "editors/vscode/media/*.md")
+    for page in ROOT.glob(pattern)
     if "node_modules" not in page.parts
 )
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-CODE = re.compile(r"`((?:sidecar|benchmarks|editors|tests)/[\w./-]+\.(?:py|ts|lua|md|json))`")
+CODE = re.compile(r"`([\w.-]+/[\w./-]+\.(?:py|ts|lua|json))`")
+MEMBER = re.compile(r"`([A-Z][a-z]\w+)\.([a-z]\w+)`")
+OF_VSCODE = re.compile(r"\btokenSidecar\.[\w.]*\w")
 VERB = re.compile(r"(?:^|[`$|] ?)token-sidecar ([a-z][\w-]+)", re.MULTILINE)
 SUBCOMMAND = re.compile(r":TokenSidecar ([a-zA-Z]+)")
 
@@ -49,8 +53,50 @@ def test_named_tests_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_named_files_exist(page: Path) -> None:
-    named = CODE.findall(page.read_text("utf-8"))
-    assert [file for file in named if not (ROOT / file).exists()] == []
+    """From the root, from the package, or from the page's own folder."""
+    named, places = CODE.findall(page.read_text("utf-8")), (ROOT, ROOT / "sidecar", page.parent)
+    assert [file for file in named if not any((at / file).exists() for at in places)] == []
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """The methods and attributes of our classes."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "sidecar").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                inner = list(ast.walk(node))
+                names = {n.name for n in inner if isinstance(n, ast.FunctionDef)}
+                names |= {n.name for n in inner if isinstance(n, ast.AsyncFunctionDef)}
+                names |= {n.attr for n in inner if isinstance(n, ast.Attribute)}
+                found[node.name] = names
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_named_members_exist(page: Path) -> None:
+    named = [one for one in MEMBER.findall(page.read_text("utf-8")) if one[1] not in ("md", "toml")]
+    assert [one for one in named if one[1] not in members().get(one[0], ())] == []
+
+
+@cache
+def names_of_vscode() -> set[str]:
+    """The settings and commands of the extension, and the server's own commands."""
+    manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))["contributes"]
+    parts = manifest["configuration"]
+    settings = [key for part in parts for key in part["properties"]] if isinstance(parts, list) else parts["properties"]  # fmt: skip
+    server = (ROOT / "sidecar/server/features/commands.py").read_text("utf-8")
+    return {
+        *settings,
+        *(each["command"] for each in manifest["commands"]),
+        *(f"tokenSidecar.server.{name}" for name in re.findall(r'\{PREFIX\}(\w+)"', server)),
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_named_settings_and_commands_of_vscode_exist(page: Path) -> None:
+    named = set(OF_VSCODE.findall(page.read_text("utf-8")))
+    assert named - names_of_vscode() == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
@@ -60,7 +106,7 @@ def test_named_verbs_exist(page: Path) -> None:
     assert set(VERB.findall(page.read_text("utf-8"))) <= {*VERBS, "serve"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "editors/neovim/doc/token-sidecar.txt"])
 def test_named_subcommands_of_neovim_exist(page: Path) -> None:
     lua = "".join(
         path.read_text("utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 HTML = Canned(body=b"<!doctype html><html><body>Welcome</body></html>")
 
 
+PATIENCE = 60.0
+"""Seconds for what takes far less on any machine."""
+
+
 async def hang(_: Asked) -> Canned:
-    await asyncio.sleep(60)
+    await asyncio.sleep(10 * PATIENCE)
     return Canned()
 
 
@@ -118,16 +122,14 @@ async def test_every_fault_is_a_miss_of_its_kind_within_the_time(
     short_times(case)
     async with make() as server:
         endpoints = server.endpoints()
-        began = time.monotonic()
-        miss = await endpoints.count_text("tiny", "hello world", 4.0)
+        miss = await endpoints.count_text("tiny", "hello world", PATIENCE)
         assert isinstance(miss, Miss), miss
         assert miss.kind == kind, miss.reason
-        assert time.monotonic() - began < 3.5
         assert miss.reason
         [row] = endpoints.capabilities()
         assert (row.text, row.model) == (kind, "tiny")
         asked = len(server.asked)
-        again = await endpoints.count_text("tiny", "hello again", 4.0)
+        again = await endpoints.count_text("tiny", "hello again", PATIENCE)
         assert isinstance(again, Miss)
         assert len(server.asked) == asked, "an outcome is remembered, not asked for again"
         await endpoints.aclose()
@@ -143,7 +145,8 @@ async def test_the_same_faults_after_the_probe(
         assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
         server.routes, server.otherwise = broken.routes, broken.otherwise
         short_times(case)
-        miss = await endpoints.count_text("tiny", "hello world, hello hello hello world", 4.0)
+        text = "hello world, hello hello hello world"
+        miss = await endpoints.count_text("tiny", text, PATIENCE)
         if case.startswith("always 3"):
             assert isinstance(miss, EndpointCount), "three tokens in this text cannot be refuted"
         else:
@@ -154,12 +157,10 @@ async def test_the_same_faults_after_the_probe(
 async def test_a_caller_in_a_hurry_gets_a_miss_and_the_fault_is_found_out_all_the_same() -> None:
     async with always(hang) as server:
         endpoints = server.endpoints()
-        began = time.monotonic()
         miss = await endpoints.count_text("tiny", "hello", 0.05)
         assert isinstance(miss, Miss)
         assert miss.kind == "late"
-        assert time.monotonic() - began < 1
-        later = await endpoints.count_text("tiny", "hello", 4.0)
+        later = await endpoints.count_text("tiny", "hello", PATIENCE)
         assert isinstance(later, Miss)
         assert later.kind == "unreachable"
         assert len(server.asked) == 1
@@ -174,11 +175,13 @@ async def test_a_big_text_that_is_slow_does_not_spoil_the_endpoint(
         assert isinstance(await endpoints.count_text("tiny", "hello world"), EndpointCount)
         tokenize, server.routes["POST", "/tokenize"] = server.routes["POST", "/tokenize"], hang
         short_times("hangs")
-        miss = await endpoints.count_text("tiny", "hello " * 40_000, 4.0)
+        miss = await endpoints.count_text("tiny", "hello " * 40_000, PATIENCE)
         assert isinstance(miss, Miss)
         assert miss.kind == "unreachable"
         server.routes["POST", "/tokenize"] = tokenize
-        assert isinstance(await endpoints.count_text("tiny", "hello world", 4.0), EndpointCount)
+        assert isinstance(
+            await endpoints.count_text("tiny", "hello world", PATIENCE), EndpointCount
+        )
         await endpoints.aclose()
 
 
@@ -252,15 +255,14 @@ async def test_loading_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_unreachable_backs_off_for_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_module, "FIRST_BACKOFF", 0.2)
+    now = 0.0
+    monkeypatch.setattr(endpoint_module, "time", SimpleNamespace(monotonic=lambda: now))
     endpoints = Endpoints([Endpoint(url="http://127.0.0.1:9")], True, {})
-    asked = []
-    for _ in range(8):
-        assert isinstance(await endpoints.count_text("tiny", "hello"), Miss)
-        asked.append(endpoints.requests)
-        await asyncio.sleep(0.1)
-    assert asked[0] == 1
-    assert 2 <= asked[-1] <= 3, "0.2 s, then 0.4 s, then 0.8 s"
+    asked = {}
+    for now in (0.0, 4.9, 5.1, 15.0, 15.2, 35.1, 35.3):  # 5 s, then 10 s, then 20 s
+        assert isinstance(await endpoints.count_text("tiny", "hello", PATIENCE), Miss)
+        asked[now] = endpoints.requests
+    assert asked == {0.0: 1, 4.9: 1, 5.1: 2, 15.0: 2, 15.2: 3, 35.1: 3, 35.3: 4}
     await endpoints.aclose()
 
 
@@ -307,4 +309,4 @@ async def test_closing_while_a_count_is_under_way() -> None:
         counting = asyncio.create_task(endpoints.count_text("tiny", "hello", 30))
         await asyncio.sleep(0.2)
         await endpoints.aclose()
-        assert isinstance(await asyncio.wait_for(counting, 2), Miss)
+        assert isinstance(await asyncio.wait_for(counting, PATIENCE), Miss)
