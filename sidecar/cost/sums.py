@@ -184,11 +184,13 @@ def _select(
         _UTC_DAYS[part.source] if day == _UTC else day,
     )
     unit = _UNITS[part.source]
+    # SQLite would sort by what is the same in every row, too.
+    kept = [str(number) for number, key in enumerate(keys, 1) if not key.isdigit()]
     where, values = _conditions(connection, part, scope)
     rows = connection.execute(
         f"SELECT {', '.join(keys)}, {', '.join(f'sum({name})' for name in SUMS)} "  # noqa: S608
         f"FROM {part.source} WHERE {unit} >= ? AND {unit} < ? {where} {kinds} "
-        "GROUP BY 1, 2, 3, 4, 5, 6",
+        f"GROUP BY {', '.join(kept)}",
         (part.start, part.end, *values),
     )
     for row in rows:

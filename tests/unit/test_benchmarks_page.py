@@ -1,11 +1,11 @@
-"""The benchmarks' page: well-formed, every point on it, larger numbers further out."""
+"""The benchmarks' page: well-formed, every point on it, larger numbers further out; and a peer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from benchmarks import page
+from benchmarks import ledger, page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,3 +38,9 @@ def test_the_page_says_what_was_printed_and_on_what(tmp_path: Path) -> None:
 
 def _points(line: ElementTree.Element) -> list[str]:
     return line.attrib["points"].split()
+
+
+def test_the_ledgers_peer_keeps_every_column() -> None:
+    """Else the benchmark does not run at all, which no other test would notice."""
+    (event,) = ledger.events(1)
+    assert len(ledger.bare_row(event)) == len(ledger.COLUMNS)
