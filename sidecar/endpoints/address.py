@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+_REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
+BASES = (*_REQUESTS, "/v1", "/api")
+"""What clients' addresses of a server end in: a request's, OpenAI's form, and Ollama's own."""
+
 _SET_IT = "set it to the server's key where the editor or the shell is started"
 
 

@@ -74,11 +74,6 @@ class _ServerChangedError(Exception):
     """The server was started again with other models: what was known of it is void."""
 
 
-_REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
-_BASES = (*_REQUESTS, "/v1", "/api")
-"""What clients' addresses of a server end in: a request's, OpenAI's form, and Ollama's own."""
-
-
 class DeclaredEndpoint:
     """Counts of one endpoint. Methods that count raise Fault, and nothing else."""
 
@@ -89,7 +84,7 @@ class DeclaredEndpoint:
         self.models, self._counts = settings.models, counts
         self._url = settings.url
         self._cloud = find_cloud(address.host_of(settings.url))
-        root = address.root_of(settings.url, self._cloud.suffixes if self._cloud else _BASES)
+        root = address.root_of(settings.url, self._cloud.suffixes if self._cloud else address.BASES)
         self.root = address.without_secrets(root)
         self._no_key: Fault | None = None
         headers: Mapping[str, str] = {}
@@ -99,17 +94,14 @@ class DeclaredEndpoint:
         except Fault as fault:
             self._no_key = fault
         # Proxies of the environment are for the world outside, never for a server at hand.
-        self._connection = Connection(
-            root,
-            headers,
-            trust_environment=self._cloud is not None,
-            key_from=settings.api_key_env,
-        )
+        proxied = self._cloud is not None
+        self._connection = Connection(root, headers, proxied, key_from=settings.api_key_env)
         self._sdk = lmstudio.SdkCounter(root)
         self._bindings: TLRUCache[str, Binding] = TLRUCache(MODELS_KEPT, _expires, time.monotonic)
         self._asked: dict[str, Binding] = {}
         self._probes: dict[str, asyncio.Task[Binding]] = {}
         self._message_costs: LRUCache[str, int] = LRUCache(MODELS_KEPT)
+        self._offered: tuple[str, ...] = ()
         self._failures = 0
         self._refusals: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._last: LRUCache[tuple[str, Aspect], tuple[int, int]] = LRUCache(MODELS_KEPT)
@@ -141,6 +133,11 @@ class DeclaredEndpoint:
         """The models that were asked about, and the globs that name one."""
         plain = [glob for glob in self.models if not re.search(r"[*?\[]", glob)]
         return list(dict.fromkeys([*self._asked, *plain]))
+
+    @property
+    def listed(self) -> list[str]:
+        """The models that the server had when it was last asked, and that a glob names."""
+        return [name for name in self._offered if matches(name, self.models)]
 
     def known(self, model: str) -> Binding | None:
         """What is known and still stands."""
@@ -273,6 +270,7 @@ class DeclaredEndpoint:
 
     def _remember(self, model: str, binding: Binding) -> Binding:
         """Keep an outcome for as long as one of its kind stands."""
+        self._offered = binding.offered or self._offered
         kinds = {binding.text.status, binding.chat.status}
         self._failures = self._failures + 1 if "unreachable" in kinds else 0
         lifetimes = [LIFETIMES[kind] for kind in kinds if kind in LIFETIMES]

@@ -65,6 +65,8 @@ class Binding:
     limit: int | None = None
     listed: bytes = b""
     """Identifies the server's list of models; empty where it has none."""
+    offered: tuple[str, ...] = ()
+    """The first of the models in that list."""
     around: int = 0
     """Tokens that the server's count adds around each text."""
     lifetime: float = math.inf
@@ -104,6 +106,7 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Bindi
 async def probe(connection: Connection, model: str) -> Binding:
     """Any other endpoint: list, recognise, check the model, then try two texts and two chats."""
     server: Server | None = None
+    listed: list[Listed] = []
     try:
         answer = await connection.get("/v1/models")
         listed = list_models(answer)
@@ -121,8 +124,13 @@ async def probe(connection: Connection, model: str) -> Binding:
         if listed and entry is None:
             raise Fault("unknown", f"{server.name} does not have {model} loaded")
     except Fault as fault:
-        return Binding.failed(model, fault, server)
-    binding = Binding(model=entry.id if entry else model, server=server, listed=digest(listed))
+        return replace(Binding.failed(model, fault, server), offered=_offered(listed))
+    binding = Binding(
+        model=entry.id if entry else model,
+        server=server,
+        listed=digest(listed),
+        offered=_offered(listed),
+    )
     binding = replace(binding, limit=await _limit(connection, server, binding.model, entry))
     binding = await _try_text(connection, server, binding, first)
     return await _try_chat(connection, server, binding)
@@ -140,7 +148,8 @@ async def probe_window(connection: Connection, model: str) -> Binding:
     except Fault as fault:
         return Binding.failed(model, fault, server)
     off = Ability("unknown", WINDOWS_ALONE)
-    return Binding(model=model, server=server, text=off, chat=off, limit=limit)
+    offered = _offered(listed)
+    return Binding(model=model, server=server, text=off, chat=off, limit=limit, offered=offered)
 
 
 def list_models(answer: Answer) -> list[Listed]:
@@ -153,6 +162,14 @@ def list_models(answer: Answer) -> list[Listed]:
     if answer.status != 200 or says_loading(answer.body):
         refuse_unless_ok(answer, "the server")
     return [entry for entry in entries(answer, "data", Listed) if is_name(entry.id)]
+
+
+OFFERED = 100
+"""Models of a server's list that a picker offers."""
+
+
+def _offered(listed: Sequence[Listed]) -> tuple[str, ...]:
+    return tuple(entry.id for entry in listed[:OFFERED])
 
 
 def digest(listed: Sequence[Listed]) -> bytes:

@@ -152,9 +152,11 @@ class Endpoints:
         return [row for each in chosen for row in each.capabilities()]
 
     def models(self) -> list[str]:
-        """The models that were asked about, and those that the settings name in full."""
+        """The models that were asked about, those that the settings name in full, and those that
+        the servers listed when they were last asked."""
         names = [name for endpoint in self._endpoints for name in endpoint.named()]
-        return list(dict.fromkeys(names))
+        listed = [name for endpoint in self._endpoints for name in endpoint.listed]
+        return list(dict.fromkeys([*names, *listed]))
 
     def capabilities(self) -> list[Capability]:
         """What is known, without asking."""

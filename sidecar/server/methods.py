@@ -67,6 +67,8 @@ class FitTextParams(Params, frozen=True, kw_only=True):
 class ModelsParams(Params, frozen=True, kw_only=True):
     """Which models to list: those whose `provider/id` holds every word of `query`."""
 
+    workspace: str | None = None
+    """With `choices`: whose model, calls and endpoints come first; the first root by default."""
     query: str | None = None
     choices: bool = False
     """For a picker: each name that a request takes for a model, once, as it would be counted."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.models.catalogue import provider_of
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
+from tests.unit.endpoints_fake_server import llamacpp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +90,73 @@ async def test_choices_are_names_that_count_as_they_say(client: Client) -> None:
             if row["contextWindow"] is not None:
                 assert count["limit"] == row["contextWindow"], row
     assert {row["provider"] for row in rows} >= {"openai", "anthropic", "azure", "openrouter"}
+
+
+def _picker(config: Path, monkeypatch: pytest.MonkeyPatch, url: str, models: str) -> None:
+    text = f'[tokenize]\nuse-endpoint = true\n[[endpoint]]\nurl = "{url}"\nmodels = {models}\n'
+    config.write_text(text)
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(config))
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(config.parent / "state"))
+
+
+async def _names(client: Client, **more: Any) -> list[str]:
+    return [row["id"] for row in await client.request("models/list", {"choices": True, **more})]
+
+
+async def test_a_picker_begins_with_what_is_in_use_was_used_and_is_declared(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then come the makers' present models, none of them twice."""
+    bare.ignore("status/update")
+    _picker(tmp_path / "config.toml", monkeypatch, "http://127.0.0.1:9", '["my-own", "tiny", "x*"]')
+    await bare.initialize(root=tmp_path.as_uri())
+    await bare.request("context/set", {"model": "gpt-4o"})
+    usage = {"input_tokens": 9, "output_tokens": 2}
+    for model in ("claude-haiku-4-5", "gpt-4o", "claude-haiku-4-5", "tiny"):
+        await bare.request("cost/record", {"model": model, "usage": usage})
+    names = await _names(bare)
+    assert names[:4] == ["gpt-4o", "claude-haiku-4-5", "tiny", "my-own"]
+    assert len(names) == len(set(names))
+    assert provider_of(names[4]), "a maker's"
+    assert await _names(bare, query="my-own") == ["my-own"]
+
+
+async def test_a_picker_offers_what_a_declared_server_has(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it listed when it was last asked, whatever it was asked for; no more requests for it."""
+    bare.ignore("status/update")
+    async with llamacpp("tiny", "small", "other-7b") as server:
+        _picker(tmp_path / "config.toml", monkeypatch, server.url, '["absent", "tiny", "s*"]')
+        await bare.initialize(root=tmp_path.as_uri())
+        await bare.request("tokens/count", {"text": "hello world", "model": "absent"})
+        asked = len(server.asked)
+        names = await _names(bare)
+        assert names[:4] == ["gpt-5", "absent", "tiny", "small"]
+        assert "other-7b" not in names[:20], "its globs do not name that one"
+        assert len(server.asked) == asked
+        await bare.server.services.aclose()
+
+
+async def test_a_picker_is_of_the_workspace_that_is_named(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _picker(tmp_path / "config.toml", monkeypatch, "http://127.0.0.1:9", '"tiny"')
+    bare.ignore("status/update")
+    roots = [tmp_path / name for name in ("one", "two")]
+    for root in roots:
+        root.mkdir()
+        (root / ".token-sidecar.toml").write_text(f'model = "model-{root.name}"\n')
+    folders = [{"uri": root.as_uri(), "name": root.name} for root in roots]
+    await bare.initialize(root=None, workspaceFolders=folders)
+    usage = {"input_tokens": 9, "output_tokens": 2}
+    two = {"workspace": roots[1].as_uri()}
+    await bare.request("cost/record", {"model": "claude-haiku-4-5", "usage": usage, **two})
+    assert (await _names(bare, **two))[:3] == ["model-two", "claude-haiku-4-5", "tiny"]
+    assert (await _names(bare))[:2] == ["model-one", "tiny"], "as before: the first"
+    with pytest.raises(RpcError) as caught:
+        await _names(bare, workspace=tmp_path.as_uri())
+    assert caught.value.data == {"kind": "badParams", "retryable": False}
 
 
 async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) -> None:

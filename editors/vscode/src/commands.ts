@@ -79,7 +79,7 @@ async function count(server: Server): Promise<{ document: CountResult; selection
 }
 
 async function models(server: Server): Promise<(QuickPickItem & { id: string })[]> {
-  const known = await server.request<ModelInfo[]>("models/list", { choices: true });
+  const known = await server.request<ModelInfo[]>("models/list", { ...workspaceParam(server), choices: true });
   return known.map((model) => ({
     id: model.id,
     label: plain(model.id),

@@ -480,6 +480,7 @@ export interface ModelInfo {
  * Which models to list: those whose `provider/id` holds every word of `query`.
  */
 export interface ModelsParams {
+  workspace?: string | null;
   query?: string | null;
   choices?: boolean;
 }

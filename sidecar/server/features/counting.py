@@ -58,10 +58,11 @@ def register(server: SidecarServer) -> None:
 
     async def models(params: ModelsParams) -> list[ModelInfo]:
         await services.configured.wait()
-        describe = services.counts.tokenizers(services.roots.default.settings).describe
+        named = params.workspace
+        workspace = services.roots.default if named is None else services.workspace(named)
+        describe = services.counts.tokenizers(workspace.settings).describe
         if not params.choices:
             return await services.workers.run(partial(search, params.query, describe))
-        workspace = services.roots.default
         declared = services.counts.endpoints(workspace.settings).models()
         spending, model = services.spending(workspace), workspace.model
 

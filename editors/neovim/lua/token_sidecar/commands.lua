@@ -56,8 +56,7 @@ local function set_model(name)
 end
 
 local function choose_model(query)
-  local params, buf = { query = query, choices = true }, vim.api.nvim_get_current_buf()
-  server.request(buf, 'models/list', params, function(known)
+  ask_workspace('models/list', { query = query, choices = true }, function(known)
     if #known == 0 then return notify(('no model is known by %s'):format(query), vim.log.levels.WARN) end
     local function label(each) return format.plain(each.id) end
     local function choose(chosen) return chosen and set_model(chosen.id) end

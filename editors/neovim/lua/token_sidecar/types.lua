@@ -371,6 +371,7 @@
 
 --- Which models to list: those whose `provider/id` holds every word of `query`.
 ---@class token_sidecar.ModelsParams
+---@field workspace? string
 ---@field query? string
 ---@field choices? boolean
 

@@ -1,0 +1,94 @@
+"""Thirty turns of one kind of text beside a real llama.cpp that only counts texts: the figures.
+
+`pytest -s` prints a row a kind: how far the count was off before a usage was reported, beside the
+band that was shown, how far after, and how many requests a new turn took.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from tests.e2e.llama.counting_proxy import CountingProxy
+from tests.e2e.llama.gguf import write_model
+from tests.e2e.llama.own import chat_tokens, text_tokens
+from tests.e2e.llama.server import llama
+from tests.e2e.llama.test_llama_session import session
+from tests.e2e.llama.test_llama_texts_only import HIDDEN, WORDY, some_text
+from tests.e2e.llama.vocabularies import ensure_vocabularies
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.protocol.client import Client
+
+KINDS = ("hex", "numbers", "code", "CJK")
+"""As `some_text` has them, in its order."""
+TURNS, SILENT = 30, 11
+"""How many turns, and after how many the first usage is reported."""
+AFTER_PERCENT = 1.0
+PROBE = 6
+"""Requests of the first turn: the list of models, the window, two texts and, hidden here, a chat,
+then the count."""
+CONTEXT = 32_768
+
+
+class Row(NamedTuple):
+    """One turn: what was shown, what is true, and what it took."""
+
+    tokens: int
+    band: float
+    truth: int
+    requests: int
+
+    @property
+    def off(self) -> float:
+        """Percent of the truth."""
+        return 100 * abs(self.tokens - self.truth) / self.truth
+
+
+async def _rows(client: Client, proxy: CountingProxy, url: str, kind: int) -> list[Row]:
+    source, messages, rows = random.Random(23), list[dict[str, Any]](), list[Row]()
+    for number in range(TURNS):
+        turn = {"role": ("user", "assistant")[number % 2], "content": some_text(source, kind)}
+        reported = None
+        if number % 2 and number >= SILENT:
+            prompt = chat_tokens(url, messages)
+            output = text_tokens(url, turn["content"])
+            reported = {"prompt_tokens": prompt, "completion_tokens": output}
+        messages.append(turn)
+        before = proxy.requests
+        params = {"session": "s", "turns": [turn], "usage": reported}
+        usage = await client.request("context/append", params)
+        band = usage["errorPercent"]
+        truth = chat_tokens(url, messages)
+        rows.append(Row(usage["tokens"], band, truth, proxy.requests - before))
+    return rows
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=KINDS)
+async def test_a_conversation_of_one_kind_of_text(
+    kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a template that is harder to guess than most; what is counted is nearer with others."""
+    model = tmp_path / "model.gguf"
+    write_model(model, ensure_vocabularies()["qwen2"], CONTEXT, name="tiny", template=WORDY)
+    with llama(model, "--alias", "tiny", "--context", str(CONTEXT)) as url:
+        async with (
+            CountingProxy(url, HIDDEN) as proxy,
+            session(proxy.url, tmp_path, monkeypatch) as client,
+        ):
+            rows = await _rows(client, proxy, url, kind)
+            silent, known = rows[:SILENT], rows[SILENT:]
+            print(
+                f"{KINDS[kind]}: {rows[-1].truth:,} tokens; before: off at most "
+                f"{max(row.off for row in silent):.1f} % of ±{min(r.band for r in silent):.1f} to "
+                f"{max(row.band for row in silent):.1f} %; after: {max(r.off for r in known):.2f} %; "
+                f"requests: {rows[0].requests} at first, then {sorted({r.requests for r in rows[1:]})}"
+            )
+            for row in silent:
+                assert abs(row.tokens - row.truth) <= row.tokens * row.band / 100 + 1, row
+            assert max(row.off for row in known) <= AFTER_PERCENT
+            assert [row.requests for row in rows] == [PROBE] + [1] * (TURNS - 1)
