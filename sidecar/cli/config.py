@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json, warn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sidecar.config.loaded import Loaded
 
-_WORKSPACE = click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    help="The folder whose configuration is meant; the current one by default.",
-)
+_WORKSPACE = workspace_option("The folder whose configuration is meant")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sidecar.cli.options import workspace_option
 from sidecar.cli.output import encodable, say, say_json, warn
 from sidecar.text.printable import counted, printable
 from sidecar.text.tables import EIGHTHS, bar
@@ -114,13 +115,7 @@ def export(form: str, **scope: Any) -> None:
 
 
 @cost.command()
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="The workspace's root folder; the current one by default.",
-)
+@workspace_option("The workspace's root folder")
 @click.option("--since", metavar="WHEN", help="From this on; 30 days ago by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def files(workspace: Path, since: str | None, as_json: bool) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from sidecar.cli.config import value_of
+from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json
 from sidecar.endpoints.outcome import undeclared
 from sidecar.text.printable import counted
 from sidecar.workspace.wording import NO_ENDPOINTS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sidecar.config.loaded import Loaded
     from sidecar.config.settings import Settings
 
@@ -32,12 +34,7 @@ _EXTRAS = {
 
 
 @click.command()
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    help="The folder whose configuration to look at; the current one by default.",
-)
+@workspace_option("The folder whose configuration to look at")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(workspace: Path, as_json: bool) -> None:
     """Show engines, endpoints, configuration and where each value came from.

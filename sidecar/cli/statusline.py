@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say_styled
 from sidecar.text.printable import printable
 
@@ -24,12 +25,7 @@ _MOST_BYTES = 1 << 20
 
 
 @click.command()
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    help="Without input: the workspace's root folder; the current one by default.",
-)
+@workspace_option("Without input: the workspace's root folder")
 @click.option(
     "--chain", metavar="COMMAND", help="Run this status line too, and put its line first."
 )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json
 from sidecar.counting.count import number_text, tokens_text
 from sidecar.text.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sidecar.cli.sessions import SessionsView
     from sidecar.context.usage import ContextUsage, SessionRow
@@ -24,12 +25,7 @@ POLL_SECONDS = 5.0
 
 
 @click.command()
-@click.option(
-    "--workspace",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    help="The workspace's root folder; the current one by default.",
-)
+@workspace_option("The workspace's root folder")
 @click.option("--session", help="Which session; by default the one that the editor would show.")
 @click.option("--all", "every", is_flag=True, help="List every session of the workspace.")
 @click.option("--watch", is_flag=True, help="Print again whenever it changes, until interrupted.")

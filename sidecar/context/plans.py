@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.counter import Calibration, Counter, Sums, factor_of, sums_of
+from sidecar.context.counter import Calibration, Sums, factor_of, sums_of
 from sidecar.context.edits import Edit
 from sidecar.context.errors import no_text, stale_plan
 from sidecar.context.pairs import Pairs
@@ -34,8 +33,6 @@ SUMMARY_MIN = 24
 """Fewer tokens than this say nothing useful: then what goes is dropped without a summary."""
 PLANS_KEPT = 4
 
-Summariser = Callable[[Sequence[Turn], Counter, int], str | None]
-
 
 class Plan(msgspec.Struct, frozen=True):
     """A plan and the state of the session that it was made for."""
@@ -48,9 +45,8 @@ class Plan(msgspec.Struct, frozen=True):
 class Plans:
     """The plans of one session that may still be applied. Holds no text beyond the session's."""
 
-    def __init__(self, session: Session, summariser: Summariser = summarise) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._summarise = summariser
         self._plans: dict[str, Plan] = {}
         self._applied: Plan | None = None
         self._numbers = count(1)
@@ -102,9 +98,7 @@ class Plans:
         if self._session.known_by_counts:
             raise no_text()
         maker = _Maker(self._session, max_tokens, keep_turns, factor_of(calibration))
-        result, edit = maker.plan(
-            self._summarise if summarize else None, f"{self._session.id}/{next(self._numbers)}"
-        )
+        result, edit = maker.plan(f"{self._session.id}/{next(self._numbers)}", summarize)
         self._keep(Plan(result, edit, self._session.layout))
         return result
 
@@ -160,12 +154,13 @@ class _Maker:
         self._sums = [sums_of(measure) for measure in self._counts.measures]
         self._total = session.total()
 
-    def plan(self, summariser: Summariser | None, plan_id: str) -> tuple[FitResult, Edit]:
+    def plan(self, plan_id: str, summarize: bool) -> tuple[FitResult, Edit]:
         """The plan's public form, and the edit that it stands for."""
         pairs = Pairs(self._turns)
         cleaned = clean(self._turns, pairs, self._counter)
-        choice = self._choose(pairs, cleaned, self._reserved(summariser))
-        summary = None if summariser is None else self._summary(choice, summariser)
+        reserved = min(SUMMARY_CAP, self._max // 8) if summarize else 0
+        choice = self._choose(pairs, cleaned, reserved)
+        summary = self._summary(choice) if summarize else None
         edit = self._edit(cleaned, choice, summary)
         after = self._after(edit)
         return (
@@ -202,10 +197,7 @@ class _Maker:
         self._keep = 1  # a conversation without a turn is none
         return self._choose(pairs, cleaned, reserved)
 
-    def _reserved(self, summariser: Summariser | None) -> int:
-        return 0 if summariser is None else min(SUMMARY_CAP, self._max // 8)
-
-    def _summary(self, choice: Choice, summariser: Summariser) -> Turn | None:
+    def _summary(self, choice: Choice) -> Turn | None:
         """A turn that summarises what was removed; None where none fits, or it fails."""
         gone = [index for index in sorted(choice.gone) if choice.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
@@ -215,7 +207,7 @@ class _Maker:
         if cap < SUMMARY_MIN:
             return None
         try:
-            text = summariser([self._turns[index] for index in gone], self._counter, cap)
+            text = summarise([self._turns[index] for index in gone], self._counter, cap)
         except Exception as error:  # a summary is a courtesy: without it the turns just go
             logger.warning("no summary: %s", type(error).__name__)
             return None

@@ -37,8 +37,8 @@ _CLASSES = {
     **dict.fromkeys((0xEE, 0xEF), "f"),  # full-width forms and others
     **dict.fromkeys(range(0xF0, 0xF5), "x"),  # emoji, rare Han
 }
-_TABLE = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
-_FOLLOWING = bytes(range(0x80, 0xC0))
+TABLE = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
+FOLLOWING = bytes(range(0x80, 0xC0))
 """Following bytes of UTF-8 sequences."""
 _ASCII = tuple(name.encode() for name in "aA0 tn.")
 _OTHERS = tuple(name.encode() for name in "plmwbkgyzehrusivqjcofx")
@@ -96,13 +96,13 @@ _NONE = (0,) * (len(_OTHERS) + len(_SECOND))
 
 def classes_of(text: str) -> bytes:
     """The class of each character of a text."""
-    return text.encode("utf-8", "surrogatepass").translate(_TABLE, _FOLLOWING)
+    return text.encode("utf-8", "surrogatepass").translate(TABLE, FOLLOWING)
 
 
 def features(text: str) -> tuple[int, ...]:
     """The numbers of a text, one for each of `NAMES`; never raises. Takes some 0.1 s a megabyte."""
     encoded = text.encode("utf-8", "surrogatepass")
-    classes = encoded.translate(_TABLE, _FOLLOWING)
+    classes = encoded.translate(TABLE, FOLLOWING)
     first = (
         *map(classes.count, _ASCII),
         *map(classes.count, _PAIRS),

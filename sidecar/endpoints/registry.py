@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
 
-CHUNK_CHARACTERS = 65_536
-"""A text up to this size is one request that takes tens of milliseconds: fit for typing."""
 LARGEST_CHARACTERS = 500_000
 """A text above this size is never sent."""
 DEFAULT_SECONDS = 2.0
@@ -77,16 +75,15 @@ class Endpoints:
         model: str,
         text: str,
         seconds: float = DEFAULT_SECONDS,
-        largest: int = LARGEST_CHARACTERS,
     ) -> EndpointCount | Miss:
         """Tokens in `text` by the server that has `model` loaded, within `seconds`.
 
         Exactly one request where the model's capabilities are known. A text of more than
-        `largest` characters is not sent: give CHUNK_CHARACTERS while someone types. A request that
-        is late is left to end by itself, so that the server's fault is found out and remembered.
+        `LARGEST_CHARACTERS` is not sent. A request that is late is left to end by itself, so that
+        the server's fault is found out and remembered.
         """
-        if len(text) > min(largest, LARGEST_CHARACTERS):
-            return Miss(f"the text is longer than {largest} characters", "too-large")
+        if len(text) > LARGEST_CHARACTERS:
+            return Miss(f"the text is longer than {LARGEST_CHARACTERS} characters", "too-large")
         return await self._first(model, lambda e: e.count_text(model, text), seconds)
 
     async def count_chat(

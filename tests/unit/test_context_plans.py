@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from sidecar.context import plans as plans_module
 from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.params import FitParams
@@ -341,22 +342,22 @@ class TestSummary:
         assert "option 0" in again.summary
         assert sum(HEAD in str(turn.content) for turn in again.messages) == 1
 
-    def test_a_summary_that_fails_is_left_out(self) -> None:
+    def test_a_summary_that_fails_is_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def broken(turns: object, counter: object, cap: object) -> str:
             raise RuntimeError("SECRET")
 
-        plans = self.long()
-        plan = Plans(plans._session, broken).make(4_000, keep_turns=2, summarize=True)
+        monkeypatch.setattr(plans_module, "summarise", broken)
+        plan = self.long().make(4_000, keep_turns=2, summarize=True)
         assert plan.summary is None
         assert plan.fits
         assert plan.removed
 
-    def test_a_summary_that_is_too_long_is_left_out(self) -> None:
+    def test_a_summary_that_is_too_long_is_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def talkative(turns: Sequence[Turn], counter: Counter, cap: int) -> str:
             return "s" * (cap + 1)
 
-        plans = Plans(self.long()._session, talkative)
-        assert plans.make(4_000, keep_turns=2, summarize=True).summary is None
+        monkeypatch.setattr(plans_module, "summarise", talkative)
+        assert self.long().make(4_000, keep_turns=2, summarize=True).summary is None
 
     def test_nothing_to_prune_nothing_to_tell(self) -> None:
         assert self.long().make(10**6, summarize=True).summary is None

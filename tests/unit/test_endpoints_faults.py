@@ -12,7 +12,7 @@ from sidecar.config.settings import Endpoint
 from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints import http as http_module
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
+from sidecar.endpoints.registry import LARGEST_CHARACTERS, Endpoints
 from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, Reset, llamacpp, words
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ async def test_a_connection_that_ended_while_idle_is_no_miss() -> None:
 async def test_a_text_that_is_too_long_is_not_sent() -> None:
     async with llamacpp() as server:
         endpoints = server.endpoints()
-        miss = await endpoints.count_text("tiny", "x " * CHUNK_CHARACTERS, largest=CHUNK_CHARACTERS)
+        miss = await endpoints.count_text("tiny", "x " * LARGEST_CHARACTERS)
         assert isinstance(miss, Miss)
         assert miss.kind == "too-large"
         assert server.asked == []

@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.registry import CHUNK_CHARACTERS, Endpoints
+from sidecar.endpoints.registry import Endpoints
 from sidecar.messages.replies import read_reply
 from tests.e2e.llama.own import post, post_for_text, text_tokens
 from tests.e2e.llama.server import llama, port_of
@@ -114,12 +114,12 @@ async def test_counts_take_one_request_each_after_the_first_use(
     await endpoints.aclose()
 
 
-async def test_a_text_of_one_chunk_is_one_request(llama_url: str) -> None:
+async def test_a_long_text_is_one_request(llama_url: str) -> None:
     endpoints = ours(llama_url)
     await endpoints.probe(model="tiny")
     before = endpoints.requests
-    text = ("def answer():\n    return 42\n" * 3_000)[:CHUNK_CHARACTERS]
-    count = await endpoints.count_text("tiny", text, 10, CHUNK_CHARACTERS)
+    text = ("def answer():\n    return 42\n" * 3_000)[:65_536]
+    count = await endpoints.count_text("tiny", text, 10)
     assert isinstance(count, EndpointCount)
     assert count.tokens == len(post(f"{llama_url}/tokenize", {"content": text})["tokens"])
     assert endpoints.requests - before == 1

@@ -65,7 +65,6 @@ async def test_the_capability_on_the_page_is_what_the_server_has(llama_url: str)
 
 
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
-    assert f"{registry.CHUNK_CHARACTERS:,} characters" in REFERENCE
     assert f"more than {registry.LARGEST_CHARACTERS:,}" in REFERENCE
     assert f"{http.BODY_BYTES // 2**20} MB are read" in REFERENCE
     assert f"A request has {http.REQUEST_SECONDS:g} seconds" in REFERENCE

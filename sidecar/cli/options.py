@@ -1,0 +1,22 @@
+"""Options that several verbs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def workspace_option(about: str) -> Callable[[Any], Any]:
+    """`--workspace DIR`, a folder that is there: by default the current one, as `about` goes on."""
+    return click.option(
+        "--workspace",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=Path(),
+        metavar="DIR",
+        help=f"{about}; the current one by default.",
+    )
