@@ -54,12 +54,16 @@ def plan(
     for reader in readers:
         found = stores_of(reader, places, roots)
         listed.update(one.path for one in found)
-        fresh = [one for one in found if _is_new(one, marks.get(one.path))]
-        copies = {one.path for one in fresh if one.path not in marks and _is_copy(reader, one)}
-        fresh.sort(key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
-        stores += fresh
+        stores += fresh(reader, found, marks)
     gone = (path for path, mark in marks.items() if path not in listed and mark.agent in names)
     return IngestPlan(tuple(stores), () if roots is not None else tuple(gone))
+
+
+def fresh(reader: Reader, found: Iterable[Found], marks: Mapping[str, Mark]) -> list[Found]:
+    """Those of an agent's stores that changed since their marks, in the order of reading."""
+    new = [one for one in found if _is_new(one, marks.get(one.path))]
+    copies = {one.path for one in new if one.path not in marks and _is_copy(reader, one)}
+    return sorted(new, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
 
 
 def read(

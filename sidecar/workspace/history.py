@@ -20,10 +20,12 @@ import msgspec
 
 from sidecar.agents import ingest
 from sidecar.agents.live import store_at
+from sidecar.agents.reader import stores_of
 from sidecar.agents.values import Mark
 from sidecar.config.private import make_folder
 from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.cost.sources import forget_marks, keep_marks, marks_in
+from sidecar.cost.storage import inode_of
 from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
@@ -51,6 +53,15 @@ class Ingested(NamedTuple):
     bytes_read: int = 0
     whole: bool = True
     """False where it was stopped, or another process is at it."""
+
+
+class ReadStores(NamedTuple):
+    """Stores that were seen read to their end, as they were listed then."""
+
+    sources: Sources
+    ledger: int | None
+    """Which file the calls went to."""
+    stores: frozenset[Found]
 
 
 class _Stop(NamedTuple):
@@ -93,10 +104,40 @@ def ingest_all(
 def ingest_changed(book: CostBook, sources: Sources, changed: Collection[str]) -> Ingested:
     """Read what is new in the stores that these files are of, and list no others.
 
-    Where none is named, whatever is new of the roots' sessions. It needs no lock: what another
-    process reads too counts once. Raises LedgerError.
+    It needs no lock: what another process reads too counts once. Raises LedgerError.
     """
-    fresh, marks = _changed(book, sources, changed) if changed else _missed(book, sources)
+    fresh, marks = _changed(book, sources, changed)
+    return _keep_fresh(book, sources, fresh, marks)
+
+
+def ingest_missed(
+    book: CostBook, sources: Sources, before: ReadStores | None = None
+) -> tuple[Ingested, ReadStores]:
+    """Read whatever is new of the roots' sessions, where no change was reported.
+
+    `before`: what this returned the last time; only the marks of other stores are looked at.
+    Raises LedgerError.
+    """
+    ledger = inode_of(book.ledger.path)
+    same = before is not None and before.sources == sources and before.ledger == ledger
+    known = before.stores if before is not None and same else frozenset()
+    listed = [(one, stores_of(one, sources.places, sources.roots)) for one in sources.readers]
+    doubtful = [one.path for _, found in listed for one in found if one not in known]
+    with book.ledger.reader() as connection:
+        marks = _decoded(marks_in(connection, doubtful if known else None))
+    fresh = [
+        one
+        for reader, found in listed
+        for one in ingest.fresh(reader, (each for each in found if each not in known), marks)
+    ]
+    done = _keep_fresh(book, sources, fresh, marks)
+    every = frozenset(one for _, found in listed for one in found)
+    return done, ReadStores(sources, ledger, every.difference(fresh))
+
+
+def _keep_fresh(
+    book: CostBook, sources: Sources, fresh: Collection[Found], marks: dict[str, Mark]
+) -> Ingested:
     batches = ingest.read(sources.readers, fresh, marks)
     return _keep(book.record_many, batches, _Stop(threading.Event(), 0.0), lambda _: None)
 
@@ -109,12 +150,6 @@ def _changed(
     with book.ledger.reader() as connection:
         marks = _decoded(marks_in(connection, stores))
     return [one for path, one in stores.items() if not _is_read(marks.get(path), one)], marks
-
-
-def _missed(book: CostBook, sources: Sources) -> tuple[Collection[Found], dict[str, Mark]]:
-    with book.ledger.reader() as connection:
-        marks = _decoded(marks_in(connection))
-    return ingest.plan(sources.readers, sources.places, marks, sources.roots).stores, marks
 
 
 def _is_read(mark: Mark | None, store: Found) -> bool:

@@ -10,7 +10,7 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,7 +25,14 @@ from sidecar.cost.params import CostDetailParams, CostRecordParams
 from sidecar.cost.sources import marks_in
 from sidecar.messages.usage import Usage
 from sidecar.workspace.agents import Sources
-from sidecar.workspace.history import LOCK_NAME, Ingested, event_of, ingest_all, ingest_changed
+from sidecar.workspace.history import (
+    LOCK_NAME,
+    Ingested,
+    event_of,
+    ingest_all,
+    ingest_changed,
+    ingest_missed,
+)
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
 from tests.unit.agents_world import recorded
@@ -117,6 +124,33 @@ def test_of_a_file_that_grows_only_new_bytes_are_read(world: World) -> None:
         assert done.bytes_read == session.path.stat().st_size - before
         assert world.recorded() == world.truth()
     assert ingest_changed(world.book, world.sources, [str(session.path)]) == Ingested()
+
+
+def test_of_what_no_event_named_only_marks_of_changed_stores_are_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
+    codex.everyday(world.codex, world.root)
+    asked: list[int | None] = []
+
+    def watched(connection: sqlite3.Connection, paths: list[str] | None = None) -> Any:
+        asked.append(None if paths is None else len(paths))
+        return marks_in(connection, paths)
+
+    monkeypatch.setattr("sidecar.workspace.history.marks_in", watched)
+    done, known = ingest_missed(world.book, world.sources)  # whatever there is
+    assert done.calls == len(world.truth())
+    done, known = ingest_missed(world.book, world.sources, known)
+    assert done == Ingested()
+    sessions[1].reply()
+    done, known = ingest_missed(world.book, world.sources, known)
+    assert done.calls == 1
+    assert ingest_missed(world.book, world.sources, known)[0] == Ingested()
+    assert asked == [None, None, 1, 1]
+    world.book.ledger.close()
+    for path in world.state.folder.glob("ledger.db*"):
+        path.unlink()
+    assert ingest_missed(world.book, world.sources, known)[0].calls == len(world.truth())
 
 
 def test_a_reading_that_was_stopped_goes_on_where_it_stopped(

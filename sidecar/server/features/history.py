@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.history import Ingested
+    from sidecar.workspace.agents import Sources
+    from sidecar.workspace.history import Ingested, ReadStores
     from sidecar.workspace.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class History:
         self._resting = False
         self._known: dict[Workspace, Agents] = {}
         """Whose sessions were read, and by which settings."""
+        self._listed: dict[Workspace, ReadStores] = {}
         self._complete = False
         self._edited_at = 0.0
         server.services.listeners.append(self.on_event)
@@ -132,13 +134,8 @@ class History:
         sources = agents.seen_by(workspace) or await agents.sources(workspace)
         if sources is None:
             return
-        from sidecar.workspace.history import ingest_changed
-
-        book = self._services.spending(workspace).book
         try:
-            done = await self._services.workers.run(
-                partial(ingest_changed, book, sources, tuple(changed))
-            )
+            done = await self._ingest_fresh(workspace, sources, changed)
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
             return
@@ -146,6 +143,19 @@ class History:
             # An agent appends several lines at a time: their costs are summed up once.
             work = partial(self.refresh, workspace, every=False)
             self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
+
+    async def _ingest_fresh(
+        self, workspace: Workspace, sources: Sources, changed: Collection[str]
+    ) -> Ingested:
+        """Raises LedgerError."""
+        from sidecar.workspace.history import ingest_changed, ingest_missed
+
+        book, run = self._services.spending(workspace).book, self._services.workers.run
+        if changed:
+            return await run(partial(ingest_changed, book, sources, tuple(changed)))
+        before = self._listed.get(workspace)
+        done, self._listed[workspace] = await run(partial(ingest_missed, book, sources, before))
+        return done
 
     def _is_known(self, workspace: Workspace) -> bool:
         return self._known.get(workspace) == workspace.settings.agents
