@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar.budget.rules import Rules
 from sidecar.config.load import load
-from sidecar.context.usage import ContextUsage
 from sidecar.cost.params import CostFilesParams
+from sidecar.errors import SidecarError
 from sidecar.models import catalogue
+from sidecar.workspace.history import is_read
 from sidecar.workspace.services import Services
+from sidecar.workspace.views import session_rows, usage_report
+from sidecar.workspace.wording import session_cost
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.context.usage import SessionRow
+    from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
+    from sidecar.cost.book import CostBook
     from sidecar.cost.params import FileCost
+    from sidecar.workspace.agents import Sources
     from sidecar.workspace.workspace import Workspace
 
 
@@ -60,21 +67,37 @@ class SessionsView:
 
     async def _usage(self, session: str | None) -> ContextUsage:
         await self._look()
-        changes = self.services.changes(self.workspace)
+        changes, costs = self.services.changes(self.workspace), self.workspace.costs
         found = await changes.look(session)
         if found is None:
-            return ContextUsage()
+            return usage_report(None, costs)
         await changes.know(changes.sessions.usage(found).model or self.workspace.model)
-        return changes.sessions.usage(found)
+        return usage_report(changes.sessions.usage(found), costs)
 
     async def _rows(self) -> list[SessionRow]:
         await self._look()
         changes = self.services.changes(self.workspace)
         await changes.restore()
-        return changes.sessions.rows(await self.services.agents.every(self.workspace))
+        rows = changes.sessions.rows(await self.services.agents.every(self.workspace))
+        return session_rows(rows, self.workspace.costs)
+
+    def cost(self, session: SessionInfo | None) -> str:
+        """What a session has cost, in words; why that is not known."""
+        return session_cost(self.workspace.costs, session)
 
     async def _look(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
         await run(catalogue.warm)
         await self.services.agents.look(workspace)
-        workspace.costs.take(await run(self.services.spending(workspace).recall))
+        spending = self.services.spending(workspace)
+        sources = self.services.agents.seen_by(workspace)
+        workspace.costs.take(await run(spending.recall))
+        workspace.costs.reading = False
+        if sources is not None:
+            workspace.costs.read = await run(partial(_is_read, spending.book, sources))
+
+
+def _is_read(book: CostBook, sources: Sources) -> bool:
+    with suppress(SidecarError):  # a broken ledger: `cost` says so
+        return is_read(book, sources)
+    return False

@@ -16,6 +16,7 @@ from sidecar.cli.output import say_styled
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
+    from sidecar.config.settings import Context
     from sidecar.workspace.statuslines import Quota, RateLimits, StatuslineInput
 
 CHAIN_SECONDS = 5.0
@@ -50,8 +51,6 @@ def _of_claude_code(sent: StatuslineInput) -> str:
     """The line of what Claude Code says; its numbers are kept for the editor."""
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
-    from sidecar.context.window import Window, resolve_limit
-    from sidecar.text.printable import counted
     from sidecar.workspace.statuslines import keep
 
     with contextlib.suppress(OSError):  # a full disk must not take the line away
@@ -59,16 +58,28 @@ def _of_claude_code(sent: StatuslineInput) -> str:
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
     settings = load(root).settings.context
-    text = "?"
-    if sent.tokens is not None:
-        text = counted(sent.tokens, "token")
-        if sent.limit is not None:
-            limit = resolve_limit(transcript=sent.limit, setting=settings.limit)
-            text = f"{Window(limit, settings.reserve).percent(sent.tokens)} %"
-    parts = [(sent.model.display_name or sent.model.id or "")[:_MOST_NAME], f"ctx {text}"]
+    name = (sent.model.display_name or sent.model.id or "")[:_MOST_NAME]
+    parts = [name, f"ctx {_fill(sent, settings)}"]
     if sent.cost_usd is not None:
         parts.append(f"${sent.cost_usd:,.2f}")
     return " · ".join([part for part in parts if part] + _quotas(sent.rate_limits))
+
+
+def _fill(sent: StatuslineInput, settings: Context) -> str:
+    """How full the context is; estimated where the percentage alone is named, which is rounded."""
+    from sidecar.context.window import Window, resolve_limit
+    from sidecar.text.printable import counted
+
+    tokens, limit, share = sent.tokens, sent.limit, sent.used_percentage
+    if limit is None:
+        if tokens is not None:
+            return counted(tokens, "token")
+        return "?" if share is None else f"~{int(share)} %"
+    mark = "" if tokens is not None else "~"
+    if tokens is None and share is not None:
+        tokens = int(limit * share / 100)
+    window = Window(resolve_limit(transcript=limit, setting=settings.limit), settings.reserve)
+    return "?" if tokens is None else f"{mark}{window.percent(tokens)} %"
 
 
 def _quotas(limits: RateLimits | None) -> list[str]:

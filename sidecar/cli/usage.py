@@ -10,11 +10,13 @@ import click
 
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json
+from sidecar.context.usage import SessionInfo
 from sidecar.counting.count import number_text, tokens_text
 from sidecar.text.printable import counted
+from sidecar.workspace.wording import NOT_READ
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sidecar.cli.sessions import SessionsView
@@ -44,7 +46,7 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
         for _ in _changes(view) if watch else ((),):
             found = view.rows() if every else view.usage(session)
             if found != before:
-                _show(found, as_json, session)
+                _show(found, as_json, session, view.cost)
             before = found
     finally:
         view.close()
@@ -67,16 +69,21 @@ def _changes(view: SessionsView) -> Iterator[object]:
     )
 
 
-def _show(found: ContextUsage | list[SessionRow], as_json: bool, session: str | None) -> None:
+def _show(
+    found: ContextUsage | list[SessionRow],
+    as_json: bool,
+    session: str | None,
+    cost: Callable[[SessionInfo | None], str],
+) -> None:
     if as_json:
         say_json(found)
     elif isinstance(found, list):
-        say(*(map(_row_text, found) if found else ["No session is known here."]))
+        say(*([_row_text(row, cost) for row in found] or ["No session is known here."]))
     else:
-        say(_usage_text(found, session))
+        say(_usage_text(found, session, cost(found.session)))
 
 
-def _usage_text(found: ContextUsage, session: str | None) -> str:
+def _usage_text(found: ContextUsage, session: str | None, cost: str) -> str:
     if found.session is None and session is not None:
         return f"No session {session} is known here; --all lists those that are."
     if found.session is None:
@@ -84,7 +91,9 @@ def _usage_text(found: ContextUsage, session: str | None) -> str:
             "No session was kept here, and no agent's is known. A client keeps one with "
             "context/set, persist: true."
         )
-    parts = [_fill(found), found.model or "", _cost(found.cost_usd)]
+    if cost == NOT_READ:
+        cost += " (`token-sidecar cost` reads it)"
+    parts = [_fill(found), found.model or "", cost]
     if found.turns is not None:
         parts.insert(1, counted(found.turns, "turn"))
     if found.session.source != "protocol":
@@ -104,12 +113,13 @@ def _fill(found: ContextUsage) -> str:
     )
 
 
-def _row_text(row: SessionRow) -> str:
+def _row_text(row: SessionRow, cost: Callable[[SessionInfo | None], str]) -> str:
     size = row.note or "size not known"
     if row.tokens is not None:
         share = "" if row.percent is None else f" ({row.percent}%)"
         size = tokens_text(row.tokens, row.method or "estimate") + share
-    parts = (row.source, row.id, row.state, size, row.model, _cost(row.cost_usd), row.title)
+    usd = cost(SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at))
+    parts = (row.source, row.id, row.state, size, row.model, usd, row.title)
     return f"{_time(row.updated_at)}  " + ", ".join(part for part in parts if part)
 
 
@@ -119,7 +129,3 @@ def _time(at: str) -> str:
         return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError):
         return at
-
-
-def _cost(usd: float | None) -> str:
-    return "" if usd is None else f"${usd:,.2f}"

@@ -27,6 +27,9 @@ _HOW = (
 """How a call took in what stands at its head: the head is what caches hold first."""
 
 
+_PROMPT = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
+
+
 class Calls(NamedTuple):
     """Calls of one agent that paid the same for what stands at their head."""
 
@@ -36,6 +39,8 @@ class Calls(NamedTuple):
     calls: int
     unit: UnitPrices | None
     """None: no price is known."""
+    most: int = 0
+    """Tokens of the largest file asked about that their prompts can hold."""
 
 
 class Ridden(NamedTuple):
@@ -50,20 +55,26 @@ class Ridden(NamedTuple):
     """Requests without a price, which the cost leaves out."""
 
 
-def calls_in(ledger: Ledger, prices: Prices, scope: Scope) -> list[Calls]:
-    """The calls in scope by agent, price, and what their caches did. Raises LedgerError."""
+def calls_in(
+    ledger: Ledger, prices: Prices, scope: Scope, sizes: Iterable[int] = ()
+) -> list[Calls]:
+    """The calls in scope by agent, price, what their caches did, and which of the files of these
+    sizes (tokens) their prompts can hold. Raises LedgerError."""
+    steps = sorted(set(sizes), reverse=True)
+    held = " ".join(f"WHEN {_PROMPT} >= {int(size)} THEN {int(size)}" for size in steps)
+    most = f"CASE {held} ELSE 0 END" if held else "0"
     owner, values = owner_condition(scope, "event.session")
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
         rows = connection.execute(
-            f"SELECT agent, kind, band, at / {DAY_MS} AS day, {_HOW} AS how, count(*) "  # noqa: S608
-            "FROM event JOIN session ON session.id = event.session "
-            f"WHERE at >= ? AND at < ? {owner} GROUP BY 1, 2, 3, 4, 5",
+            f"SELECT agent, kind, band, at / {DAY_MS} AS day, {_HOW} AS how, "  # noqa: S608
+            f"{most} AS most, count(*) FROM event JOIN session ON session.id = event.session "
+            f"WHERE at >= ? AND at < ? {owner} GROUP BY 1, 2, 3, 4, 5, 6",
             (scope.start_ms, scope.end_ms, *values),
         ).fetchall()
     return [
-        Calls(agent, how, calls, _unit(prices, kinds[kind], band, day))
-        for agent, kind, band, day, how, calls in rows
+        Calls(agent, how, calls, _unit(prices, kinds[kind], band, day), most)
+        for agent, kind, band, day, how, most, calls in rows
     ]
 
 
@@ -78,11 +89,14 @@ def _unit(
 
 
 def ridden(tokens: int, agents: frozenset[str], calls: Iterable[Calls]) -> Ridden:
-    """What a file of so many tokens has cost in these agents' calls."""
+    """What a file of so many tokens has cost in these agents' calls.
+
+    A call whose prompt is smaller cannot have carried it: titles and probes are asked for without.
+    """
     requests = cached = unpriced = 0
     total, priced = Decimal(0), False
     for some in calls:
-        if some.agent not in agents:
+        if some.agent not in agents or some.most < tokens:
             continue
         requests += some.calls
         cached += some.calls * (some.how == "cache_read")

@@ -55,6 +55,13 @@ class Ingested(NamedTuple):
     """False where it was stopped, or another process is at it."""
 
 
+def is_read(book: CostBook, sources: Sources) -> bool:
+    """Whether the ledger has all calls of the roots' sessions. Raises LedgerError."""
+    with book.ledger.reader() as connection:
+        marks = _decoded(marks_in(connection))
+    return not ingest.plan(sources.readers, sources.places, marks, sources.roots).stores
+
+
 class ReadStores(NamedTuple):
     """Stores that were seen read to their end, as they were listed then."""
 

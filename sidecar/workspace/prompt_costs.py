@@ -39,9 +39,11 @@ async def file_costs(
     run = services.workers.run
     files = await run(partial(_files, workspace, params.uris))
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
-    calls = await run(partial(services.spending(workspace).riding, since))
+    counts = [await _count(services, workspace, one) for one in files]
+    sizes = [count.tokens for count in counts if count is not None]
+    calls = await run(partial(services.spending(workspace).riding, since, sizes))
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
-    rows = [await _row(services, workspace, one, calls, span) for one in files]
+    rows = [_row(one, count, calls, span) for one, count in zip(files, counts, strict=True)]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
 
 
@@ -61,15 +63,18 @@ def _files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]
     return [one for one in found if wanted is None or unquote(Path(one.path).as_uri()) in wanted]
 
 
-async def _row(
-    services: Services,
-    workspace: Workspace,
-    one: PromptFile,
-    calls: list[Calls],
-    span: str,
-) -> FileCost:
-    uri = Path(one.path).as_uri()
+async def _count(services: Services, workspace: Workspace, one: PromptFile) -> Count | None:
+    """The tokens of a file, as it is where it is open; None where it is not read."""
     if one.text is None:
+        return None
+    uri = Path(one.path).as_uri()
+    text = one.text if uri not in services.documents else services.documents.snapshot(uri).text
+    return await services.counts.count(Snapshot(text=text), None, workspace)
+
+
+def _row(one: PromptFile, count: Count | None, calls: list[Calls], span: str) -> FileCost:
+    uri = Path(one.path).as_uri()
+    if count is None:
         return FileCost(
             uri=uri,
             tokens=None,
@@ -78,8 +83,6 @@ async def _row(
             cached_percent=None,
             text=one.note or "",
         )
-    text = one.text if uri not in services.documents else services.documents.snapshot(uri).text
-    count = await services.counts.count(Snapshot(text=text), None, workspace)
     found = ridden(count.tokens, one.agents, calls)
     return FileCost(
         uri=uri,

@@ -15,7 +15,7 @@ import msgspec
 from sidecar.errors import BadParamsError, SidecarError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from sidecar.config.settings import Settings
@@ -54,6 +54,8 @@ class Costs:
     sessions: dict[str, float | None] = field(default_factory=dict)
     read: bool = False
     """Whether what the agents' files say is in the ledger."""
+    reading: bool = True
+    """Whether this process reads that by itself, where it is shown."""
     warned: bool = False
     """Whether a cap is crossed and the client was sent a warning."""
 
@@ -160,8 +162,9 @@ class Spending:
         found = self.book.detail(wanted, folders=self._folders)
         return {row.session: row.cost_usd for row in found.rows if isinstance(row.session, str)}
 
-    def riding(self, since: str) -> list[Calls]:
-        """This workspace's calls by what they paid for what stands at their head.
+    def riding(self, since: str, sizes: Iterable[int]) -> list[Calls]:
+        """This workspace's calls by what they paid for what stands at their head, and which of the
+        files of these sizes (tokens) they can have carried.
 
         Raises BadParamsError for a time that is none, LedgerError.
         """
@@ -170,7 +173,7 @@ class Spending:
 
         wanted = CostDetailParams(workspace=self._uri or None, since=since)
         scope = self.book.scope(wanted, folders=self._folders)
-        return calls_in(self.book.ledger, self.book.prices, scope)
+        return calls_in(self.book.ledger, self.book.prices, scope, sizes)
 
     def preflight(
         self, model: str, prompt_tokens: int, output_tokens: int, session: str

@@ -98,6 +98,12 @@ class StatuslineInput(msgspec.Struct, frozen=True):
         return total if 0 < total <= MOST_TOKENS else None
 
     @property
+    def used_percentage(self) -> float | None:
+        """How full the window is by Claude Code's own word, rounded; None for what none can be."""
+        share = self.context_window.used_percentage if self.context_window else None
+        return share if share is not None and 0 <= share <= 100 else None
+
+    @property
     def cost_usd(self) -> float | None:
         """What the session has cost, by Claude Code's reckoning; None for what none can."""
         cost = self.cost.total_cost_usd

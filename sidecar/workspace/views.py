@@ -11,7 +11,7 @@ from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow, ViewRow
 from sidecar.counting.count import banded_text, tokens_text
 from sidecar.text.printable import printable
 from sidecar.text.tables import aligned, gauge
-from sidecar.workspace.wording import session_cost
+from sidecar.workspace.wording import NO_CONTEXT, context_text, session_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,6 +99,14 @@ def age(updated_at: str, now: datetime) -> str:
     if passed < timedelta(days=2):
         return f"{passed // timedelta(hours=1)} h"
     return f"{passed.days} days"
+
+
+def usage_report(usage: ContextUsage | None, costs: Costs) -> ContextUsage:
+    """A usage with what a person reads; None where no conversation is known."""
+    if usage is None:
+        return ContextUsage(text=NO_CONTEXT)
+    text = context_text(usage, session_cost(costs, usage.session, 6)) or NO_CONTEXT
+    return msgspec.structs.replace(usage, text=text, rows=usage_rows(usage, costs))
 
 
 def usage_rows(usage: ContextUsage, costs: Costs) -> list[ViewRow]:

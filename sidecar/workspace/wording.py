@@ -57,6 +57,8 @@ NO_ENDPOINTS = (
 
 BEING_READ = "cost is being read"
 """Of an agent's session whose calls are not in the ledger yet."""
+NOT_READ = "cost not read yet"
+"""The same where nobody reads them unasked."""
 
 
 def session_cost(costs: Costs, session: SessionInfo | None, digits: int = 2) -> str:
@@ -66,7 +68,9 @@ def session_cost(costs: Costs, session: SessionInfo | None, digits: int = 2) -> 
     if session.id in costs.sessions:
         cost = costs.sessions[session.id]
         return "unpriced" if cost is None else f"${cost:,.{digits}f}"
-    return "" if session.source == "protocol" or costs.read else BEING_READ
+    if session.source == "protocol" or costs.read:
+        return ""
+    return BEING_READ if costs.reading else NOT_READ
 
 
 def context_text(usage: ContextUsage, cost: str) -> str:
@@ -91,7 +95,7 @@ def context_text(usage: ContextUsage, cost: str) -> str:
 
 
 def _so_far(cost: str) -> str:
-    if not cost or cost == BEING_READ:
+    if not cost or cost in (BEING_READ, NOT_READ):
         return cost or "no cost recorded"
     return f"cost so far {cost}"
 

@@ -81,6 +81,22 @@ def test_a_size_that_is_not_known_is_not_made_up(window: Any) -> None:
     assert line == "Opus 5 · ctx ? · $1.92"
 
 
+@pytest.mark.parametrize(
+    ("window", "shown"),
+    [
+        ({"context_window_size": 200_000, "used_percentage": 43}, "~43 %"),
+        ({"context_window_size": 10_000, "used_percentage": 50}, "~52 %"),  # of what is usable
+        ({"used_percentage": 42.6}, "~42 %"),
+        ({"context_window_size": 200_000, "used_percentage": 1e99}, "?"),
+        ({"context_window_size": 200_000, "used_percentage": -1}, "?"),
+    ],
+)
+def test_a_percentage_alone_is_shown_as_an_estimate(window: Any, shown: str) -> None:
+    """Claude Code rounds it, and says nothing of the tokens."""
+    line = run("statusline", told=told("s", context_window=window, rate_limits=None))
+    assert line == f"Opus 5 · ctx {shown} · $1.92"
+
+
 def test_window_and_limits_are_kept_and_nothing_else(root: Path, home: ClaudeHome) -> None:
     session = home.session(root)
     session.reply()
@@ -151,6 +167,28 @@ def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> 
     assert json.loads(run("usage", "--json"))["session"]["id"] == new.id
 
 
+def test_usage_has_the_words_that_an_editor_shows(root: Path, home: ClaudeHome) -> None:
+    assert "No conversation is known" in json.loads(run("usage", "--json"))["text"]
+    session = home.session(root)
+    session.reply()
+    usage = json.loads(run("usage", "--json"))
+    assert f"session {session.id} (claude-code)" in usage["text"]
+    assert [row["label"] for row in usage["rows"]][:2] == ["Context", "Model"]
+    (row,) = json.loads(run("usage", "--all", "--json"))
+    assert (row["label"], "claude-code" in row["text"]) == ("claude-code", True)
+
+
+def test_a_cost_that_was_not_read_yet_is_said_to_be(root: Path, home: ClaudeHome) -> None:
+    home.session(root).reply()
+    unread = "cost not read yet"
+    assert f"{unread} (`token-sidecar cost` reads it)" in run("usage")
+    assert unread in run("usage", "--all")
+    assert unread in json.loads(run("usage", "--json"))["text"]
+    run("cost")
+    assert unread not in run("usage")
+    assert "$0." in run("usage")
+
+
 def test_cost_by_agent_and_workspace(root: Path, home: ClaudeHome) -> None:
     claude.everyday(home, root)
     other = root.parent / "other"
@@ -199,6 +237,21 @@ def test_what_prompt_files_cost(root: Path, home: ClaudeHome) -> None:
     assert (rows[agents.as_uri()]["requests"], rows[agents.as_uri()]["costUsd"]) == (0, None)
     assert "CLAUDE.md: " in run("cost", "files")
     assert "no requests since" in run("cost", "files", "--since", "2099-01-01")
+
+
+def test_a_call_that_cannot_hold_a_file_did_not_carry_it(root: Path, home: ClaudeHome) -> None:
+    """A title, or a probe for the plan's limits, is asked for without what agents are told."""
+    _priced(root, home)
+    prompts = sorted(tokens.prompt for _, tokens in home.truth.calls.values())
+    assert prompts[0] + 1 < prompts[-1]
+    text = "word " * prompts[0] + "\n"  # a token each: one more than the smallest prompt
+    (root / "CLAUDE.md").write_text(text)
+    (root / "CLAUDE.local.md").write_text("short\n")
+    rows = {row["uri"]: row for row in json.loads(run("cost", "files", "--json"))["files"]}
+    large = rows[(root / "CLAUDE.md").as_uri()]
+    assert large["tokens"] > prompts[0]
+    assert large["requests"] == sum(prompt >= large["tokens"] for prompt in prompts)
+    assert rows[(root / "CLAUDE.local.md").as_uri()]["requests"] == len(prompts)
 
 
 def test_a_link_out_of_the_root_is_not_followed(root: Path, home: ClaudeHome) -> None:

@@ -25,8 +25,8 @@ from sidecar.messages.replies import Reply, read_reply
 from sidecar.messages.usage import Usage, normalise_usage
 from sidecar.workspace.events import Event
 from sidecar.workspace.followed import Followed, FollowedText
-from sidecar.workspace.views import session_rows, usage_rows
-from sidecar.workspace.wording import NO_CONTEXT, context_text, fit_text, session_cost
+from sidecar.workspace.views import session_rows, usage_report
+from sidecar.workspace.wording import fit_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -143,11 +143,8 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
 
 async def _usage(changes: Changes, params: p.UsageParams) -> ContextUsage:
     found = await changes.look(params.session)
-    if found is None:
-        return ContextUsage(text=NO_CONTEXT)
-    usage, costs = changes.sessions.usage(found), changes.workspace.costs
-    text = context_text(usage, session_cost(costs, usage.session, 6)) or NO_CONTEXT
-    return msgspec.structs.replace(usage, text=text, rows=usage_rows(usage, costs))
+    usage = None if found is None else changes.sessions.usage(found)
+    return usage_report(usage, changes.workspace.costs)
 
 
 async def _sessions(
