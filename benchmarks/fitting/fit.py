@@ -26,6 +26,9 @@ SHIPPED = ("o200k_base", "cl100k_base")
 MODERN = ("o200k_base", "qwen3.5", "qwen2", "deepseek", "tekken", "llama3", "command", "gemma")
 """Vocabularies of 100,000 tokens and more, as all makers have by now."""
 CLAUDE = ("claude", "claude-4.7")
+POSSIBLE = (*MODERN, *CLAUDE, "cl100k_base", "mistral-v3", "llama2")
+"""What a model may count by that nothing is known of. GPT-2's, which nobody trains with any more,
+would make its band the widest of all by itself."""
 OTHERS = {
     "openai-newer": "o200k_base",
     "qwen-newer": "qwen3.5",
@@ -39,7 +42,8 @@ OTHERS = {
     UNKNOWN: None,
 }
 """Generations without a vocabulary to be had: whose weights stand for it, None for all modern ones.
-Their bands are those of a vocabulary that is estimated by the others."""
+Their bands are those of a modern vocabulary that is estimated by the others; of a model that nothing
+is known of, those of all that are possible, older ones and Claude's among them."""
 
 Matrix = Any
 
@@ -100,7 +104,7 @@ def _generations(found: Corpus, fits: dict[str, regress.Fit]) -> dict[str, Any]:
     for name in CLAUDE:
         if name in rows:
             rows[name]["method"] = "calibrated"
-    short, wide = _apart(found)
+    modern, possible = _apart(found, MODERN), _apart(found, POSSIBLE)
     shared = _pooled(found, MODERN)
     for name, other in OTHERS.items():
         weights = shared
@@ -108,7 +112,8 @@ def _generations(found: Corpus, fits: dict[str, regress.Fit]) -> dict[str, Any]:
             weights = [regress.UNIT, *[0] * (len(shared) - 1)]
         elif other is not None:
             weights = fits[other].weights
-        rows[name] = _row(weights, short, wide) | {"own": False}
+        bands = possible if name == UNKNOWN else modern
+        rows[name] = _row(weights, *bands) | {"own": False}
     return rows
 
 
@@ -117,9 +122,7 @@ def _row(weights: list[int], short: float, bands: dict[str, float]) -> dict[str,
 
 
 def _bands(short: float, bands: dict[str, float]) -> dict[str, Any]:
-    """A number that may be off by itself is as wide as it gets."""
-    widest = {kind: min(1.0, band) for kind, band in bands.items()}
-    return {"any": widest["any"], "short": short, "kinds": {kind: widest[kind] for kind in KINDS}}
+    return {"any": bands["any"], "short": short, "kinds": {kind: bands[kind] for kind in KINDS}}
 
 
 def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
@@ -130,10 +133,10 @@ def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
     return [round(regress.UNIT * float(one)) for one in weights]
 
 
-def _apart(found: Corpus) -> tuple[float, dict[str, float]]:
-    """Bands of a vocabulary that was not looked at: each modern one, estimated by the others."""
+def _apart(found: Corpus, names: tuple[str, ...]) -> tuple[float, dict[str, float]]:
+    """Bands of a vocabulary that was not looked at: each of these, estimated by the modern others."""
     estimates, truths, kinds = [], [], list[str]()
-    for name in MODERN:
+    for name in names:
         weights = np.array(_pooled(found, tuple(one for one in MODERN if one != name)))
         terms, real, of = found.of(name, held=False)
         estimates.append(np.maximum(terms @ weights / regress.UNIT, 1))
@@ -143,20 +146,19 @@ def _apart(found: Corpus) -> tuple[float, dict[str, float]]:
 
 
 def _estimators(found: Corpus) -> dict[str, Any]:
-    """Bands of what counts where nothing is known of a model: over all that models have today.
+    """Bands of what counts where nothing is known of a model: over all that is possible.
 
     Languages that few write are left out here: rules that know none of them are off by anything.
     """
     rows = {}
-    usual = np.array([one.source not in RARE for one in found.documents]) & ~found.held
-    texts = [one.text for one, is_taken in zip(found.documents, usual, strict=True) if is_taken]
-    names = (*MODERN, *CLAUDE)
+    half = np.array([one.source not in RARE for one in found.documents]) & ~found.held
+    texts = [one.text for one, is_taken in zip(found.documents, half, strict=True) if is_taken]
     for estimator in (Heuristic(), Whitespace(), Chars4()):
         guesses = np.maximum([estimator.estimate(text) for text in texts], 1)
         short, bands = regress.bands(
-            np.tile(guesses, len(names)),
-            np.concatenate([found.truths[name][usual] for name in names]),
-            list(np.tile(found.kinds[usual], len(names))),
+            np.tile(guesses, len(POSSIBLE)),
+            np.concatenate([found.truths[name][half] for name in POSSIBLE]),
+            list(np.tile(found.kinds[half], len(POSSIBLE))),
         )
         rows[estimator.name] = _bands(short, bands)
     return rows

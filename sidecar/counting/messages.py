@@ -65,9 +65,6 @@ _ANTHROPIC = Format(message=4, name=1, priming=3, call=12, result=12, tool=8, to
 _GEMINI = Format(message=1, name=1, priming=0, call=5, result=5, tool=3, tools=0)
 _CHATML = Format(message=5, name=1, priming=3, call=8, result=4, tool=3, tools=20)
 
-_OPENAI_GENERATIONS = frozenset(
-    ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
-)
 _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
 """Models whose message formula OpenAI's cookbook shows beside reported usage."""
 
@@ -82,7 +79,7 @@ _tool_sets: LRUCache[tuple[str, str, bytes], Measure] = LRUCache(maxsize=64)
 def format_of(model: str) -> Format:
     """What the model's template puts around messages and tools, as far as it is known."""
     generation = families.generation_of(model)
-    if generation in _OPENAI_GENERATIONS:
+    if generation in families.OPENAI_GENERATIONS:
         return _OPENAI_CL100K if generation == "cl100k_base" else _OPENAI
     if generation.startswith("claude"):
         return _ANTHROPIC

@@ -1,4 +1,7 @@
-"""How long audio or video in a message lasts, from its first and last bytes. Nothing is fetched."""
+"""How long audio or video in a message lasts, from its first and last bytes. Nothing is fetched.
+
+Of a document, how many pages it has.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from sidecar.messages.pages import pages_in
 
 Media: TypeAlias = Literal["audio", "video", "document"]
 
@@ -25,6 +30,8 @@ class Clip(NamedTuple):
     """None where it is not known."""
     fps: float = 1.0
     """Frames of a second that are looked at."""
+    pages: int | None = None
+    """Of a document; None where they are not known."""
 
 
 def clip_of(block: Mapping[str, Any]) -> Clip:
@@ -37,8 +44,11 @@ def clip_of(block: Mapping[str, Any]) -> Clip:
     media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")
     start, end = (_seconds(cut.get(name)) for name in ("startOffset", "endOffset"))
     seconds = end - (start or 0.0) if end is not None else None
-    if seconds is None and media != "document":
-        seconds = _length(next((source[key] for key in _DATA if key in source), None))
+    data = next((source[key] for key in _DATA if key in source), None)
+    if media == "document":
+        return Clip(media, None, pages=_pages(data))
+    if seconds is None:
+        seconds = _length(data)
     fps = cut.get("fps")
     return Clip(media, seconds, float(fps) if isinstance(fps, int | float) and fps > 0 else 1.0)
 
@@ -72,14 +82,31 @@ def _seconds(offset: object) -> float | None:
     return float(found[1]) if found else None
 
 
-def _length(data: object) -> float | None:
-    if not isinstance(data, str):
+def _ends(text: str) -> tuple[bytes, bytes]:
+    """The first and last bytes. Raises binascii.Error, ValueError."""
+    whole = len(text) // 4 * 4
+    head = base64.b64decode(text[: min(whole, _ENDS_CHARACTERS)])
+    return head, base64.b64decode(text[max(0, whole - _ENDS_CHARACTERS) : whole])
+
+
+def _encoded(data: object) -> str:
+    """Base64 without what a data URL puts before it; "" of anything else."""
+    text = data if isinstance(data, str) else ""
+    return text.partition(",")[2] if text.startswith("data:") else text
+
+
+def _pages(data: object) -> int | None:
+    try:
+        return pages_in(_ends(_encoded(data)))
+    except (binascii.Error, ValueError):
         return None
-    text = data.partition(",")[2] if data.startswith("data:") else data
+
+
+def _length(data: object) -> float | None:
+    text = _encoded(data)
     whole = len(text) // 4 * 4
     try:
-        head = base64.b64decode(text[: min(whole, _ENDS_CHARACTERS)])
-        tail = base64.b64decode(text[max(0, whole - _ENDS_CHARACTERS) : whole])
+        head, tail = _ends(text)
         found = (
             _wav(head)
             or _mp4(head)

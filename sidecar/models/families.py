@@ -18,6 +18,10 @@ from functools import lru_cache
 from sidecar.models.names import parse
 from sidecar.models.patterns import compiled, first_inside
 
+OPENAI_GENERATIONS = frozenset(
+    ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
+)
+"""Those of OpenAI's models, whose templates and formulas it publishes."""
 UNKNOWN = "unknown"
 """The generation of a model that no row knows."""
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from statistics import mean, median
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,19 +18,39 @@ from sidecar.models import families
 from sidecar.text.pieces import split
 from tests.unit.held_out import DOCUMENTS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MODELS = {
-    # model: (its generation, mean error in percent that is let through over these short texts)
+    # model: (its generation, mean error in percent that is asked for, a little more of Llama 3's
+    # 4 because these texts are short)
     "claude-sonnet-4-5": ("claude", 8),
     "claude-opus-4-7": ("claude-4.7", 9),
     "gemini-3-pro": ("gemma", 7),
-    "llama-3.3-70b": ("llama3", 7),
-    "llama-2-7b": ("llama2", 8),
-    "mistral-7b": ("mistral-v3", 8),
-    "command-r-plus": ("command", 9),
-    "gpt2": ("r50k_base", 9),
+    "qwen3.6-27b": ("qwen3.5", 5.5),
+    "qwen3-235b": ("qwen2", 5.5),
+    "devstral-small": ("tekken", 5),
+    "deepseek-r1": ("deepseek", 5),
+    "llama-3.3-70b": ("llama3", 4.5),
+    "llama-2-7b": ("llama2", 5),
+    "mistral-7b": ("mistral-v3", 5),
+    "command-r-plus": ("command", 7),
+    "gpt2": ("r50k_base", 6),
 }
+MODERN = ("llama3", "qwen3.5", "deepseek", "tekken", "gemma", "command")
+OTHERS = ("qwen2", "claude", "claude-4.7", "mistral-v3", "llama2")
 
 
+@pytest.fixture
+def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a machine where no optional package is installed."""
+    monkeypatch.setattr(vocabularies, "PACKAGED", {})
+    vocabularies.packaged_file.cache_clear()
+    yield
+    vocabularies.packaged_file.cache_clear()
+
+
+@pytest.mark.usefixtures("without_extras")
 @pytest.mark.parametrize("model", MODELS)
 def test_the_band_holds_where_nothing_was_fitted(model: str) -> None:
     generation, most = MODELS[model]
@@ -43,26 +64,41 @@ def test_the_band_holds_where_nothing_was_fitted(model: str) -> None:
         off.append(100 * abs(real - measure.tokens) / real)
         widths.append(measure.error_percent)
 
-    assert within >= 0.93 * len(DOCUMENTS)
+    assert within >= 0.95 * len(DOCUMENTS)
     assert median(widths) <= 20
     assert mean(off) <= most
 
 
-@pytest.mark.parametrize("model", ["my-own-model", "grok-5", "kimi-k2", "glm-5", "minimax-m3"])
-def test_a_model_without_a_vocabulary_has_a_band_that_covers_any(model: str) -> None:
+def covered(model: str, generations: tuple[str, ...]) -> tuple[dict[str, float], float]:
+    """(the share of true counts within the band by generation, the median of its half)."""
     tokenizer = Tokenizers().for_model(model)
-    within, widths = [], []
+    within: dict[str, list[bool]] = {one: [] for one in generations}
+    widths = []
     for document in DOCUMENTS:
         measure = tokenizer.measure(tokenizer.count(document["text"]), document["text"])
         assert measure.error_percent is not None
         widths.append(measure.error_percent)
-        within += [
-            abs(document["tokens"][one] - measure.tokens) <= measure.tokens * widths[-1] / 100 + 0.5
-            for one in ("llama3", "qwen3.5", "deepseek", "tekken", "gemma", "command")
-        ]
+        for one in generations:
+            off = abs(document["tokens"][one] - measure.tokens)
+            within[one].append(off <= measure.tokens * widths[-1] / 100 + 0.5)
+    return {one: mean(held) for one, held in within.items()}, median(widths)
 
-    assert mean(within) >= 0.92
-    assert median(widths) <= 40
+
+@pytest.mark.parametrize("model", ["grok-5", "kimi-k2", "glm-5", "minimax-m3", "llama-4-scout"])
+def test_a_model_without_a_vocabulary_has_a_band_that_covers_any_modern_one(model: str) -> None:
+    found, width = covered(model, MODERN)
+
+    assert mean(found.values()) >= 0.95
+    assert width <= 40
+
+
+def test_a_name_that_says_nothing_has_a_band_that_covers_old_ones_and_claudes_too() -> None:
+    found, width = covered("my-own-model", (*MODERN, *OTHERS))
+
+    assert mean(found.values()) >= 0.95
+    assert min(found[one] for one in MODERN) >= 0.95
+    assert min(found.values()) >= 0.85, "Claude's since 4.7, half as many again"
+    assert width <= 70
 
 
 def test_every_generation_that_a_name_can_have_is_counted_or_approximated() -> None:
@@ -79,7 +115,7 @@ def test_every_generation_has_a_band_for_every_kind() -> None:
         assert row is not None
         assert len(row.weights) == 1 + len(NAMES)
         for document in DOCUMENTS:
-            assert 0 < row.bands.percent(500, document["text"]) < 400
+            assert 0 < row.bands.percent(500, document["text"]) < 400, generation
         assert row.bands.percent(2) > row.bands.percent(2_000)
 
 

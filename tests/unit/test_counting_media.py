@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 import struct
+import zlib
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.clips import FILE_TOKENS
+from sidecar.counting.clips import FILE_TOKENS, clip_tokens
 from sidecar.counting.images import Seen, image_tokens
 from sidecar.counting.messages import count_messages, tools_tokens
 from sidecar.counting.tokenizers import Tokenizers
-from sidecar.messages.clips import clip_of
+from sidecar.messages.clips import Clip, clip_of
 from sidecar.messages.content import read_message
 from sidecar.models.families import generation_of
 
@@ -205,6 +206,85 @@ def test_clips_cost_what_the_vendors_publish(
         return count_messages(message, None, model, TOKENIZERS.for_model(model)).tokens
 
     assert tokens_of([block]) - tokens_of([]) == tokens
+
+
+def pdf(pages: int, *, packed: bool = False, nested: bool = False) -> str:
+    """As writers make them: a tree of pages, in plain objects or packed into a stream of objects."""
+    kids = " ".join(f"{n + 10} 0 R" for n in range(pages))
+    objects = [b"<< /Type /Catalog /Pages 2 0 R /Outlines << /Count 900 >> >>"]
+    inner = "/Resources << /Font << /F1 9 0 R >> /ID [<AB12> <CD>] /Count 77 >>"
+    objects += [f"<< /Type /Pages {inner} /Kids [{kids}] /Count {pages} >>".encode()]
+    if nested:
+        objects += [f"<</Count {pages - 1}/Kids[4 0 R]/Parent 2 0 R/Type/Pages>>".encode()]
+    if packed:
+        data = zlib.compress(b"1 0 2 60 " + b" ".join(objects))
+        head = f"5 0 obj\n<< /Type /ObjStm /N 2 /First 9 /Length {len(data)} >>\nstream\n"
+        body = head.encode() + data + b"\nendstream\nendobj\n"
+    else:
+        body = b"".join(b"%d 0 obj\n%s\nendobj\n" % (n, one) for n, one in enumerate(objects, 1))
+    return base64.b64encode(b"%PDF-1.7\n" + body + b"%%EOF").decode()
+
+
+PDF = "application/pdf"
+
+
+@pytest.mark.parametrize(
+    ("data", "pages"),
+    [
+        (pdf(1), 1),
+        (pdf(12), 12),
+        (pdf(12, nested=True), 12),
+        (pdf(7, packed=True), 7),
+        ("data:application/pdf;base64," + pdf(3), 3),
+        (base64.b64encode(b"%PDF-1.4\n1 0 obj<</Linearized 1/L 9/N 44/T 1>>endobj").decode(), 44),
+        (base64.b64encode(b"<< /Type /Pages /Count 9 >>").decode(), None),  # no PDF
+        ("JVBERi0=", None),
+        (pdf(0), None),
+        (base64.b64encode(b"%PDF-1.7\n<</Type/Pages/Count 99999999999>>").decode(), None),
+        (base64.b64encode(b"%PDF /Type /ObjStm stream\nno zlib at all endstream").decode(), None),
+    ],
+)
+def test_how_many_pages_a_document_has(data: str, pages: int | None) -> None:
+    (read,) = read_message({"role": "user", "content": [inline(PDF, data)]}).blocks
+    assert (read.clip.media, read.clip.pages) == ("document", pages)
+
+
+@given(st.binary().map(lambda b: base64.b64encode(b"%PDF-1.7 " + b).decode()))
+def test_any_document_has_pages_or_none(data: str) -> None:
+    pages = clip_of(inline(PDF, data)).pages
+    assert pages is None or pages > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "least", "tokens", "most"),
+    [
+        # Anthropic, "PDF support": 1,500 to 3,000 a page; 1,592 to 2,481 were measured.
+        ("claude-opus-5", 1_500, 2_250, 3_000),
+        ("claude-haiku-4-5", 1_500, 2_250, 3_000),
+        # Google, "Media resolution" and "Document understanding"; 560 were measured.
+        ("gemini-3.8-flash", 560, 560, 560),
+        ("gemini-2.5-pro", 258, 258, 258),
+    ],
+)
+def test_a_page_costs_what_the_vendors_publish(
+    model: str, least: int, tokens: int, most: int
+) -> None:
+    one, ten = (
+        clip_tokens(model, generation_of(model), Clip("document", None, pages=n)) for n in (1, 10)
+    )
+    assert (one.tokens, ten.tokens) == (tokens, 10 * tokens)
+    assert one.tokens - one.doubt <= least
+    assert one.tokens + one.doubt >= most
+
+
+def test_a_page_costs_openai_its_text_and_its_picture() -> None:
+    """No page says how large the picture is: the doubt reaches from text alone to twice as much."""
+    page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
+    assert page.doubt == page.tokens > 1_000
+    low = clip_tokens(
+        "gemini-3.8-flash", "gemma", Clip("document", None, pages=2), "MEDIA_RESOLUTION_LOW"
+    )
+    assert low.tokens == 2 * 280
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""How many pages a PDF has, from its first and last bytes. Nothing is fetched or drawn.
+
+The tree of pages says it: `/Type /Pages … /Count N`, whose root has the greatest N. It stands in
+plain objects, or in compressed streams of objects; a file made for the web says it in its first.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST_PAGES = 100_000
+_MOST_STREAMS = 64
+_MOST_INFLATED = 1 << 20
+"""Bytes of one stream of objects."""
+_AROUND = 4_096
+"""Bytes before and after `/Type /Pages` that its dictionary is looked for in."""
+
+_TREE = re.compile(rb"/Type\s*/Pages\b")
+_COUNT = re.compile(rb"/Count\s+(\d{1,6})\b")
+_DICTIONARY = re.compile(rb"<<[^<>]*>>")
+_HEXADECIMAL = re.compile(rb"(?<!<)<[0-9A-Fa-f\s]*>(?!>)")
+_DEEPEST = 8
+_LINEARIZED = re.compile(rb"/Linearized\b[^>]{0,200}?/N\s+(\d{1,6})\b")
+_STREAM = re.compile(rb"/Type\s*/ObjStm\b.{0,512}?stream\r?\n", re.DOTALL)
+
+
+def pages_in(parts: tuple[bytes, ...]) -> int | None:
+    """The pages of a PDF of which these parts are known, the first being how it begins.
+
+    None where it is no PDF or they do not show it. Never raises.
+    """
+    if not parts[0].startswith(b"%PDF"):
+        return None
+    found = [int(one[1]) for one in _LINEARIZED.finditer(parts[0])]
+    for part in parts:
+        for objects in (part, *_packed(part)):
+            found += _counts(objects)
+    pages = max(found, default=0)
+    return pages if 0 < pages <= _MOST_PAGES else None
+
+
+def _counts(objects: bytes) -> Iterator[int]:
+    """The numbers of pages that nodes of the tree give."""
+    for node in _TREE.finditer(objects):
+        before = objects[max(0, node.start() - _AROUND) : node.start()]
+        after = objects[node.end() : node.end() + _AROUND]
+        before, after = _without_inner(before), _without_inner(after)
+        within = before[before.rfind(b"<<") + 1 :] + b" " + after.partition(b">>")[0]
+        yield from (int(one[1]) for one in _COUNT.finditer(within))
+
+
+def _without_inner(part: bytes) -> bytes:
+    """A part of a dictionary without those that it holds, which may have counts of their own."""
+    part = _HEXADECIMAL.sub(b"", part)
+    for _ in range(_DEEPEST):
+        part, removed = _DICTIONARY.subn(b"", part)
+        if not removed:
+            break
+    return part
+
+
+def _packed(part: bytes) -> Iterator[bytes]:
+    """What streams of objects hold."""
+    for number, one in enumerate(_STREAM.finditer(part)):
+        if number == _MOST_STREAMS:
+            return
+        try:
+            yield zlib.decompressobj().decompress(part[one.end() :], _MOST_INFLATED)
+        except zlib.error:
+            continue
