@@ -17,8 +17,10 @@ _MOST_PAGES = 100_000
 _MOST_STREAMS = 64
 _MOST_INFLATED = 1 << 20
 """Bytes of one stream of objects."""
-_AROUND = 4_096
-"""Bytes before and after `/Type /Pages` that its dictionary is looked for in."""
+_AROUND = 65_536
+"""Bytes before and after `/Type /Pages` that its object is looked for in."""
+_AROUND_PACKED = 4_096
+"""The same in a stream, where nothing marks the ends of objects."""
 
 _TREE = re.compile(rb"/Type\s*/Pages\b")
 _COUNT = re.compile(rb"/Count\s+(\d{1,6})\b")
@@ -47,11 +49,21 @@ def pages_in(parts: tuple[bytes, ...]) -> int | None:
 def _counts(objects: bytes) -> Iterator[int]:
     """The numbers of pages that nodes of the tree give."""
     for node in _TREE.finditer(objects):
-        before = objects[max(0, node.start() - _AROUND) : node.start()]
-        after = objects[node.end() : node.end() + _AROUND]
-        before, after = _without_inner(before), _without_inner(after)
+        start, end = _bounds(objects, node.start(), node.end())
+        before = _without_inner(objects[start : node.start()])
+        after = _without_inner(objects[node.end() : end])
         within = before[before.rfind(b"<<") + 1 :] + b" " + after.partition(b">>")[0]
         yield from (int(one[1]) for one in _COUNT.finditer(within))
+
+
+def _bounds(objects: bytes, start: int, end: int) -> tuple[int, int]:
+    """Where the object begins and ends that holds what lies between `start` and `end`."""
+    first = objects.rfind(b"obj", max(0, start - _AROUND), start)
+    last = objects.find(b"endobj", end, end + _AROUND)
+    return (
+        first if first >= 0 else max(0, start - _AROUND_PACKED),
+        last if last >= 0 else end + _AROUND_PACKED,
+    )
 
 
 def _without_inner(part: bytes) -> bytes:

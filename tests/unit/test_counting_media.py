@@ -235,6 +235,7 @@ PDF = "application/pdf"
         (pdf(12), 12),
         (pdf(12, nested=True), 12),
         (pdf(7, packed=True), 7),
+        (pdf(3_000), 3_000),  # an array of 24 KB stands between the type and the count
         ("data:application/pdf;base64," + pdf(3), 3),
         (base64.b64encode(b"%PDF-1.4\n1 0 obj<</Linearized 1/L 9/N 44/T 1>>endobj").decode(), 44),
         (base64.b64encode(b"<< /Type /Pages /Count 9 >>").decode(), None),  # no PDF
