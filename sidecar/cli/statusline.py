@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sidecar.cli.options import workspace_option
-from sidecar.cli.output import say_styled
+from sidecar.cli.output import say_json, say_styled
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _MOST_BYTES = 1 << 20
 @click.option(
     "--chain", metavar="COMMAND", help="Run this status line too, and put its line first."
 )
-def statusline(workspace: Path, chain: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the line as `text` of an object.")
+def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
     """Print a line of how full the context is and what it has cost.
 
     Reads what Claude Code writes to a status line's standard input, and keeps the window, the
@@ -43,8 +44,11 @@ def statusline(workspace: Path, chain: str | None) -> None:
     sent = read_input(data) if data.strip() else None
     first = _chained(chain, data) if chain else ""
     mine = _of_claude_code(sent) if sent is not None else _live(workspace.resolve())
-    # Colours are meant in the person's own line, not in a model's name.
-    say_styled(" · ".join(part for part in (first, printable(mine)) if part))
+    line = " · ".join(part for part in (first, printable(mine)) if part)
+    if as_json:
+        say_json({"text": line})
+    else:
+        say_styled(line)  # colours are meant in the person's own line, not in a model's name
 
 
 def _of_claude_code(sent: StatuslineInput) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -187,6 +188,28 @@ def test_a_cost_that_was_not_read_yet_is_said_to_be(root: Path, home: ClaudeHome
     run("cost")
     assert unread not in run("usage")
     assert "$0." in run("usage")
+
+
+def test_usage_is_printed_again_at_each_change(root: Path, home: ClaudeHome) -> None:
+    session = home.session(root)
+    session.reply()
+    command = [sys.executable, "-P", "-m", "sidecar", "usage", "--watch", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert json.loads(process.stdout.readline())["tokens"] == home.truth.context[session.id]
+            session.user()
+            session.reply()
+            wanted = home.truth.context[session.id]
+            while json.loads(process.stdout.readline())["tokens"] != wanted:
+                pass  # a line may stand between: the file is read while it is written
+        finally:
+            process.terminate()
+
+
+def test_the_line_as_json(root: Path) -> None:
+    line = run("statusline", told=told("mine"))
+    assert json.loads(run("statusline", "--json", told=told("mine"))) == {"text": line}
 
 
 def test_cost_by_agent_and_workspace(root: Path, home: ClaudeHome) -> None:

@@ -73,7 +73,31 @@ def test_every_setting_has_a_row() -> None:
 
 
 def test_every_verb_has_a_row() -> None:
-    assert of("Command line") == set(verbs(main))
+    assert of("Command line") - {name for name in of("Command line") if name[0] == "-"} == set(
+        verbs(main)
+    )
+
+
+def commands(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """The commands of the command line by their names."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command
+        yield before + name, command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{before}{name} ")
+
+
+def test_every_option_with_a_row_is_one_of_the_verbs_named() -> None:
+    """`option` of `verb` and `verb`, as a row has it; and every verb that prints takes `--json`."""
+    known = {name: {opt for one in it.params for opt in one.opts} for name, it in commands(main)}
+    rows = re.findall(r"^\| `(--[\w-]+)` of ([^|]+) \|", PAGE.read_text("utf-8"), re.M)
+    assert {option for option, _ in rows} == {name for name in of("Command line") if name[0] == "-"}
+    for option, verbs_named in rows:
+        for verb in re.findall(r"`([^`]+)`", verbs_named):
+            assert option in known[verb], (option, verb)
+    silent = {"serve", "schema", "config", "cost export"}
+    assert [name for name, has in known.items() if "--json" not in has and name not in silent] == []
 
 
 def test_every_command_of_the_palette_has_a_row() -> None:
