@@ -29,7 +29,6 @@ class Handled(msgspec.Struct, frozen=True):
     """A reply as it is answered, and what else was learned from it."""
 
     result: ResponseResult
-    anchored: Anchored
     warnings: list[tuple[WarningKind, str]]
     """Kind and message of each `context/warning` to send."""
     limit: int | None
@@ -87,7 +86,7 @@ def handle(
         usage=reply.usage,
         calibration=calibration_info(calibration),
     )
-    return Handled(result, anchored, list(_warnings(result, anchored)), limit)
+    return Handled(result, list(_warnings(result, anchored)), limit)
 
 
 def usable_calls(

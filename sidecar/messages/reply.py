@@ -40,10 +40,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments_text: str
     """What arrived of the arguments, as JSON text."""
     arguments: dict[str, Any] | None
-    """The same decoded; None where the text is not a JSON object."""
-    complete: bool
-    """The vendor closed the call and its arguments are a JSON object. What the tool's schema
-    requires is not looked at here."""
+    """The same decoded; None where the text is not a JSON object. What the tool's schema requires
+    is not looked at here."""
 
 
 class Overflow(msgspec.Struct, frozen=True):
@@ -103,13 +101,12 @@ class CallDraft:
             name=self.name,
             arguments_text=text,
             arguments=arguments,
-            complete=arguments is not None and bool(self.name) and not self.broken,
         )
 
     def _decode(self, text: str, cut_off: bool) -> dict[str, Any] | None:
         if not text.strip():
             # A tool without parameters has no text; a call cut off before its first brace has none.
-            return {} if self.closed or not cut_off else None
+            return {} if (self.closed or not cut_off) and not self.broken else None
         try:
             return typed.decode(text, dict[str, Any])
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):

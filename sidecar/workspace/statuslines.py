@@ -46,8 +46,6 @@ class Quota(msgspec.Struct, frozen=True):
     """How much of a plan's limit is used."""
 
     used_percentage: float | None = None
-    resets_at: int | float | None = None
-    """Seconds since 1970."""
 
 
 class RateLimits(msgspec.Struct, frozen=True):
@@ -67,7 +65,6 @@ class Named(msgspec.Struct, frozen=True):
 class Folders(msgspec.Struct, frozen=True):
     """Where Claude Code works."""
 
-    current_dir: str | None = None
     project_dir: str | None = None
 
 

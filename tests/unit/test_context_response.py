@@ -187,7 +187,10 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
     made = session(counter, [user("x" * 4_000), reply("y"), user("z")])
     learned = FakeCalibration(1.0, 0)
 
+    samples: list[Sample] = []
+
     def learn(sample: Sample) -> None:
+        samples.append(sample)
         learned.factor, learned.samples = sample.reported / sample.estimated, 1
 
     told = handle(
@@ -201,9 +204,8 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
     )
     assert told.result.exhausted == "window"
     assert told.limit == 1_024
-    assert told.anchored.sample is not None
-    assert told.anchored.sample.reported == 5_031
-    assert told.anchored.sample.estimated == 4_000 + 2 + 3 * 4 + PRIMING
+    (sample,) = samples
+    assert (sample.reported, sample.estimated) == (5_031, 4_000 + 2 + 3 * 4 + PRIMING)
     assert occupancy(made).tokens == 5_031
     plan = told.result.plan
     assert plan is not None

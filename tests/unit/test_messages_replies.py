@@ -88,7 +88,7 @@ def test_a_reply_cut_off_inside_a_tool_call(case: str, named: bool) -> None:
     [call] = reply.tool_calls
     assert (reply.content, reply.stop_reason, reply.exhausted) == ("Writing.", stop, exhausted)
     assert (call.name, call.arguments_text, call.arguments) == ("write", BROKEN, None)
-    assert (call.complete, reply.cut_off) == (False, True)
+    assert reply.cut_off
     assert reply.usage is not None
     assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (11, 7)
 
@@ -116,7 +116,7 @@ def test_a_call_finished_before_the_cut_stays_whole(case: str, named: bool) -> N
     reply = read_reply(response, format if named else None)
     [call] = reply.tool_calls
     assert (reply.content, reply.stop_reason, reply.exhausted) == ("Writing.", stop, exhausted)
-    assert (call.name, call.arguments, call.complete) == ("write", ARGS, True)
+    assert (call.name, call.arguments) == ("write", ARGS)
     assert json.loads(call.arguments_text) == ARGS
     assert reply.usage is not None
     assert (reply.usage.prompt_tokens, reply.usage.output_tokens) == (11, 7)
@@ -189,7 +189,7 @@ def test_the_request_id_and_the_model_are_the_vendors(case: str) -> None:
 def test_a_stream_that_broke_off_says_so(events: list[dict[str, Any]]) -> None:
     reply = read_reply(events)
     assert (reply.cut_off, reply.exhausted, reply.stop_reason) == (True, None, None)
-    assert [call.complete for call in reply.tool_calls] == [False]
+    assert [call.arguments for call in reply.tool_calls] == [None]
 
 
 def test_parallel_calls_of_a_stream_are_kept_apart() -> None:
@@ -197,7 +197,7 @@ def test_parallel_calls_of_a_stream_are_kept_apart() -> None:
     second = {"index": 1, "id": "call_2", "function": {"name": "read", "arguments": '{"pa'}}
     events.insert(-2, {"choices": [{"index": 0, "delta": {"tool_calls": [second]}}]})
     calls = read_reply(events).tool_calls
-    assert [(call.id, call.complete) for call in calls] == [("call_1", True), ("call_2", False)]
+    assert [(call.id, call.arguments) for call in calls] == [("call_1", ARGS), ("call_2", None)]
 
 
 def test_calls_that_all_come_at_index_0_under_their_own_ids_are_kept_apart() -> None:
@@ -381,3 +381,15 @@ def test_nothing_that_comes_crashes_the_reader(response: object, format: str | N
     except VendorFormatError:
         return
     assert reply.format in FORMATS
+
+
+def test_a_call_that_the_vendor_calls_failed_has_no_arguments() -> None:
+    """Though a reply that ended by itself may leave the text of a tool without parameters out."""
+    packets = [
+        {"type": "toolCallGenerationStart", "toolCallId": "c"},
+        {"type": "toolCallGenerationNameReceived", "name": "write"},
+        {"type": "toolCallGenerationFailed"},
+        {"stats": {"stopReason": "eosFound", "promptTokensCount": 1, "predictedTokensCount": 1}},
+    ]
+    reply = read_reply(packets, "lmstudio")
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("write", None)]
