@@ -44,6 +44,12 @@ _DATABASES = {"opencode": "OPENCODE_DB", "kilo": "KILO_DB"}
 """Variables that name one more database of an agent, wherever it lies."""
 _IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo")
 """Extensions of VS Code and its kin, with what they keep among the editor's user data."""
+_CLINE = (
+    ("CLINE_SESSION_DATA_DIR",),
+    ("CLINE_DATA_DIR", "sessions"),
+    ("CLINE_DIR", "data", "sessions"),
+)
+"""Variables that say where Cline's sessions are, the first one set, and what is below it."""
 AIDER_FILE = ".aider.chat.history.md"
 """In the project itself."""
 
@@ -72,6 +78,14 @@ def editors(places: Places, agent: str) -> tuple[Path, ...]:
     return (*places.folders(agent, None, *local), *served)
 
 
+def cline_sessions(places: Places) -> Path:
+    """The folder that Cline keeps its sessions in since version 4; it need not exist."""
+    for variable, *inner in _CLINE:
+        if named := places.variable(variable):
+            return places.expand(named).joinpath(*inner)
+    return places.home / ".cline" / "data" / "sessions"
+
+
 def named_database(places: Places, agent: str) -> Path | None:
     """The database that a variable of the environment names beside an agent's folders."""
     named = places.variable(_DATABASES.get(agent))
@@ -83,6 +97,7 @@ def traces(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
     paths: list[Path] = []
     paths += homes(places, agent) if agent in _HOMES else ()
     paths += editors(places, agent) if agent in _IN_EDITORS else ()
+    paths += [cline_sessions(places)] if agent == "cline" else ()
     database = named_database(places, agent)
     paths += [database.parent] if database else ()
     return (*map(str, paths), *files_in(agent, roots))

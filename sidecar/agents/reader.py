@@ -86,7 +86,7 @@ _MODULES = {
     "copilot-cli": "copilot_cli",
     "gemini-cli": "gemini_cli",
     "opencode": "opencode",
-    "cline": "cline",
+    "cline": "cline_sessions",
     "roo-code": "roo_code",
     "kilo": "kilo",
     "goose": "goose",

@@ -6,7 +6,7 @@ import logging
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from benchmarks.agents import cline, copilot, databases, opencode
+from benchmarks.agents import cline, cline_sessions, copilot, databases, opencode
 from benchmarks.agents.truth import Clock
 from sidecar.agents import ingest, live
 from sidecar.agents.compressed import zstd
@@ -33,6 +33,8 @@ def test_nothing_is_kept_and_nothing_is_written(
     chat = copilot.everyday(copilot.CodeHome(user), root)
     chat.write({"kind": 1, "k": ["requests", 0, "promptTokens"], "v": SECRET})
     cline.everyday(cline.ClineHome(user / "globalStorage" / "saoudrizwan.claude-dev"), root)
+    sessions = tmp_path / ".cline" / "data" / "sessions"
+    cline_sessions.everyday(cline_sessions.SessionsHome(sessions), root)
     open_home = opencode.OpenHome(tmp_path / ".local/share/opencode")
     opencode.everyday(open_home, root, "first")
     zed = databases.ZedStore(tmp_path / ".local/share/zed/threads/threads.db")

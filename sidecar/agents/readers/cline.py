@@ -1,4 +1,4 @@
-"""Cline and Roo Code: `tasks/<id>/ui_messages.json` in VS Code's storage, rewritten as a whole.
+"""Cline before 4.0 and Roo Code: `tasks/<id>/ui_messages.json` in VS Code's storage, each a whole.
 
 The numbers of a call are JSON in the text of a message, beside the prompt, which is not decoded.
 """
@@ -182,9 +182,6 @@ class Tasks:
         return fold_whole(found, mark, _task(found.path), fold)
 
 
-READER = Tasks("cline", "saoudrizwan.claude-dev")
-
-
 def _fold(agent: str, models: Sequence[_Used], task: _Task, data: bytes) -> Folded[_Task]:
     calls = []
     for one in whole(data, list[_Message]):
@@ -192,7 +189,6 @@ def _fold(agent: str, models: Sequence[_Used], task: _Task, data: bytes) -> Fold
         if numbers is None or at is None:
             continue
         model, provider = _model(one, models)
-        cost = numbers.cost
         calls.append(
             Call(
                 at=at,
@@ -203,10 +199,15 @@ def _fold(agent: str, models: Sequence[_Used], task: _Task, data: bytes) -> Fold
                 usage=numbers.usage,
                 request=f"{task.id}/{int(one.ts or 0)}",
                 workspace=task.workspace,
-                cost_usd=None if cost is None or cost < 0 else Decimal(repr(cost)),
+                cost_usd=reported_usd(numbers.cost),
             )
         )
     return Folded(task, calls)
+
+
+def reported_usd(cost: Number) -> Decimal | None:
+    """What an agent says that a call cost; None where it does not, or for what none can cost."""
+    return None if cost is None or cost < 0 else Decimal(repr(cost))
 
 
 def _condensed(track: Track, one: _Message) -> Track:

@@ -110,7 +110,7 @@ def test_an_agent_is_here_where_its_reader_looks(
     tmp_path: Path, platform: str, *, named: bool
 ) -> None:
     variables = [
-        "AMP_DATA_DIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "CONTINUE_GLOBAL_DIR", "COPILOT_HOME",
+        "AMP_DATA_DIR", "CLAUDE_CONFIG_DIR", "CLINE_DIR", "CODEX_HOME", "CONTINUE_GLOBAL_DIR", "COPILOT_HOME",
         "CRUSH_GLOBAL_DATA", "GOOSE_PATH_ROOT", "KIMI_SHARE_DIR", "OPENCODE_DATA_DIR",
         "PI_CODING_AGENT_DIR", "QWEN_DATA_DIR", "VIBE_HOME", "VSCODE_PORTABLE",
     ]  # fmt: skip

@@ -1,0 +1,149 @@
+"""Cline's sessions since its version 4: one folder for the CLI and all editors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents import cline
+from benchmarks.agents.cline_sessions import SessionsHome, everyday
+from sidecar.agents import live
+from sidecar.agents.roots import Roots
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "cline")
+
+
+@pytest.fixture
+def home(world: World) -> SessionsHome:
+    return SessionsHome(world.home / ".cline" / "data" / "sessions")
+
+
+def test_every_call_counts_once_and_sub_agents_are_no_context(
+    world: World, home: SessionsHome
+) -> None:
+    session = everyday(home, world.root)
+    for _ in range(2):
+        world.ingest()
+        world.check(home.truth)
+        world.check_context(home.truth)
+        session.call()
+        session.subagent()
+    assert {call.category for call in world.calls} == {"main", "subagent"}
+    assert {call.workspace for call in world.calls} == {str(world.root)}
+    assert {(call.model, call.provider) for call in world.calls} == {
+        ("claude-sonnet-4-5", "anthropic")
+    }
+    assert {call.cost_usd for call in world.calls} == {Decimal("0.0123")}
+
+
+def test_the_older_tasks_are_read_beside_them(world: World, home: SessionsHome) -> None:
+    everyday(home, world.root)
+    user = world.home / ".config" / "Code" / "User" / "globalStorage" / "saoudrizwan.claude-dev"
+    tasks = cline.ClineHome(user)
+    cline.everyday(tasks, world.root)
+    world.ingest()
+    assert world.recorded() == home.truth.calls | tasks.truth.calls
+    shown = {name: one.occupancy.tokens for name, one in world.sessions().items()}
+    assert shown == home.truth.context | tasks.truth.context
+
+
+def test_messages_that_were_copied_to_another_session_count_once(
+    world: World, home: SessionsHome
+) -> None:
+    first, second = everyday(home, world.root), home.session(world.root)
+    second.messages = list(first.messages)
+    second.cached = first.cached
+    second.call()
+    world.ingest()
+    assert set(world.recorded()) == set(home.truth.calls)
+
+
+def test_a_reply_without_its_model_is_of_the_manifests(world: World, home: SessionsHome) -> None:
+    session = home.session(world.root)
+    session.call(modelInfo=None)
+    world.ingest()
+    (call,) = world.calls
+    assert (call.model, call.provider) == ("claude-sonnet-4-5", "anthropic")
+    assert world.sessions()[session.id].model == "claude-sonnet-4-5"
+
+
+def test_a_reply_under_way_has_no_numbers_yet(world: World, home: SessionsHome) -> None:
+    session = everyday(home, world.root)
+    session.messages.append({"id": "x", "role": "assistant", "ts": 1, "content": []})
+    session.messages.append({"id": "y", "role": "assistant", "metrics": {"inputTokens": 0}})
+    session.write()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_it_is_ended_once_its_manifest_says_so(world: World, home: SessionsHome) -> None:
+    session = everyday(home, world.root)
+    assert not world.sessions()[session.id].ended
+    session.manifest(status="completed", ended_at=home.clock.tick())
+    session.call()
+    assert world.sessions()[session.id].ended
+
+
+def test_no_title_is_taken_for_it_is_made_from_a_turn(world: World, home: SessionsHome) -> None:
+    session = everyday(home, world.root)
+    assert world.sessions()[session.id].title is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "below"),
+    [
+        ("CLINE_SESSION_DATA_DIR", ()),
+        ("CLINE_DATA_DIR", ("sessions",)),
+        ("CLINE_DIR", ("data", "sessions")),
+    ],
+)
+def test_each_of_its_variables_names_where_they_lie(
+    tmp_path: Path, variable: str, below: tuple[str, ...]
+) -> None:
+    world = World(tmp_path, "cline", {variable: str(tmp_path / "elsewhere")})
+    home = SessionsHome(tmp_path.joinpath("elsewhere", *below))
+    everyday(home, world.root)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_half_written_file_waits_for_its_end(world: World, home: SessionsHome) -> None:
+    session = everyday(home, world.root)
+    data = session.path.read_bytes()
+    session.path.write_bytes(data[: len(data) // 2])
+    seen = live.look(world.readers, world.places, Roots.of([world.root]))
+    assert set(seen.failed) == {str(session.path)}
+    session.path.write_bytes(data)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_calls_of_a_session_that_was_deleted_stay(world: World, home: SessionsHome) -> None:
+    session = everyday(home, world.root)
+    world.ingest()
+    shutil.rmtree(session.folder)
+    world.ingest()
+    world.check(home.truth)
+    assert world.sessions() == {}
+
+
+def test_what_else_lies_there_is_left_alone(world: World, home: SessionsHome) -> None:
+    session = everyday(home, world.root)
+    (session.folder / f"{session.id}.compaction.json").write_text(json.dumps({"messages": [1]}))
+    (home.folder / "sessions.index.json").write_text("{}")
+    (home.folder / "empty").mkdir()
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
