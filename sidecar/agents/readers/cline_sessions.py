@@ -96,7 +96,7 @@ class _Run(msgspec.Struct, frozen=True):
     provider: str | None
 
 
-class Sessions:
+class ClineSessions:
     """See `sidecar.agents.reader.Reader`."""
 
     agent = AGENT
@@ -162,7 +162,7 @@ class Cline:
     agent = AGENT
 
     def __init__(self) -> None:
-        self._new, self._old = Sessions(), Tasks(AGENT, "saoudrizwan.claude-dev")
+        self._new, self._old = ClineSessions(), Tasks(AGENT, "saoudrizwan.claude-dev")
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return (*self._new.folders(places), *self._old.folders(places))
@@ -182,7 +182,7 @@ class Cline:
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         return self._of(found).read(found, mark)
 
-    def _of(self, found: Found) -> Sessions | Tasks:
+    def _of(self, found: Found) -> ClineSessions | Tasks:
         return self._new if found.path.endswith(_MESSAGES) else self._old
 
 
