@@ -135,6 +135,8 @@ class ResponseParams(SessionParams, frozen=True, kw_only=True):
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
+    provider: str | None = None
+    """Who served it; left out: as in `cost/record`."""
     category: str | None = None
     request_id: str | None = None
     format: ReplyFormat | None = None

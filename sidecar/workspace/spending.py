@@ -105,6 +105,7 @@ class Spending:
         reply: Reply,
         *,
         model: str,
+        provider: str | None,
         category: str,
         request_id: str | None,
         raw: Any,
@@ -120,6 +121,7 @@ class Spending:
             raise BadParamsError(reply.usage_problem or "the reply reports no usage")
         params = CostRecordParams(
             model=model,
+            provider=provider,
             category=category,
             usage={},  # it was read with the reply
             workspace=self._uri,

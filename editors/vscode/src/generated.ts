@@ -587,6 +587,7 @@ export interface ResponseParams {
   session?: string | null;
   response: Record<string, unknown> | unknown[] | string;
   model?: string | null;
+  provider?: string | null;
   category?: string | null;
   requestId?: string | null;
   format?: "anthropic" | "bedrock" | "cohere" | "deepseek" | "gemini" | "lmstudio" | "mistral" | "ollama" | "openai-chat" | "openai-responses" | "xai" | null;

@@ -310,6 +310,7 @@ def _record(
             draft.session.id,
             reply,
             model=named or reply.model or draft.session.model,
+            provider=params.provider,
             category=params.category or "main",
             request_id=params.request_id or reply.request_id,
             raw=params.response,

@@ -37,6 +37,8 @@ class ChatPlugin(msgspec.Struct, frozen=True):
     """Gives the number that the plugin itself shows."""
     idle: str
     """Whether a reply is at its end."""
+    fill: str
+    """Puts so many messages with a text (`...`) into the chat, as if they had been said."""
     usage: str = "own chunk"
 
     def answer(self, body: dict[str, Any]) -> Reply:
@@ -114,6 +116,12 @@ end""",
     typed="return table.concat(vim.api.nvim_buf_get_lines(chat.bufnr, header(), -1, false), '\\n')",
     display="return chat.tokens or 0",
     idle="return chat.current_request == nil and chat.status == ''",
+    fill="""
+      local count, text = ...
+      for number = 1, count do
+        chat:add_message({ role = number % 2 == 1 and 'user' or 'llm', content = number .. ' ' .. text },
+          { visible = false })
+      end""",
 )
 
 COPILOTCHAT = ChatPlugin(
@@ -152,6 +160,12 @@ end""",
       return typed and typed.content or ''""",
     display="return require('CopilotChat').chat.token_count or 0",
     idle="return not require('CopilotChat.client'):running()",
+    fill="""
+      local count, text = ...
+      local chat = require('CopilotChat').chat
+      for number = 1, count do
+        chat:add_message({ role = number % 2 == 1 and 'user' or 'assistant', content = number .. ' ' .. text })
+      end""",
     usage="last chunk",
 )
 
@@ -209,6 +223,14 @@ end""",
       local used = require('avante').get().chat_history.tokens_usage
       return used and used.prompt_tokens + used.completion_tokens or 0""",
     idle="return require('avante').get().current_state == 'succeeded'",
+    fill="""
+      local count, text = ...
+      local Message, messages = require('avante.history').Message, {}
+      for number = 1, count do
+        local role = number % 2 == 1 and 'user' or 'assistant'
+        table.insert(messages, Message:new(role, number .. ' ' .. text))
+      end
+      require('avante').get():add_history_messages(messages)""",
 )
 
 ALL = (CODECOMPANION, COPILOTCHAT, AVANTE)

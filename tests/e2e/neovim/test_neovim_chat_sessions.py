@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from tests.e2e.neovim.chat_plugins import ALL, CODECOMPANION, COPILOTCHAT
+from tests.e2e.neovim.chat_conversation import EACH, ask, say, sent_back, tokens, wait_tokens
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
 from tests.e2e.neovim.harness import wait_for
-from tests.e2e.neovim.test_neovim_chats import ask, say, sent_back, tokens, wait_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.plugins
 
-EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
 SMALLER = 96_000
 """No window of gpt-4o's: only the plugin can have said it."""
 
@@ -120,19 +117,3 @@ def test_what_copilotchat_asks_headless_is_in_the_ledger_and_in_no_conversation(
     rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
     assert rows["headless"]["promptTokens"] == server.received[-1].prompt
     assert tokens(editor, session) == right
-
-
-@EACH
-def test_prompts_go_while_the_server_is_dead(begin: Callable[..., Any], plugin: ChatPlugin) -> None:
-    editor, server, _ = begin(plugin, waits=False)
-    for pid in editor.server_pids():
-        os.kill(pid, signal.SIGKILL)
-    at_once = """
-      local went = false
-      vim.wait(60000, function() return require('token_sidecar.server').clients()[1] == nil end, 1)
-      require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
-      return went"""
-    assert editor.lua(at_once)
-    for part in range(3):
-        say(editor, plugin, server, part)
-    assert len(editor.messages()) == 1

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.e2e.neovim.chat_conversation import WEATHER, ask, tokens, wait_tokens
 from tests.e2e.neovim.chat_plugins import CODECOMPANION, PATIENT
 from tests.e2e.neovim.harness import wait_for
-from tests.e2e.neovim.test_neovim_chats import WEATHER, ask, tokens, wait_tokens
 from tests.vendor_server import CACHED, OUTPUT, VendorServer
 
 if TYPE_CHECKING:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
+from tests.e2e.neovim.chat_conversation import (
+    EACH,
+    WEATHER,
+    ask,
+    converse,
+    say,
+    sent_back,
+    tokens,
+    wait_tokens,
+)
 from tests.e2e.neovim.chat_plugins import ALL, AVANTE, CODECOMPANION, COPILOTCHAT
 from tests.e2e.neovim.harness import wait_for
 from tests.e2e.neovim.plugins import on_path
@@ -19,80 +26,11 @@ if TYPE_CHECKING:
 
     from tests.e2e.neovim.chat_plugins import ChatPlugin
     from tests.e2e.neovim.harness import Editor
-    from tests.model_server import ModelServer, Received
 
 pytestmark = pytest.mark.plugins
 
-EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
-WEATHER = "What is the weather in Lisbon, and is it a good day for a walk by the sea, part {}?"
 INPUT, OUTPUT = Decimal("2.5") / 10**6, Decimal(10) / 10**6
 """USD a token of gpt-4o."""
-NO_SERVER = {"TOKEN_SIDECAR_CMD": "/nowhere/token-sidecar"}
-
-
-def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> Any:
-    """What our server answers."""
-    answer = editor.lua(
-        "return require('token_sidecar.server').clients()[1]:request_sync(...)",
-        method, params or {"workspace": None}, 20000,
-    )  # fmt: skip
-    return answer["result"]
-
-
-def tokens(editor: Editor, session: str) -> int | None:
-    """How full the context of a session is."""
-    known = ask(editor, "context/usage", {"session": session}).get("tokens")
-    return None if known is None else int(known)
-
-
-def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what: str) -> int:
-    """Waits for a number that is right."""
-    seen: list[int | None] = [None]
-
-    def look() -> bool:
-        seen[0] = tokens(editor, session)
-        return seen[0] is not None and right(seen[0])
-
-    wait_for(look, lambda: f"{what}, not {seen[0]}; {editor.describe()}")
-    assert seen[0] is not None
-    return seen[0]
-
-
-def within_one_percent(editor: Editor, session: str, received: Received) -> int:
-    """Waits until what is about to be sent is known, and within 1 % of what was received."""
-    near = received.prompt / 100
-    return wait_tokens(
-        editor, session, lambda known: abs(known - received.prompt) <= near, str(received.prompt)
-    )
-
-
-def sent_back(received: Received) -> int:
-    """What the next request carries of a request and its reply."""
-    return received.prompt + received.output - received.reasoning
-
-
-def converse(
-    editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
-) -> None:
-    """One prompt with its tool call: two requests, each looked at before its reply and after."""
-    editor.lua(plugin.submit, WEATHER.format(part))
-    for _ in range(2):
-        received = server.arrived.get(timeout=30)
-        before = within_one_percent(editor, session, received)
-        received.answered.set()
-    after = wait_tokens(editor, session, sent_back(received).__eq__, str(sent_back(received)))
-    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
-    shown = wait_for(lambda: editor.lua(plugin.display), "the plugin's own number")
-    print(
-        f"| {plugin.name} | {received.prompt} | {before} | {sent_back(received)} | {after} | {shown} |"
-    )
-
-
-def say(editor: Editor, plugin: ChatPlugin, server: ModelServer, part: int) -> None:
-    """One prompt with its tool call, to its end."""
-    editor.lua(plugin.submit, WEATHER.format(part))
-    wait_for(lambda: len(server.received) == 2 * part + 2, "both requests")
-    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
 
 
 @EACH
@@ -143,117 +81,6 @@ def test_only_what_is_new_is_sent(begin: Callable[..., Any], plugin: ChatPlugin)
 
 
 @EACH
-def test_a_prompt_that_does_not_fit_is_held_and_the_next_one_goes(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False)
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua(plugin.submit, huge)
-    message = editor.wait_message("held")
-    assert "tokens do not fit. Resubmit to send" in message
-    assert len(message) <= editor.lua("return vim.v.echospace")
-    assert server.received == []
-    assert huge.strip() in editor.lua(plugin.typed)
-    editor.lua(plugin.submit, WEATHER.format(1))
-    wait_for(lambda: len(server.received) == 2, "the small prompt")
-    assert len(editor.messages()) == 1
-
-
-def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
-    """The plugin's parser takes seconds for a megabyte: it runs once, when the submit goes."""
-    editor, server, _ = begin(CODECOMPANION, waits=False)
-    editor.lua("""
-      local parser = require('codecompanion.interactions.chat.parser')
-      local messages = parser.messages
-      _G.parsed = 0
-      parser.messages = function(...)
-        _G.parsed = _G.parsed + 1
-        return messages(...)
-      end""")
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua(CODECOMPANION.submit, huge)
-    editor.wait_message("held")
-    assert editor.lua("return _G.parsed") == 0
-    editor.lua(CODECOMPANION.submit, WEATHER.format(0))
-    wait_for(lambda: len(server.received) == 2, "the small prompt")
-    assert editor.lua("return _G.parsed") == 1
-
-
-def test_a_first_prompt_that_opens_copilotchat_is_held_too(begin: Callable[..., Any]) -> None:
-    editor, server, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua("vim.cmd.CopilotChat(...)", huge)
-    assert "tokens do not fit. Resubmit to send" in editor.wait_message("held")
-    assert server.received == []
-    assert huge.strip() in editor.lua(COPILOTCHAT.typed)
-    assert editor.lua("return vim.bo[require('CopilotChat').chat.bufnr].modifiable")
-    editor.lua(COPILOTCHAT.submit, WEATHER.format(1))
-    wait_for(lambda: len(server.received) == 2, "the small prompt")
-    assert len(editor.messages()) == 1
-
-
-def test_a_first_prompt_that_opens_copilotchat_goes_when_it_fits_or_is_insisted_on(
-    begin: Callable[..., Any],
-) -> None:
-    editor, server, session = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
-    editor.lua("vim.cmd.CopilotChat(...)", "seven words that fill the window up " * 25_000)
-    editor.wait_message("held")
-    editor.lua("""
-      local plugin = require('CopilotChat')
-      plugin.ask(plugin.chat:get_message('user', true).content)""")
-    wait_for(lambda: server.received, "the prompt that was insisted on")
-    other, small, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
-    other.lua("vim.cmd.CopilotChat(...)", WEATHER.format(0))
-    wait_for(lambda: len(small.received) == 2, "the prompt")
-    last = sent_back(small.received[-1])
-    wait_tokens(other, session, last.__eq__, str(last))
-
-
-@EACH
-def test_a_held_prompt_goes_when_it_is_submitted_again(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False)
-    huge = "seven words that fill the window up " * 25_000
-    editor.lua(plugin.submit, huge)
-    editor.wait_message("held")
-    editor.lua(plugin.submit, huge)
-    wait_for(lambda: server.received, "the prompt that was insisted on")
-    assert len(editor.messages()) == 1
-
-
-@EACH
-def test_a_server_that_hangs_holds_one_prompt_and_says_so_once(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False, lua="")
-    for pid in editor.server_pids():
-        os.kill(pid, signal.SIGSTOP)
-    for part in range(3):
-        say(editor, plugin, server, part)
-    assert len(editor.messages()) == 1
-    # From now on it is known to hang: a prompt is not held at all.
-    at_once = """
-      local went = false
-      require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
-      return went"""
-    assert editor.lua(at_once)
-    for pid in editor.server_pids():
-        os.kill(pid, signal.SIGCONT)
-
-
-@EACH
-def test_where_there_is_no_server_nothing_waits(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    editor, server, _ = begin(plugin, waits=False, **NO_SERVER)
-    for part in range(3):
-        say(editor, plugin, server, part)
-    assert len(editor.messages()) == 1
-    assert "pipx install" in editor.messages()[0]
-
-
-@EACH
 def test_the_chats_own_window_shows_its_context(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
@@ -273,25 +100,6 @@ def test_the_chats_own_window_shows_its_context(
     text = editor.lua("return vim.b[...].token_sidecar_status", buf)
     assert text.startswith("ctx ")
     wait_for(lambda: text[:5] in editor.screen()[-2], text)
-
-
-CHANGED = {
-    "codecompanion": ("codecompanion.http", "send_sync"),
-    "CopilotChat": ("CopilotChat", "stop"),
-    "avante": ("avante.llm", "curl"),
-}
-
-
-@EACH
-def test_another_shape_is_silence_and_a_line_in_checkhealth(
-    begin: Callable[..., Any], plugin: ChatPlugin
-) -> None:
-    module, member = CHANGED[plugin.name]
-    editor, _, _ = begin(plugin, waits=False, before=f"require('{module}').{member} = nil")
-    editor.command("checkhealth token_sidecar")
-    lines = "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)"))
-    assert f"{plugin.name} is not followed: no function {member}; known to work: " in lines
-    assert editor.messages() == []
 
 
 def test_a_closed_chat_leaves_the_status(begin: Callable[..., Any]) -> None:

@@ -24,8 +24,8 @@ function M.check()
     health.ok(('%s, %s, %d buffers, positions in %s'):format(version, root, buffers, client.offset_encoding))
   end
   if #server.clients() == 0 then health.info('not running: it starts when a file is shown') end
-  local unknown = (package.loaded['token_sidecar.integrations.chats'] or {}).unknown or {}
-  for plugin, lacks in vim.spairs(unknown) do
+  local chats = package.loaded['token_sidecar.integrations.chats']
+  for plugin, lacks in vim.spairs(chats and chats.unknown() or {}) do
     local known = require('token_sidecar.integrations.' .. plugin:lower()).KNOWN
     health.warn(('%s is not followed: %s; known to work: %s'):format(plugin, lacks, known))
   end

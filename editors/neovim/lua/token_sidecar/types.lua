@@ -445,6 +445,7 @@
 ---@field session? string
 ---@field response table|string
 ---@field model? string
+---@field provider? string
 ---@field category? string
 ---@field requestId? string
 ---@field format? "anthropic"|"bedrock"|"cohere"|"deepseek"|"gemini"|"lmstudio"|"mistral"|"ollama"|"openai-chat"|"openai-responses"|"xai"

@@ -10,6 +10,7 @@ local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' 
 ---@field session string
 ---@field category? string of a request that is no part of a conversation
 ---@field body table as the model's server gets it
+---@field provider? string who serves it
 ---@field lines string[]
 
 ---@type table<string, {client: integer, set: table, messages: table[], call: table}> what a server has, by session
@@ -18,7 +19,8 @@ local asked = {} ---@type table<table, {client: integer, late: boolean}> what is
 local held, deciding = {}, {} ---@type table<string, string?>, table<string, boolean?> prompts, by session
 local buffers = {} ---@type table<integer, string> the session of a chat's buffer
 local front, warned_slow ---@type string?, boolean?
-M.unknown = {} ---@type table<string, string> what a plugin of unknown shape lacks
+local faults = {} ---@type table<string, table<string, string>> what could not be read, by plugin and reader
+local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> by owner
 
 --- Runs a function when a server has had its time: the pause at the end is for answers that lay there
 --- while the editor itself was busy.
@@ -111,6 +113,11 @@ local function known_of(had, messages)
   return #had
 end
 
+--- Notes who serves a call.
+---@param named? string as the plugin names it
+---@param url? string where it goes
+function M.serve(call, named, url) call.provider = require('token_sidecar.integrations.providers').id(named, url) end
+
 --- Brings the server up to the request that is about to be sent.
 ---@param call token_sidecar.Call
 ---@param limit? integer the model's window as the plugin knows it
@@ -162,11 +169,14 @@ function M.reply(call)
   if #lines == 0 then return end
   with_client(call.session, function(client)
     local session, now = call.session, sent[call.session]
-    if now and now.call == call then return ask(client, 'context/response', { session = session, response = lines }) end
+    if now and now.call == call then
+      local params = { session = session, response = lines, provider = call.provider }
+      return ask(client, 'context/response', params)
+    end
     local it = reported(lines)
     if not it.usage then return end
     local record = { session = session, model = (call.body or {}).model or it.model, usage = it.usage, requestId = it.id }
-    record.category = call.category
+    record.category, record.provider = call.category, call.provider
     ask(client, 'cost/record', record)
     if now and not call.category then ask(client, 'context/append', { session = session, turns = {}, usage = it.usage }) end
   end)
@@ -262,21 +272,45 @@ function M.forget(session, keep)
   if client then ask(client, 'context/select', { session = vim.NIL }) end
 end
 
---- Puts a function of ours around a plugin's; one that it lacks is an error that names it.
+--- Puts a function of ours around a plugin's, once; one that it lacks is an error that names it. A
+--- plugin that was loaded again has other owners.
 function M.wrap(owner, name, make)
+  local done = wrapped[owner or {}] or {}
+  if done[name] then return end
   local original = type(owner) == 'table' and owner[name] or nil
   if type(original) ~= 'function' then error('no function ' .. name, 0) end
+  done[name], wrapped[owner] = true, done
   owner[name] = make(original)
 end
 
---- Runs what reads a plugin's insides; another shape is silent, :checkhealth names what is missing.
+--- Runs what reads a plugin's insides; another shape is silent, :checkhealth names what is missing
+--- until it is there again.
 function M.quietly(plugin, read)
+  local info = debug.getinfo(read, 'S')
+  local reader = info.short_src .. ':' .. info.linedefined
   return function(...)
+    local known = faults[plugin] or {}
     local ok, result = pcall(read, ...)
-    if ok then return result end
-    M.unknown[plugin] = tostring(result):gsub('^.-:%d+: ', '')
+    if ok then
+      known[reader] = nil
+      return result
+    end
+    known[reader] = tostring(result):gsub('^.-:%d+: ', '')
+    faults[plugin] = known
     vim.lsp.log.info('token-sidecar', 'a chat plugin of unknown shape', plugin, result)
   end
+end
+
+--- What each plugin of unknown shape lacks.
+---@return table<string, string>
+function M.unknown()
+  local found = {}
+  for plugin, known in pairs(faults) do
+    local lacks = vim.tbl_values(known)
+    table.sort(lacks)
+    found[plugin] = lacks[1] and table.concat(lacks, '; ') or nil
+  end
+  return found
 end
 
 return M

@@ -3,35 +3,39 @@ local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 
 local chats = require('token_sidecar.integrations.chats')
 local NAME = 'codecompanion'
-local hooked, current, closed = false, nil, {}
+local current, closed = nil, {}
 local function quietly(read) return chats.quietly(NAME, read) end
 
 local function session_of(chat) return NAME .. ':' .. assert(chat.id, 'no member id') end
 local function window_of(adapter) return require('codecompanion.adapters.shared').context_window(adapter) end
 
 --- The call that a request is part of.
-local function call_of(opts)
+local call_of = quietly(function(client, opts)
   local chat = opts.interaction == 'chat' and require(NAME).buf_get_chat(opts.bufnr)
   local category = not chat and (opts.interaction or 'background') or nil
-  return { session = chat and session_of(chat) or NAME .. ':' .. category, category = category, lines = {} }, chat
-end
+  local call = { session = chat and session_of(chat) or NAME .. ':' .. category, category = category, lines = {} }
+  local adapter = client.adapter
+  chats.serve(call, adapter.vendor or adapter.name, adapter.url)
+  return call
+end)
 
 local function model_of(adapter)
   local model = adapter.schema.model.default
   return type(model) == 'function' and model(adapter) or model
 end
 
-local begin = quietly(function(client, call, chat)
+local begin = quietly(function(client, call)
   if not call.body.model then -- Gemini's is in the address
     call.body = vim.tbl_extend('keep', { model = model_of(client.adapter) }, call.body)
   end
-  chats.request(call, chat and window_of(client.adapter))
+  chats.request(call, not call.category and window_of(client.adapter) or nil)
 end)
 
 --- Catches the body that a request is made with, and the lines of its reply.
 local function around_request(request)
   return function(client, payload, actions, opts)
-    local call, chat = call_of(opts or {})
+    local call = call_of(client, opts or {})
+    if not call then return request(client, payload, actions, opts) end
     local tapped = vim.tbl_extend('force', actions, {
       callback = function(err, data, ...)
         chats.line(call, type(data) == 'table' and data.body or data)
@@ -43,7 +47,7 @@ local function around_request(request)
         if actions.done then return actions.done(...) end
       end,
     })
-    current = { call = call, begin = function() begin(client, call, chat) end }
+    current = { call = call, begin = function() begin(client, call) end }
     local job = request(client, payload, tapped, opts)
     current = nil
     return job
@@ -52,7 +56,8 @@ end
 
 local function around_sync(send_sync)
   return function(client, payload, opts)
-    local call = call_of({})
+    local call = call_of(client, {})
+    if not call then return send_sync(client, payload, opts) end
     current = { call = call }
     local response, err = send_sync(client, payload, opts)
     current = nil
@@ -107,7 +112,6 @@ local function around_submit(submit)
 end
 
 local function hook()
-  hooked = true
   local http = require('codecompanion.http')
   chats.wrap(http, 'merge_body', around_body)
   chats.wrap(http, 'request', around_request)
@@ -119,7 +123,7 @@ local LOOKED_AT = { ChatCreated = true, ChatDone = true, ChatCleared = true, Cha
 
 --- Any of the plugin's `User CodeCompanion…` events.
 M.on_event = quietly(function(event)
-  if not hooked then hook() end
+  hook()
   local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
   if name == 'ChatClosed' then
     closed[data.id] = true

@@ -3,8 +3,7 @@ local M = { KNOWN = 'f0c2a23 of 2026-06-17' }
 
 local chats = require('token_sidecar.integrations.chats')
 local SESSION = 'copilotchat'
-local hooked = false
-local unguarded = false -- what opened the chat may be a prompt, asked before there was a guard
+local unguarded ---@type boolean? what opened the chat may be a prompt, asked before there was a guard
 local running = setmetatable({}, { __mode = 'k' }) ---@type table<thread, token_sidecar.Call> by coroutine
 local function quietly(read) return chats.quietly('CopilotChat', read) end
 local later = vim.schedule_wrap(quietly(function(run) run() end))
@@ -25,14 +24,15 @@ end)
 local function around_ask(ask)
   return function(client, opts)
     local co = assert(coroutine.running())
-    local headless = opts and opts.headless
+    opts = opts or {}
+    local headless = opts.headless
     local first = unguarded and not headless
-    unguarded = unguarded and headless
+    unguarded = unguarded and headless or false
     if first and is_held(opts) then return end
     local call = { session = headless and SESSION .. ':headless' or SESSION, lines = {} }
     call.category = headless and 'headless' or nil
-    local models = quietly(function() return client:models() end)() or {}
-    call.limit = (models[opts.model] or {}).max_input_tokens
+    local model = (quietly(function() return client:models() end)() or {})[opts.model] or {}
+    call.limit, call.named = model.max_input_tokens, model.provider
     running[co] = call
     local ok, response = pcall(ask, client, opts)
     running[co] = nil
@@ -51,6 +51,7 @@ local function around_post(post)
     local call = running[coroutine.running() or {}]
     if not call or type(args) ~= 'table' or type(args.body) ~= 'table' then return post(url, args, ...) end
     call.body = args.body
+    chats.serve(call, call.named, url)
     later(function() chats.request(call, call.limit) end)
     local stream = args.stream
     args = vim.tbl_extend('force', args, {
@@ -68,8 +69,8 @@ end
 --- What is asked may come from the chat, where it stays while it is held, or from a command.
 local function around_plugin(ask)
   return function(prompt, config)
-    local merged = vim.tbl_extend('force', require('CopilotChat').config, config or {})
-    if merged.headless or not prompt or prompt == '' then return ask(prompt, config) end
+    local merged = quietly(function() return vim.tbl_extend('force', require('CopilotChat').config, config or {}) end)()
+    if not merged or merged.headless or not prompt or prompt == '' then return ask(prompt, config) end
     chats.guard(SESSION, prompt, merged.model, function()
       unguarded = false
       ask(prompt, config)
@@ -87,8 +88,7 @@ end
 --- Called when its chat's buffer appears.
 M.on_event = quietly(function(event)
   chats.show(event.buf, SESSION)
-  if hooked then return end
-  hooked, unguarded = true, true
+  if unguarded == nil then unguarded = true end
   local plugin = require('CopilotChat')
   chats.wrap(require('CopilotChat.utils.curl'), 'post', around_post)
   chats.wrap(require('CopilotChat.client'), 'ask', around_ask)

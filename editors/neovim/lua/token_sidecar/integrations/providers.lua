@@ -1,0 +1,44 @@
+-- Who serves a model: what the chat plugins, and people in their settings, call it, by the server's ids.
+local M = {}
+
+local IDS = {
+  azure_openai = 'azure',
+  bedrock = 'aws',
+  claude = 'anthropic',
+  copilot = 'github-copilot',
+  gemini = 'google',
+  gemini_interactions = 'google',
+  github_models = 'github-models',
+  githubmodels = 'github-models',
+  glm = 'zhipuai',
+  kimi = 'moonshotai',
+  moonshot = 'moonshotai',
+  openai_responses = 'openai',
+  vertex = 'google',
+  vertex_claude = 'google',
+  xai = 'x-ai',
+}
+-- stylua: ignore
+for _, id in ipairs({
+  'anthropic', 'azure', 'cerebras', 'cohere', 'deepseek', 'fireworks', 'google', 'groq', 'huggingface',
+  'mistral', 'novita', 'openai', 'openrouter', 'perplexity', 'together',
+  'koboldcpp', 'llamacpp', 'lmstudio', 'localai', 'ollama', 'sglang', 'tgi', 'vllm',
+}) do
+  IDS[id] = id
+end
+
+--- Many servers speak as these two do, and people name them so: they are meant by their own address alone.
+local ADDRESSES = { anthropic = '://api.anthropic.com', openai = '://api.openai.com' }
+
+--- The id of who is named so; nil where nobody is known by it: then the model's name decides.
+---@param name? string
+---@param url? string where the request goes
+---@return string?
+function M.id(name, url)
+  local id = IDS[(name or ''):lower()]
+  local address = ADDRESSES[id or '']
+  if address and not tostring(url):find(address, 1, true) then return nil end
+  return id
+end
+
+return M

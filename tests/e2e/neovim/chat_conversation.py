@@ -1,0 +1,85 @@
+"""Conversations with a chat plugin: what our server says of them, beside what the model's server got."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.neovim.chat_plugins import ALL
+from tests.e2e.neovim.harness import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.neovim.chat_plugins import ChatPlugin
+    from tests.e2e.neovim.harness import Editor
+    from tests.model_server import ModelServer, Received
+
+EACH = pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: plugin.name)
+WEATHER = "What is the weather in Lisbon, and is it a good day for a walk by the sea, part {}?"
+
+
+def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> Any:
+    """What our server answers."""
+    answer = editor.lua(
+        "return require('token_sidecar.server').clients()[1]:request_sync(...)",
+        method, params or {"workspace": None}, 20000,
+    )  # fmt: skip
+    return answer["result"]
+
+
+def tokens(editor: Editor, session: str) -> int | None:
+    """How full the context of a session is."""
+    known = ask(editor, "context/usage", {"session": session}).get("tokens")
+    return None if known is None else int(known)
+
+
+def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what: str) -> int:
+    """Waits for a number that is right."""
+    seen: list[int | None] = [None]
+
+    def look() -> bool:
+        seen[0] = tokens(editor, session)
+        return seen[0] is not None and right(seen[0])
+
+    wait_for(look, lambda: f"{what}, not {seen[0]}; {editor.describe()}")
+    assert seen[0] is not None
+    return seen[0]
+
+
+def within_one_percent(editor: Editor, session: str, received: Received) -> int:
+    """Waits until what is about to be sent is known, and within 1 % of what was received."""
+    near = received.prompt / 100
+    return wait_tokens(
+        editor, session, lambda known: abs(known - received.prompt) <= near, str(received.prompt)
+    )
+
+
+def sent_back(received: Received) -> int:
+    """What the next request carries of a request and its reply."""
+    return received.prompt + received.output - received.reasoning
+
+
+def converse(
+    editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
+) -> None:
+    """One prompt with its tool call: two requests, each looked at before its reply and after."""
+    editor.lua(plugin.submit, WEATHER.format(part))
+    for _ in range(2):
+        received = server.arrived.get(timeout=30)
+        before = within_one_percent(editor, session, received)
+        received.answered.set()
+    after = wait_tokens(editor, session, sent_back(received).__eq__, str(sent_back(received)))
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
+    shown = wait_for(lambda: editor.lua(plugin.display), "the plugin's own number")
+    print(
+        f"| {plugin.name} | {received.prompt} | {before} | {sent_back(received)} | {after} | {shown} |"
+    )
+
+
+def say(editor: Editor, plugin: ChatPlugin, server: ModelServer, part: int) -> None:
+    """One prompt with its tool call, to its end."""
+    editor.lua(plugin.submit, WEATHER.format(part))
+    wait_for(lambda: len(server.received) == 2 * part + 2, "both requests")
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")

@@ -1,0 +1,150 @@
+"""Prompts that are held in the real chat plugins, and those that nobody can judge."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.e2e.neovim.chat_conversation import EACH, WEATHER, say, sent_back, wait_tokens
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
+from tests.e2e.neovim.harness import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.neovim.chat_plugins import ChatPlugin
+
+pytestmark = pytest.mark.plugins
+
+NO_SERVER = {"TOKEN_SIDECAR_CMD": "/nowhere/token-sidecar"}
+
+
+@EACH
+def test_a_prompt_that_does_not_fit_is_held_and_the_next_one_goes(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua(plugin.submit, huge)
+    message = editor.wait_message("held")
+    assert "tokens do not fit. Resubmit to send" in message
+    assert len(message) <= editor.lua("return vim.v.echospace")
+    assert server.received == []
+    assert huge.strip() in editor.lua(plugin.typed)
+    editor.lua(plugin.submit, WEATHER.format(1))
+    wait_for(lambda: len(server.received) == 2, "the small prompt")
+    assert len(editor.messages()) == 1
+
+
+def test_a_held_prompt_is_not_parsed(begin: Callable[..., Any]) -> None:
+    """The plugin's parser takes seconds for a megabyte: it runs once, when the submit goes."""
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    editor.lua("""
+      local parser = require('codecompanion.interactions.chat.parser')
+      local messages = parser.messages
+      _G.parsed = 0
+      parser.messages = function(...)
+        _G.parsed = _G.parsed + 1
+        return messages(...)
+      end""")
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua(CODECOMPANION.submit, huge)
+    editor.wait_message("held")
+    assert editor.lua("return _G.parsed") == 0
+    editor.lua(CODECOMPANION.submit, WEATHER.format(0))
+    wait_for(lambda: len(server.received) == 2, "the small prompt")
+    assert editor.lua("return _G.parsed") == 1
+
+
+def test_a_first_prompt_that_opens_copilotchat_is_held_too(begin: Callable[..., Any]) -> None:
+    editor, server, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua("vim.cmd.CopilotChat(...)", huge)
+    assert "tokens do not fit. Resubmit to send" in editor.wait_message("held")
+    assert server.received == []
+    assert huge.strip() in editor.lua(COPILOTCHAT.typed)
+    assert editor.lua("return vim.bo[require('CopilotChat').chat.bufnr].modifiable")
+    editor.lua(COPILOTCHAT.submit, WEATHER.format(1))
+    wait_for(lambda: len(server.received) == 2, "the small prompt")
+    assert len(editor.messages()) == 1
+
+
+def test_a_first_prompt_that_opens_copilotchat_goes_when_it_fits_or_is_insisted_on(
+    begin: Callable[..., Any],
+) -> None:
+    editor, server, session = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
+    editor.lua("vim.cmd.CopilotChat(...)", "seven words that fill the window up " * 25_000)
+    editor.wait_message("held")
+    editor.lua("""
+      local plugin = require('CopilotChat')
+      plugin.ask(plugin.chat:get_message('user', true).content)""")
+    wait_for(lambda: server.received, "the prompt that was insisted on")
+    other, small, _ = begin(msgspec.structs.replace(COPILOTCHAT, open=""), waits=False)
+    other.lua("vim.cmd.CopilotChat(...)", WEATHER.format(0))
+    wait_for(lambda: len(small.received) == 2, "the prompt")
+    last = sent_back(small.received[-1])
+    wait_tokens(other, session, last.__eq__, str(last))
+
+
+@EACH
+def test_a_held_prompt_goes_when_it_is_submitted_again(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    huge = "seven words that fill the window up " * 25_000
+    editor.lua(plugin.submit, huge)
+    editor.wait_message("held")
+    editor.lua(plugin.submit, huge)
+    wait_for(lambda: server.received, "the prompt that was insisted on")
+    assert len(editor.messages()) == 1
+
+
+@EACH
+def test_a_server_that_hangs_holds_one_prompt_and_says_so_once(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False, lua="")
+    for pid in editor.server_pids():
+        os.kill(pid, signal.SIGSTOP)
+    for part in range(3):
+        say(editor, plugin, server, part)
+    assert len(editor.messages()) == 1
+    # From now on it is known to hang: a prompt is not held at all.
+    at_once = """
+      local went = false
+      require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
+      return went"""
+    assert editor.lua(at_once)
+    for pid in editor.server_pids():
+        os.kill(pid, signal.SIGCONT)
+
+
+@EACH
+def test_where_there_is_no_server_nothing_waits(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False, **NO_SERVER)
+    for part in range(3):
+        say(editor, plugin, server, part)
+    assert len(editor.messages()) == 1
+    assert "pipx install" in editor.messages()[0]
+
+
+@EACH
+def test_prompts_go_while_the_server_is_dead(begin: Callable[..., Any], plugin: ChatPlugin) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    for pid in editor.server_pids():
+        os.kill(pid, signal.SIGKILL)
+    at_once = """
+      local went = false
+      vim.wait(60000, function() return require('token_sidecar.server').clients()[1] == nil end, 1)
+      require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
+      return went"""
+    assert editor.lua(at_once)
+    for part in range(3):
+        say(editor, plugin, server, part)
+    assert len(editor.messages()) == 1

@@ -1,0 +1,107 @@
+"""Who serves a chat plugin's model goes to the ledger, and its prices follow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.e2e.neovim.chat_conversation import EACH, ask, say
+from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
+from tests.e2e.neovim.harness import SERVER, environment, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.neovim.chat_plugins import ChatPlugin
+    from tests.e2e.neovim.harness import Editor
+
+pytestmark = pytest.mark.plugins
+
+GROQS = "llama-3.3-70b-versatile"
+"""No name of a maker's: that Groq serves it, only the plugin knows."""
+INPUT, OUTPUT = Decimal("0.59") / 10**6, Decimal("0.79") / 10**6
+"""USD a token of it at Groq."""
+
+
+def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
+    """The plugin with a provider that its user calls so."""
+    lua = plugin.lua.replace("gpt-4o", model)
+    lua = lua.replace("mine = adapter", f"{name} = adapter").replace("'mine'", f"'{name}'")
+    lua = lua.replace("mine = mine", f"{name} = mine")
+    lua = lua.replace("provider = 'openai'", f"provider = '{name}'")
+    of_avantes = f"{name} = {{ __inherited_from = 'openai', api_key_name = 'OPENAI_API_KEY',"
+    lua = lua.replace("openai = { endpoint", f"{of_avantes} endpoint")
+    return msgspec.structs.replace(plugin, lua=lua)
+
+
+def exported(editor: Editor) -> list[dict[str, Any]]:
+    """Every call in the ledger, as `cost export` writes it."""
+    done = subprocess.run(
+        [str(SERVER), "cost", "export", "--format", "jsonl"],
+        env=environment(editor.folder), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def wait_calls(editor: Editor, number: int) -> None:
+    """Waits for this many calls in the ledger."""
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == number, f"{number} calls")
+
+
+@EACH
+def test_each_call_is_of_the_provider_that_the_plugin_names(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, session = begin(served_by(plugin, "groq", GROQS), waits=False)
+    say(editor, plugin, server, 0)
+    wait_calls(editor, 2)
+    calls = exported(editor)
+    assert [call["provider"] for call in calls] == ["groq"] * 2
+    assert {call["model"] for call in calls} == {GROQS}
+    assert {call["session"] for call in calls} == {session}
+    assert {call["requestId"] for call in calls} == {"chatcmpl-1", "chatcmpl-2"}
+    prompts = sum(each.prompt for each in server.received)
+    outputs = sum(each.output for each in server.received)
+    worked = INPUT * prompts + OUTPUT * outputs
+    totals = ask(editor, "cost/detail")["totals"]
+    assert abs(Decimal(str(totals["costUsd"])) - worked) < Decimal("1e-9")
+
+
+@pytest.mark.parametrize("plugin", [CODECOMPANION, COPILOTCHAT], ids=lambda plugin: plugin.name)
+def test_what_copilot_serves_is_billed_in_credits_and_not_at_the_makers_price(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(served_by(plugin, "copilot", "gpt-4o"), waits=False)
+    say(editor, plugin, server, 0)
+    wait_calls(editor, 2)
+    assert {call["provider"] for call in exported(editor)} == {"github-copilot"}
+    (row,) = ask(editor, "cost/detail")["rows"]
+    assert row["unpriced"]
+    assert not row["costUsd"]
+
+
+NAMES = [
+    ("azure_openai", "https://x.openai.azure.com/openai", "azure"),
+    ("claude", "https://api.anthropic.com/v1/messages", "anthropic"),
+    ("claude", "https://api.moonshot.ai/anthropic/v1/messages", None),
+    ("openai", "https://api.openai.com/v1/chat/completions", "openai"),
+    ("openai", "http://127.0.0.1:8080/v1/chat/completions", None),
+    ("Ollama", "http://127.0.0.1:11434/api/chat", "ollama"),
+    ("xai", "https://api.x.ai/v1", "x-ai"),
+    ("mine", "https://api.openai.com/v1", None),
+    (None, None, None),
+]
+
+
+@pytest.mark.parametrize(("name", "url", "expected"), NAMES)
+def test_a_form_of_an_api_is_no_provider(
+    shared: Editor, name: str | None, url: str | None, expected: str | None
+) -> None:
+    """Many servers speak OpenAI's or Anthropic's API, and are named after it in settings."""
+    found = "return require('token_sidecar.integrations.providers').id(...)"
+    assert shared.lua(found, name, url) == expected
