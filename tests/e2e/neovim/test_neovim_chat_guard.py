@@ -148,3 +148,23 @@ def test_prompts_go_while_the_server_is_dead(begin: Callable[..., Any], plugin: 
     for part in range(3):
         say(editor, plugin, server, part)
     assert len(editor.messages()) == 1
+
+
+@EACH
+def test_a_prompt_that_waits_for_a_server_that_hangs_does_not_stop_the_editor(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    """The hold is given ten minutes: the editor answers all the while, and the verdict frees it."""
+    editor, server, _ = begin(plugin, waits=False, lua="\nvim.g.token_sidecar_hold_ms = 600000")
+    pids = editor.server_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    editor.lua(plugin.submit, WEATHER.format(0))
+    editor.command("tabnew")
+    editor.edit("b.md", "One can type.\n")
+    assert editor.text() == "One can type.\n"
+    assert server.received == []
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: len(server.received) == 2, "both requests")
+    assert editor.messages() == []

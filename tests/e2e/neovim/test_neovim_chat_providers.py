@@ -41,10 +41,10 @@ def served_by(plugin: ChatPlugin, name: str, model: str) -> ChatPlugin:
 
 def exported(editor: Editor) -> list[dict[str, Any]]:
     """Every call in the ledger, as `cost export` writes it."""
-    done = subprocess.run(
-        [str(SERVER), "cost", "export", "--format", "jsonl"],
-        env=environment(editor.folder), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    env = environment(editor.folder)
+    del env["TOKEN_SIDECAR_CONFIG"]  # there is none, which the command line minds
+    command = [str(SERVER), "cost", "export", "--format", "jsonl"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -82,7 +82,7 @@ def test_what_copilot_serves_is_billed_in_credits_and_not_at_the_makers_price(
     assert {call["provider"] for call in exported(editor)} == {"github-copilot"}
     (row,) = ask(editor, "cost/detail")["rows"]
     assert row["unpriced"]
-    assert not row["costUsd"]
+    assert not row.get("costUsd")
 
 
 NAMES = [
@@ -94,13 +94,12 @@ NAMES = [
     ("Ollama", "http://127.0.0.1:11434/api/chat", "ollama"),
     ("xai", "https://api.x.ai/v1", "x-ai"),
     ("mine", "https://api.openai.com/v1", None),
-    (None, None, None),
 ]
 
 
 @pytest.mark.parametrize(("name", "url", "expected"), NAMES)
 def test_a_form_of_an_api_is_no_provider(
-    shared: Editor, name: str | None, url: str | None, expected: str | None
+    shared: Editor, name: str, url: str, expected: str | None
 ) -> None:
     """Many servers speak OpenAI's or Anthropic's API, and are named after it in settings."""
     found = "return require('token_sidecar.integrations.providers').id(...)"

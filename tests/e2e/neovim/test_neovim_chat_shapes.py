@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.neovim.chat_conversation import EACH
+from tests.e2e.neovim.chat_conversation import EACH, WEATHER, ask, say, sent_back, wait_tokens
+from tests.e2e.neovim.chat_plugins import CODECOMPANION
+from tests.e2e.neovim.harness import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.e2e.neovim.chat_plugins import ChatPlugin
+    from tests.e2e.neovim.harness import Editor
 
 pytestmark = pytest.mark.plugins
 
@@ -22,13 +25,67 @@ CHANGED = {
 }
 
 
+def health(editor: Editor) -> str:
+    """What :checkhealth says of us."""
+    editor.command("checkhealth token_sidecar")
+    lines = "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)"))
+    editor.command("bdelete")
+    return lines
+
+
 @EACH
 def test_another_shape_is_silence_and_a_line_in_checkhealth(
     begin: Callable[..., Any], plugin: ChatPlugin
 ) -> None:
     module, member = CHANGED[plugin.name]
     editor, _, _ = begin(plugin, waits=False, before=f"require('{module}').{member} = nil")
-    editor.command("checkhealth token_sidecar")
-    lines = "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)"))
-    assert f"{plugin.name} is not followed: no function {member}; known to work: " in lines
+    line = f"{plugin.name} is not followed: no function {member}; known to work: "
+    assert line in health(editor)
     assert editor.messages() == []
+
+
+EVENTS = {
+    "codecompanion": "'User', { pattern = 'CodeCompanionChatDone', data = { bufnr = chat.bufnr } }",
+    "CopilotChat": "'FileType', { pattern = 'copilot-chat', group = 'token_sidecar' }",
+    "avante": "'FileType', { pattern = 'AvanteInput', group = 'token_sidecar' }",
+}
+
+
+@EACH
+def test_what_is_there_again_is_followed_and_no_longer_in_checkhealth(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    module, member = CHANGED[plugin.name]
+    before = f"_G.kept = require('{module}').{member}; require('{module}').{member} = nil"
+    editor, server, session = begin(plugin, waits=False, before=before)
+    assert "is not followed" in health(editor)
+    editor.lua(f"require('{module}').{member} = _G.kept")
+    editor.lua(f"vim.api.nvim_exec_autocmds({EVENTS[plugin.name]})")
+    assert "is not followed" not in health(editor)
+    say(editor, plugin, server, 0)
+    right = sent_back(server.received[1])
+    wait_tokens(editor, session, right.__eq__, str(right))
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 2, "each call once")
+
+
+def test_a_plugin_that_was_loaded_again_is_followed(begin: Callable[..., Any]) -> None:
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    say(editor, CODECOMPANION, server, 0)
+    editor.lua("""
+      for name in pairs(package.loaded) do
+        if name:find('^codecompanion') then package.loaded[name] = nil end
+      end""")
+    session = CODECOMPANION.start(editor, server)
+    say(editor, CODECOMPANION, server, 1)
+    right = sent_back(server.received[3])
+    wait_tokens(editor, session, right.__eq__, str(right))
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 4, "each call once")
+
+
+def test_a_request_goes_though_it_cannot_be_read(begin: Callable[..., Any]) -> None:
+    """What fails is our reading: the plugin's own request must not."""
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    editor.lua("require('codecompanion').buf_get_chat = function() error('gone') end")
+    editor.lua(CODECOMPANION.submit, WEATHER.format(0))
+    wait_for(lambda: len(server.received) == 2, "both requests")
+    assert "codecompanion is not followed: gone; " in health(editor)

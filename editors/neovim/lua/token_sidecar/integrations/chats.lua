@@ -273,14 +273,16 @@ function M.forget(session, keep)
 end
 
 --- Puts a function of ours around a plugin's, once; one that it lacks is an error that names it. A
---- plugin that was loaded again has other owners.
+--- plugin that was loaded again has other owners. Whether it was put there just now.
+---@return boolean
 function M.wrap(owner, name, make)
   local done = wrapped[owner or {}] or {}
-  if done[name] then return end
+  if done[name] then return false end
   local original = type(owner) == 'table' and owner[name] or nil
   if type(original) ~= 'function' then error('no function ' .. name, 0) end
   done[name], wrapped[owner] = true, done
   owner[name] = make(original)
+  return true
 end
 
 --- Runs what reads a plugin's insides; another shape is silent, :checkhealth names what is missing

@@ -4,6 +4,7 @@ local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 local chats = require('token_sidecar.integrations.chats')
 local NAME = 'codecompanion'
 local current, closed = nil, {}
+local missed ---@type {call: token_sidecar.Call, name: string}? a request that was on its way before there were hooks
 local function quietly(read) return chats.quietly(NAME, read) end
 
 local function session_of(chat) return NAME .. ':' .. assert(chat.id, 'no member id') end
@@ -111,20 +112,46 @@ local function around_submit(submit)
   end
 end
 
+--- The first event of all may be that of an inline or background request, which is sent by then: its
+--- reply is seen where the plugin is done with it.
+local function around_handler(call_handler)
+  local take = quietly(function(adapter, response)
+    local call = missed.call
+    missed = nil
+    chats.serve(call, adapter.vendor or adapter.name, adapter.url)
+    call.body = { model = model_of(adapter) }
+    chats.line(call, response.body)
+    chats.reply(call)
+  end)
+  return function(adapter, handler, data, ...)
+    if missed and handler == 'on_exit' and type(data) == 'table' and adapter.name == missed.name then take(adapter, data) end
+    return call_handler(adapter, handler, data, ...)
+  end
+end
+
+local function miss(data)
+  local category = data.interaction or 'background'
+  if category == 'chat' then return end
+  local call = { session = NAME .. ':' .. category, category = category, lines = {} }
+  missed = { call = call, name = (data.adapter or {}).name }
+end
+
+--- Whether it was done just now.
 local function hook()
   local http = require('codecompanion.http')
   chats.wrap(http, 'merge_body', around_body)
   chats.wrap(http, 'request', around_request)
   chats.wrap(http, 'send_sync', around_sync)
-  chats.wrap(require('codecompanion.interactions.chat'), 'submit', around_submit)
+  chats.wrap(require('codecompanion.adapters'), 'call_handler', around_handler)
+  return chats.wrap(require('codecompanion.interactions.chat'), 'submit', around_submit)
 end
 
 local LOOKED_AT = { ChatCreated = true, ChatDone = true, ChatCleared = true, ChatModel = true, ChatAdapter = true }
 
 --- Any of the plugin's `User CodeCompanion…` events.
 M.on_event = quietly(function(event)
-  hook()
   local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
+  if hook() and name == 'RequestStarted' then miss(data) end
   if name == 'ChatClosed' then
     closed[data.id] = true
     return chats.forget(NAME .. ':' .. data.id)

@@ -35,7 +35,7 @@ local ADDRESSES = { anthropic = '://api.anthropic.com', openai = '://api.openai.
 ---@param url? string where the request goes
 ---@return string?
 function M.id(name, url)
-  local id = IDS[(name or ''):lower()]
+  local id = type(name) == 'string' and IDS[name:lower()] or nil
   local address = ADDRESSES[id or '']
   if address and not tostring(url):find(address, 1, true) then return nil end
   return id

@@ -1,0 +1,260 @@
+"""What else the real chat plugins send: inline, with resources, after a compaction, in long chats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.e2e.neovim.chat_conversation import (
+    EACH,
+    WEATHER,
+    ask,
+    converse,
+    say,
+    sent_back,
+    tokens,
+    wait_tokens,
+    within_one_percent,
+)
+from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT, Avante
+from tests.e2e.neovim.harness import wait_for
+from tests.model_server import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.neovim.chat_plugins import ChatPlugin
+    from tests.e2e.neovim.harness import Editor
+    from tests.model_server import ModelServer
+
+pytestmark = pytest.mark.plugins
+
+MESSAGES = 400
+LINE = "The quick brown fox jumps over the lazy dog, and more of them follow it to the sea. "
+PLACED = '{"code": "local sea = \'Atlantic\'", "language": "lua", "placement": "add"}'
+SUMMARY = "Lisbon's weather was asked for; it is sunny."
+
+
+class Inline(type(CODECOMPANION), frozen=True):  # type: ignore[misc]
+    """codecompanion's inline assistant wants JSON that says where its code goes."""
+
+    def answer(self, body: dict[str, Any]) -> Reply:  # noqa: ARG002
+        """Code for the buffer."""
+        return Reply(PLACED)
+
+
+class Summarising(Avante, frozen=True):
+    """avante summarises in a request that brings no tools."""
+
+    def answer(self, body: dict[str, Any]) -> Reply:
+        """The summary, or what is answered else."""
+        return super().answer(body) if body.get("tools") else Reply(SUMMARY)
+
+
+def of_class(kind: type[ChatPlugin], plugin: ChatPlugin, **changed: str) -> ChatPlugin:
+    """The plugin with other answers."""
+    return kind(**{**msgspec.structs.asdict(plugin), **changed})
+
+
+@pytest.mark.parametrize("open_first", [CODECOMPANION.open, ""], ids=["beside a chat", "alone"])
+def test_the_inline_command_as_it_is_typed_is_in_the_ledger(
+    begin: Callable[..., Any], open_first: str
+) -> None:
+    session = CODECOMPANION.session if open_first else "return ''"
+    plugin = of_class(Inline, CODECOMPANION, open=open_first, session=session)
+    editor, server, chat = begin(plugin, waits=False)
+    before = wait_for(lambda: tokens(editor, chat), "the chat") if chat else None
+    if chat:
+        editor.command("wincmd p")
+    editor.command("set nomore")
+    editor.keys(":CodeCompanion Name the sea at Lisbon.<CR>")
+    wait_for(lambda: server.received, "the request")
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    (row,) = ask(editor, "cost/detail")["rows"]
+    assert row["category"] == "inline"
+    assert row["promptTokens"] == server.received[0].prompt
+    assert row["completionTokens"] == server.received[0].output
+    if chat:
+        assert tokens(editor, chat) == before
+    wait_for(lambda: "Atlantic" in editor.text(), "the plugin's own work")
+    editor.errors_expected = True  # E31: it takes away mappings that may not be there
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_background_request_that_is_the_first_of_all_is_in_the_ledger(
+    begin: Callable[..., Any], how: str
+) -> None:
+    plugin = msgspec.structs.replace(CODECOMPANION, open="", session="return ''")
+    editor, server, _ = begin(plugin, waits=False)
+    editor.lua(
+        """
+        local adapter = require('codecompanion.adapters').resolve('mine')
+        local made = require('codecompanion.interactions.background').new({ adapter = adapter })
+        made:ask({ { role = 'user', content = 'Name the sea.' } },
+          { method = ..., on_done = function() end })""",
+        how,
+    )
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    (row,) = ask(editor, "cost/detail")["rows"]
+    assert (row["category"], row["model"]) == ("background", "gpt-4o")
+    assert row["promptTokens"] == server.received[0].prompt
+
+
+def test_copilotchats_resources_are_counted(begin: Callable[..., Any]) -> None:
+    """`#file` and `#buffer` in a prompt bring texts that the next prompt does not have."""
+    editor, server, session = begin(COPILOTCHAT)
+    editor.write("notes.md", "# Notes of the file\n\n" + LINE * 40)
+    editor.lua("""
+      local buf = vim.fn.bufadd(vim.fn.getcwd() .. '/other.md')
+      vim.fn.bufload(buf)
+      vim.api.nvim_buf_set_lines(buf, 0, -1, false, { '# Notes of the buffer', ... })
+      vim.bo[buf].buflisted = true
+      _G.other = buf""", LINE * 30)  # fmt: skip
+    prompts = ("#file:notes.md", f"#buffer:{editor.lua('return _G.other')}", "")
+    for number, resource in enumerate(prompts):
+        editor.lua(COPILOTCHAT.submit, f"{resource}\n{WEATHER.format(number)}")
+        for _ in range(2):
+            received = server.arrived.get(timeout=60)
+            within_one_percent(editor, session, received)
+            received.answered.set()
+        right = sent_back(received)
+        wait_tokens(editor, session, right.__eq__, str(right))
+        wait_for(lambda: editor.lua(COPILOTCHAT.idle), "the end of the reply")
+    sent = ["\n".join(map(str, each.body["messages"])) for each in server.received]
+    assert ["Notes of the file" in each for each in sent] == [True] * 2 + [False] * 4
+    assert ["Notes of the buffer" in each for each in sent] == [False] * 2 + [True] * 2 + [
+        False
+    ] * 2
+
+
+def hint(editor: Editor) -> None:
+    """What avante does whenever one begins to type."""
+    editor.lua("require('avante').get():show_input_hint()")
+
+
+def test_avante_is_followed_through_a_compaction(begin: Callable[..., Any]) -> None:
+    """`/compact` lets a summary stand for what was said; the summary's own call is paid for too."""
+    editor, server, session = begin(of_class(Summarising, AVANTE), waits=False)
+    for part in range(2):
+        say(editor, AVANTE, server, part)
+    full = sent_back(server.received[-1])
+    wait_tokens(editor, session, full.__eq__, str(full))
+    editor.lua(AVANTE.submit, "/compact")
+    wait_for(
+        lambda: editor.lua("return require('avante').get().chat_history.memory ~= nil"), "a summary"
+    )
+    editor.lua("require('avante').get().token_count = nil")
+    hint(editor)
+    empty = wait_tokens(editor, session, lambda known: known < full - 100, "fewer")
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 5, "the summary's call")
+    rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
+    assert rows["other"]["promptTokens"] == server.received[4].prompt
+    goes_on(editor, server, session)
+    assert SUMMARY in str(server.received[5].body["messages"])
+    assert server.received[5].prompt > empty
+
+
+def goes_on(editor: Editor, server: ModelServer, session: str) -> None:
+    """One more prompt, looked at before its replies and after."""
+    server.waits = True
+    while not server.arrived.empty():
+        server.arrived.get()
+    converse(editor, AVANTE, server, session, 7)
+
+
+def test_what_avante_has_marked_as_compacted_is_not_counted(begin: Callable[..., Any]) -> None:
+    editor, server, session = begin(AVANTE, waits=False)
+    for part in range(2):
+        say(editor, AVANTE, server, part)
+    full = sent_back(server.received[-1])
+    wait_tokens(editor, session, full.__eq__, str(full))
+    editor.lua("""
+      local sidebar = require('avante').get()
+      for _, message in ipairs(sidebar.chat_history.messages) do message.is_compacted = true end
+      sidebar.token_count = nil""")
+    hint(editor)
+    wait_tokens(editor, session, lambda known: known < full - 100, "fewer")
+    goes_on(editor, server, session)
+    assert len(server.received[4].body["messages"]) < len(server.received[2].body["messages"])
+
+
+def project(folder: Path, name: str) -> Path:
+    """A folder of its own with a file."""
+    at = folder / name
+    (at / ".git").mkdir(parents=True)
+    (at / "b.md").write_text("Hello, world!\n")
+    return at
+
+
+def test_two_projects_of_avantes_are_two_sessions(
+    begin: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Both call their chat alike: the file's name alone does not tell them apart."""
+    editor, server, first = begin(AVANTE, waits=False)
+    say(editor, AVANTE, server, 0)
+    right = sent_back(server.received[1])
+    wait_tokens(editor, first, right.__eq__, str(right))
+    name = "return require('avante').get().chat_history.filename"
+    called = editor.lua(name)
+    editor.command(f"tabedit {project(tmp_path, 'another') / 'b.md'}")
+    editor.lua(AVANTE.open)
+    assert editor.lua(name) == called
+    second = editor.lua(AVANTE.session)
+    assert second != first
+    say(editor, AVANTE, server, 1)
+    other = sent_back(server.received[3])
+    wait_tokens(editor, second, other.__eq__, str(other))
+    assert len(server.received[2].body["messages"]) <= len(server.received[0].body["messages"])
+    assert tokens(editor, first) == right
+
+
+COUNTED = """
+_G.turns, _G.encoded = 0, 0
+local client = require('token_sidecar.server').clients()[1]
+local request = client.request
+client.request = function(self, method, params, ...)
+  _G.turns = _G.turns + #(params.turns or {})
+  _G.encoded = _G.encoded + #vim.json.encode(params)
+  return request(self, method, params, ...)
+end"""
+
+
+@EACH
+def test_an_event_in_a_long_chat_encodes_only_what_is_new(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    editor.lua(plugin.fill, MESSAGES, LINE)
+    say(editor, plugin, server, 0)
+    held = len(server.received[-1].body["messages"])
+    assert held > MESSAGES
+    editor.lua(COUNTED)
+    for part in (1, 2):
+        say(editor, plugin, server, part)
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 6, "all replies")
+    new = len(server.received[-1].body["messages"]) - held
+    turns, encoded = editor.lua("return { _G.turns, _G.encoded }")
+    assert new <= turns + 1
+    assert turns <= new + 1, "what the server has is not sent again"
+    assert encoded < MESSAGES * len(LINE) / 2
+
+
+def test_avante_makes_its_prompts_once_for_each_look(begin: Callable[..., Any]) -> None:
+    """It makes them to count them itself: in a long chat that costs milliseconds."""
+    before = """
+      local llm = require('avante.llm')
+      local generate = llm.generate_prompts
+      _G.made = 0
+      llm.generate_prompts = function(opts)
+        _G.made = _G.made + 1
+        return generate(opts)
+      end"""
+    editor, _, session = begin(AVANTE, waits=False, before=before)
+    wait_for(lambda: tokens(editor, session), "the chat")
+    made = editor.lua("return _G.made")
+    editor.lua("require('avante').get().token_count = nil")
+    hint(editor)
+    assert editor.lua("return _G.made") == made + 1
