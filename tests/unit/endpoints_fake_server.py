@@ -138,3 +138,32 @@ def llamacpp(*models: str) -> FakeServer:
     )
     server.headers = {"server": "llama.cpp"}
     return server
+
+
+class Ollama(FakeServer):
+    """Answers as Ollama does: it loads a model at its first request, with a smaller window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: dict[str, int] = {}
+        """Windows by the models that are loaded."""
+        info = {"general.architecture": "llama", "llama.context_length": 131_072}
+        self.routes = {
+            ("GET", "/v1/models"): listing("tiny:latest", "other:latest", owned_by="library"),
+            ("GET", "/"): Canned(body=b"Ollama is running"),
+            ("GET", "/api/ps"): lambda _: Canned(body={"models": self._running()}),
+            ("POST", "/api/show"): Canned(body={"parameters": "", "model_info": info}),
+        }
+
+    def _running(self) -> list[dict[str, Any]]:
+        return [{"name": name, "context_length": size} for name, size in self.running.items()]
+
+
+REASONS: list[tuple[Any, str]] = [
+    (Canned(401, {"error": {"message": "no"}}), "api-key-env"),
+    (Canned(503, {"error": {"message": "Loading model"}}), "asked again"),
+    (Canned(500, {}), "start the server"),
+    (listing("another", owned_by="llamacpp"), "choose one that the server has"),
+    (listing("tiny", owned_by="library"), "tokenizer.json"),
+]
+"""What a server answers to the listing of its models, and the next step that is told then."""

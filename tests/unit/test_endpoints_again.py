@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -15,64 +14,10 @@ from sidecar.cli.count import count
 from sidecar.config.settings import Endpoint
 from sidecar.endpoints.outcome import OFF, WINDOWS_ALONE, EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
-from tests.e2e.llama.test_llama_session import session
-from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp
+from tests.unit.endpoints_fake_server import REASONS, Canned, FakeServer, Ollama, llamacpp
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class Ollama(FakeServer):
-    """Answers as Ollama does: it loads a model at its first request, with a smaller window."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.running: dict[str, int] = {}
-        """Windows by the models that are loaded."""
-        info = {"general.architecture": "llama", "llama.context_length": 131_072}
-        self.routes = {
-            ("GET", "/v1/models"): listing("tiny:latest", "other:latest", owned_by="library"),
-            ("GET", "/"): Canned(body=b"Ollama is running"),
-            ("GET", "/api/ps"): lambda _: Canned(body={"models": self._running()}),
-            ("POST", "/api/show"): Canned(body={"parameters": "", "model_info": info}),
-        }
-
-    def _running(self) -> list[dict[str, Any]]:
-        return [{"name": name, "context_length": size} for name, size in self.running.items()]
-
-
-def reply(prompt: int, output: int, reason: str = "stop") -> dict[str, Any]:
-    """What `/api/chat` answers."""
-    return {
-        "model": "tiny",
-        "created_at": "2026-11-22T00:00:00Z",
-        "message": {"role": "assistant", "content": "Yes."},
-        "done": True,
-        "done_reason": reason,
-        "prompt_eval_count": prompt,
-        "eval_count": output,
-    }
-
-
-async def test_the_window_follows_what_ollama_has_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = Ollama()
-    async with server, session(server.url, tmp_path, monkeypatch) as client:
-        turn = {"role": "user", "content": "Hello?"}
-        before = await client.request("context/append", {"session": "s", "turns": [turn]})
-        assert (before["limit"], before["limitSource"]) == (131_072, "endpoint")
-        server.running["tiny:latest"] = 4_096
-        await client.request("context/response", {"session": "s", "response": reply(30, 4)})
-        after = await client.request("context/usage", {"session": "s"})
-        assert (after["limit"], after["limitSource"]) == (4_096, "endpoint")
-        server.running["tiny:latest"] = 8_192  # loaded again, by `options: {num_ctx: 8192}`
-        usage = {"prompt_tokens": 5_000, "completion_tokens": 4}
-        turns = [{"role": "assistant", "content": "Yes."}, turn]
-        after = await client.request(
-            "context/append", {"session": "s", "turns": turns, "usage": usage}
-        )
-        assert after["limit"] == 8_192
 
 
 async def test_the_address_of_ollamas_own_api_is_its_address_too() -> None:
@@ -82,19 +27,6 @@ async def test_the_address_of_ollamas_own_api_is_its_address_too() -> None:
         endpoints = Endpoints(declared, True, {})
         assert await endpoints.limit("tiny") == 131_072
         await endpoints.aclose()
-
-
-async def test_the_window_is_asked_again_on_a_model_switch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = Ollama()
-    async with server, session(server.url, tmp_path, monkeypatch) as client:
-        turn = {"role": "user", "content": "Hello?"}
-        await client.request("context/append", {"session": "s", "turns": [turn]})
-        await client.request("context/set", {"session": "s", "model": "gpt-5"})
-        server.running["tiny:latest"] = 2_048
-        after = await client.request("context/set", {"session": "s", "model": "tiny"})
-        assert after["limit"] == 2_048
 
 
 async def test_a_reply_larger_than_the_window_has_it_asked_again() -> None:
@@ -188,60 +120,7 @@ async def test_the_window_alone_by_its_own_setting() -> None:
         assert (row.reason, silent.requests) == (OFF, 0)
 
 
-REASONS: list[tuple[Any, str]] = [
-    (Canned(401, {"error": {"message": "no"}}), "api-key-env"),
-    (Canned(503, {"error": {"message": "Loading model"}}), "asked again"),
-    (Canned(500, {}), "start the server"),
-    (listing("another", owned_by="llamacpp"), "choose one that the server has"),
-    (listing("tiny", owned_by="library"), "tokenizer.json"),
-]
-
-
-NEXT_STEPS: list[tuple[bool, Any, str]] = [
-    (False, listing("tiny"), "endpoints are off: set use-endpoint = true"),
-    (True, *REASONS[0]),
-    (True, *REASONS[2]),
-    (True, *REASONS[3]),
-    (True, *REASONS[4]),
-]
-
-
-@pytest.mark.parametrize(("use", "answer", "step"), NEXT_STEPS)
-async def test_the_tooltip_says_why_a_server_does_not_count(
-    use: bool, answer: Canned, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def says(status: Any) -> bool:
-        tooltip = (status["document"] or {}).get("tooltip", "")
-        return step in re.sub(r"\\(.)", r"\1", tooltip)
-
-    async with (
-        FakeServer({("GET", "/v1/models"): answer}) as server,
-        session(server.url, tmp_path, monkeypatch, use, ignored=()) as client,
-    ):
-        client.open("hello world\n", uri=f"{tmp_path.as_uri()}/a.md")
-        await client.take("status/update", says)
-        client.ignore("status/update")
-
-
 WINDOW_ALONE = 'model = "tiny"\n[tokenize]\nendpoint-window = true\n[[endpoint]]\nurl = "{}"\n'
-
-
-async def test_the_window_alone_shows_for_a_document_without_a_conversation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        llamacpp() as server,
-        session(server.url, tmp_path, monkeypatch, False, "endpoint-window = true\n", ()) as client,
-    ):
-        client.open("hello world\n", uri=f"{tmp_path.as_uri()}/a.md")
-        status = await client.take("status/update", lambda it: it["document"])
-        assert "2,048 tokens" in status["document"]["tooltip"]
-        count = await client.request("tokens/count", {"text": "hello world"})
-        found = count["limit"], count["limitSource"], count["method"]
-        assert found == (2_048, "endpoint", "estimate")
-        asked = len(server.asked)
-        await client.request("tokens/count", {"text": "hello again"})
-        assert (server.posts(), len(server.asked)) == ([], asked)
 
 
 async def test_the_window_alone_stands_in_the_json_of_count(

@@ -20,7 +20,7 @@ from sidecar.endpoints.registry import Endpoints
 from sidecar.messages.replies import FORMATS
 from tests.e2e.llama.own import text_tokens
 from tests.e2e.llama.server import llama
-from tests.unit.test_endpoints_again import Ollama
+from tests.unit.endpoints_fake_server import Ollama
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REFERENCE = (DOCS / "reference/endpoints.md").read_text("utf-8")

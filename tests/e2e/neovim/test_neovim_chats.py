@@ -185,14 +185,24 @@ def test_an_inline_request_is_in_the_ledger(begin: Callable[..., Any]) -> None:
     assert tokens(editor, session) == chat
 
 
+LUALINE = """
+require('lualine').setup({
+  options = { icons_enabled = false, refresh = { statusline = 60000, refresh_time = 60000 } },
+  sections = { lualine_x = { 'token_sidecar' } } })"""
+"""Its own clock is set to a minute: what is seen came by our event."""
+
+
 def test_nothing_of_ours_is_loaded_before_a_chat_is_used(
     open_editor: Callable[..., Editor],
 ) -> None:
+    """But what lualine draws: the component, and the module that reads two variables for it."""
     lua = "\n".join(plugin.lua for plugin in ALL)
-    editor = open_editor(lua + "\nvim.o.columns = 80")
-    assert editor.lua("""
-      return vim.tbl_filter(function(name) return name:find('^token_sidecar%.') end,
-        vim.tbl_keys(package.loaded))""") == []  # fmt: skip
+    editor = open_editor(lua + "\nvim.o.columns = 80\n" + on_path("lualine.nvim") + LUALINE)
+    loaded = editor.lua("""
+      return vim.tbl_filter(function(name) return name:find('token_sidecar') end,
+        vim.tbl_keys(package.loaded))""")  # fmt: skip
+    assert sorted(loaded) == ["lualine.components.token_sidecar", "token_sidecar"]
+    assert editor.server_pids() == []
     assert editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output") == ""
 
 
@@ -202,14 +212,7 @@ def test_it_can_be_switched_off(begin: Callable[..., Any]) -> None:
 
 
 def test_lualine_draws_what_was_pushed_at_once(open_editor: Callable[..., Editor]) -> None:
-    """Its own clock is set to a minute: what is seen came by our event."""
-    editor = open_editor(
-        on_path("lualine.nvim")
-        + """
-        require('lualine').setup({
-          options = { icons_enabled = false, refresh = { statusline = 60000, refresh_time = 60000 } },
-          sections = { lualine_x = { 'token_sidecar' } } })"""
-    )
+    editor = open_editor(on_path("lualine.nvim") + LUALINE)
     editor.edit("a.md", "Hello, world!\n")
     wait_for(lambda: "4 tokens" in editor.screen()[-2], "the number")
     editor.lua("vim.api.nvim_buf_set_lines(0, -1, -1, false, { 'Hello, world!' })")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -37,33 +36,15 @@ def test_nothing_is_loaded_before_a_file_is_shown(open_editor: Callable[..., Edi
     assert len(editor.server_pids()) == 1
 
 
-def test_start_up_costs_less_than_two_milliseconds(tmp_path: Path) -> None:
-    """The best of five: sourcing our files, with a file to open."""
+def test_start_up_reads_one_file_of_ours(tmp_path: Path) -> None:
+    """With a file to open; what that one costs, `benchmarks/neovim_startup.py` measures."""
     (tmp_path / "a.md").write_text("Hello, world!\n")
-    init = tmp_path / "init.lua"
+    init, log = tmp_path / "init.lua", tmp_path / "startup.log"
     init.write_text(f"vim.opt.runtimepath:prepend('{SHIM}')\n")
-    spent = []
-    for run in range(5):
-        log = tmp_path / f"startup{run}.log"
-        argv = [
-            str(NVIM),
-            "--headless",
-            "--clean",
-            "-n",
-            "-u",
-            str(init),
-            "--startuptime",
-            str(log),
-        ]
-        subprocess.run(
-            [*argv, str(tmp_path / "a.md"), "+qall!"], env=environment(tmp_path), check=True
-        )
-        lines = [line for line in log.read_text().splitlines() if str(SHIM) in line]
-        assert any("plugin/token_sidecar.lua" in line for line in lines)
-        assert not any("/lua/token_sidecar" in line for line in lines)
-        # CLOCK  SELF+SOURCED  SELF: sourcing FILE, in milliseconds
-        spent.append(sum(float(re.split(r"\s+", line.strip())[1]) for line in lines))
-    assert min(spent) < 2.0
+    argv = [str(NVIM), "--headless", "--clean", "-n", "-u", str(init), "--startuptime", str(log)]
+    subprocess.run([*argv, str(tmp_path / "a.md"), "+qall!"], env=environment(tmp_path), check=True)
+    read = [line.split()[-1] for line in log.read_text().splitlines() if str(SHIM) in line]
+    assert read == [str(SHIM / "plugin/token_sidecar.lua")]
 
 
 def test_enabling_it_by_hand_is_enough(open_editor: Callable[..., Editor]) -> None:
