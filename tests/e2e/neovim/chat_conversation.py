@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.neovim.chat_plugins import ALL
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.harness import WAIT_SECONDS, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,11 +49,19 @@ def wait_tokens(editor: Editor, session: str, right: Callable[[int], bool], what
 
 
 def within_one_percent(editor: Editor, session: str, received: Received) -> int:
-    """Waits until what is about to be sent is known, and within 1 % of what was received."""
-    near = received.prompt / 100
-    return wait_tokens(
-        editor, session, lambda known: abs(known - received.prompt) <= near, str(received.prompt)
-    )
+    """Waits until what was about to be sent is known, all of it; it is within 1 % of what was received."""
+    messages = received.body["messages"]
+    turns = messages[1:] if messages[0]["role"] == "system" else messages
+    usage: dict[str, Any] = {}
+
+    def look() -> bool:
+        usage.update(ask(editor, "context/usage", {"session": session}))
+        return usage.get("turns") == len(turns)
+
+    wait_for(look, lambda: f"{len(turns)} turns, not {usage}; {editor.describe()}")
+    known = int(usage["tokens"])
+    assert abs(known - received.prompt) <= received.prompt / 100, (known, received.prompt)
+    return known
 
 
 def sent_back(received: Received) -> int:
@@ -64,18 +72,23 @@ def sent_back(received: Received) -> int:
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, session: str, part: int
 ) -> None:
-    """One prompt with its tool call: two requests, each looked at before its reply and after."""
+    """One prompt with its tool call: two requests, each looked at before its reply and after.
+
+    Prints a line of the table for each: what the model's server got and what we said before it was
+    answered, then what its next request would carry, what we say, and what the plugin shows. After a
+    call of a tool the next request is on its way at once.
+    """
     editor.lua(plugin.submit, WEATHER.format(part))
-    for _ in range(2):
-        received = server.arrived.get(timeout=30)
+    for number in (1, 2):
+        received = server.arrived.get(timeout=WAIT_SECONDS)
         before = within_one_percent(editor, session, received)
         received.answered.set()
+        line = f"| {plugin.name} | {2 * part + number} | {received.prompt:,} | {before:,} |"
+        print(f"{line} | | |" if number == 1 else line, end="\n" if number == 1 else "")
     after = wait_tokens(editor, session, sent_back(received).__eq__, str(sent_back(received)))
     wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
     shown = wait_for(lambda: editor.lua(plugin.display), "the plugin's own number")
-    print(
-        f"| {plugin.name} | {received.prompt} | {before} | {sent_back(received)} | {after} | {shown} |"
-    )
+    print(f" {sent_back(received):,} | {after:,} | {shown:,} |")
 
 
 def say(editor: Editor, plugin: ChatPlugin, server: ModelServer, part: int) -> None:

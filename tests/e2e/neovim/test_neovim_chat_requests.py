@@ -19,7 +19,7 @@ from tests.e2e.neovim.chat_conversation import (
     within_one_percent,
 )
 from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT, Avante
-from tests.e2e.neovim.harness import wait_for
+from tests.e2e.neovim.harness import WAIT_SECONDS, wait_for
 from tests.model_server import Reply
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_copilotchats_resources_are_counted(begin: Callable[..., Any]) -> None:
     for number, resource in enumerate(prompts):
         editor.lua(COPILOTCHAT.submit, f"{resource}\n{WEATHER.format(number)}")
         for _ in range(2):
-            received = server.arrived.get(timeout=60)
+            received = server.arrived.get(timeout=WAIT_SECONDS)
             within_one_percent(editor, session, received)
             received.answered.set()
         right = sent_back(received)
