@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,14 +90,17 @@ class Measured(NamedTuple):
     """Messages that are new in the chat."""
 
 
+def _answered(server: ModelServer, number: int) -> bool:
+    return len(server.received) >= number
+
+
 def converse(
     editor: Editor, plugin: ChatPlugin, server: ModelServer, rounds: int, done: int
 ) -> None:
     """So many prompts, each answered to its end."""
     for number in range(done, done + rounds):
         editor.lua(plugin.submit, PROMPT.format(number))
-        both = 2 * number + 2
-        wait_for(lambda both=both: len(server.received) >= both, "both requests")
+        wait_for(partial(_answered, server, 2 * number + 2), "both requests")
         wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
         if plugin.name == "avante":  # as it does when its sidebar is opened again
             editor.lua("require('avante').get():reload_chat_history()")

@@ -31,7 +31,7 @@ from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.models import Alternatives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from sidecar.context.window import Window
     from sidecar.counting.calibration import ConversationCalibration
@@ -83,6 +83,7 @@ class Changes:
         settle: Callable[[Session, T], None] = lambda *_: None,
         ask: bool = False,
         usage: Usage | None = None,
+        read: Callable[[], Awaitable[Usage | None]] | None = None,
         unnoticed: bool = False,
     ) -> tuple[Conversation, T]:
         """Change the session named, or the one that a client means that names none.
@@ -94,6 +95,8 @@ class Changes:
             settle: what the event loop does with the outcome, in the step that puts it in force.
             ask: whether the endpoint is to count the whole chat.
             usage: what was reported with this change.
+            read: finds out what was reported, where that takes a worker: what is asked of the
+                session meanwhile comes after this change.
             unnoticed: a session that is made by this does not become the current one.
 
         Raises:
@@ -102,6 +105,7 @@ class Changes:
         await self.restore()
         name = self.sessions.writing(session_id)
         async with self._order(name):
+            usage = usage if read is None else await read()
             wanted = model or self.model_of(name)
             await self.know(wanted)
             before = self.sessions.store.get(name)

@@ -234,9 +234,17 @@ class _Answered(NamedTuple):
 
 async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResult:
     sessions, workspace = changes.sessions, changes.workspace
-    reply = await changes.services.workers.run(partial(read_reply, params.response, params.format))
     spending = changes.services.spending(workspace)
-    named, keep = dict(sessions.models), workspace.settings.context.keep_turns
+    keep = workspace.settings.context.keep_turns
+    named: dict[str, str] = {}
+    reply: Reply
+
+    async def read() -> Usage | None:
+        nonlocal reply
+        named.update(sessions.models)
+        found = partial(read_reply, params.response, params.format)
+        reply = await changes.services.workers.run(found)
+        return reply.usage
 
     def work(draft: Draft) -> _Answered:
         model = params.model or named.get(draft.session.id)
@@ -254,7 +262,7 @@ async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResul
         workspace.costs.take(made.spent)
 
     conversation, made = await changes.change(
-        params.session, work, model=params.model, settle=settle, usage=reply.usage
+        params.session, work, model=params.model, settle=settle, read=read
     )
     usage = sessions.latest(conversation)
     for kind, message in made.handled.warnings:

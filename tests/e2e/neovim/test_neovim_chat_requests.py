@@ -18,7 +18,7 @@ from tests.e2e.neovim.chat_conversation import (
     wait_tokens,
     within_one_percent,
 )
-from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT, Avante
+from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT, Avante, ChatPlugin
 from tests.e2e.neovim.harness import WAIT_SECONDS, wait_for
 from tests.model_server import Reply
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.e2e.neovim.chat_plugins import ChatPlugin
     from tests.e2e.neovim.harness import Editor
     from tests.model_server import ModelServer
 
@@ -38,7 +37,7 @@ PLACED = '{"code": "local sea = \'Atlantic\'", "language": "lua", "placement": "
 SUMMARY = "Lisbon's weather was asked for; it is sunny."
 
 
-class Inline(type(CODECOMPANION), frozen=True):  # type: ignore[misc]
+class Inline(ChatPlugin, frozen=True):
     """codecompanion's inline assistant wants JSON that says where its code goes."""
 
     def answer(self, body: dict[str, Any]) -> Reply:  # noqa: ARG002

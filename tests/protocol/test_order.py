@@ -1,0 +1,51 @@
+"""What a client asks of a session without waiting is done in its order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from tests.protocol.client import Client
+
+CHUNKS = 3_000
+"""Enough that reading the reply takes longer than appending two turns."""
+PROMPT, OUTPUT = 1_000, 50
+CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+RESULT = "Sunny in Lisbon, with a light wind from the sea."
+
+
+def stream() -> list[dict[str, Any]]:
+    """A long reply as it came, with its usage at the end."""
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-4o"}
+
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        return head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+    usage = {"prompt_tokens": PROMPT, "completion_tokens": OUTPUT, "total_tokens": PROMPT + OUTPUT}
+    said = [chunk({"content": "word "}) for _ in range(CHUNKS)]
+    called = chunk({"tool_calls": [{"index": 0, **CALL}]}, "tool_calls")
+    return [*said, called, head | {"choices": [], "usage": usage}]
+
+
+async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
+    client: Client,
+) -> None:
+    """A plugin sends the tool's result before it has heard of the reply: it adds to the number."""
+    client.ignore("status/update")
+    question = {"role": "user", "content": "What is the weather?"}
+    await client.request("context/set", {"session": "s", "model": "gpt-4o"})
+    await client.request("context/append", {"session": "s", "turns": [question]})
+    turns = [
+        {"role": "assistant", "content": "", "toolCalls": [CALL]},
+        {"role": "tool", "content": RESULT, "toolCallId": "c1"},
+    ]
+    _, usage = await asyncio.gather(
+        client.request("context/response", {"session": "s", "response": stream()}),
+        client.request("context/append", {"session": "s", "turns": turns}),
+    )
+    assert usage["tokens"] >= PROMPT + OUTPUT + truth(RESULT)
+    again = await client.request("context/usage", {"session": "s"})
+    assert again["tokens"] == usage["tokens"]
