@@ -143,7 +143,7 @@ class ModelServer:
         self.received.append(received)
         self.arrived.put(received)
         if self.waits:
-            received.answered.wait(60)
+            received.answered.wait(300)
         return received, reply
 
     def events(self, received: Received, reply: Reply) -> Iterator[dict[str, Any]]:

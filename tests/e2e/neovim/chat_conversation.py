@@ -24,7 +24,7 @@ def ask(editor: Editor, method: str, params: dict[str, Any] | None = None) -> An
     """What our server answers."""
     answer = editor.lua(
         "return require('token_sidecar.server').clients()[1]:request_sync(...)",
-        method, params or {"workspace": None}, 20000,
+        method, params or {"workspace": None}, 60000,
     )  # fmt: skip
     return answer["result"]
 

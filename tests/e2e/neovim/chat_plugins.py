@@ -207,7 +207,7 @@ _G.setup = function(url)
     providers = { openai = { endpoint = url .. '/v1', model = 'gpt-4o', context_window = 128000,
       extra_request_body = { max_completion_tokens = 16384 } } } })
 end""",
-    open="vim.cmd('AvanteAsk'); vim.wait(3000, function() return require('avante').get() ~= nil end)",
+    open="vim.cmd('AvanteAsk'); vim.wait(60000, function() return require('avante').get() ~= nil end)",
     session="""
       local sidebar = require('avante').get()
       local root = tostring(require('avante.utils').root.get({ buf = sidebar.code.bufnr }))
