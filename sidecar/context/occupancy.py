@@ -115,7 +115,7 @@ def _assembled_usage(session: Session, window: Window, warn_at: tuple[float, ...
         method=counted.method,
         error_percent=counted.error_percent,
         model=session.model,
-        session=SessionInfo.of(session.id, session.source, session.updated_at),
+        session=SessionInfo.of(session.id, session.source, session.assembled_at),
         breakdown=Breakdown(
             system=parts["prefix"] + parts["mandates"],
             tools=0,

@@ -82,6 +82,7 @@ class Session:
         self.turns: list[Turn] = []
         self.assembled: dict[str, int] = {}
         """Tokens of the parts of the request that was assembled last."""
+        self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
         """The counts of the first turns, where their text did not outlive a restart."""
         self.restored_kind: Kind = "prose"
@@ -120,6 +121,10 @@ class Session:
         """Whether there would be nothing to count if these were its turns."""
         parts = (self.system, self.tools, self.sections, turns)
         return not any(parts) and self.ledger().anchor is None
+
+    def note_assembled(self, parts: dict[str, int]) -> None:
+        """Keep what a request was assembled of; nothing of the conversation has changed."""
+        self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
         """Note a change: a newer time, and plans made before no longer hold."""

@@ -213,7 +213,7 @@ async def _assemble(changes: Changes, params: p.AssembleParams) -> AssembleResul
         session, assembler = draft.session, draft.conversation.assembler
         usable = draft.window.usable
         made = assembler.assemble(params, session.counter, session.sections, usable)
-        session.assembled = {part.name: part.tokens for part in made.sections}
+        session.note_assembled({part.name: part.tokens for part in made.sections})
         return made
 
     _, found = await changes.change(params.session, work, unnoticed=True)
@@ -320,7 +320,7 @@ def _record(
             model=named or reply.model or draft.session.model,
             provider=params.provider,
             category=params.category or "main",
-            request_id=params.request_id or reply.request_id,
+            request_id=reply.request_id or params.request_id,
             raw=params.response,
             estimate=_estimate(draft),
         )

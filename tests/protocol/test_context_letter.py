@@ -1,0 +1,41 @@
+"""What the contract says to the letter, where a walk through the issue found it otherwise."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.protocol.client import Client
+
+REPLY: dict[str, Any] = {
+    "id": "chatcmpl-1",
+    "model": "gpt-4o",
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes."}}
+    ],
+    "usage": {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14},
+}
+
+
+async def test_a_reply_is_billed_once_by_its_own_id(client: Client) -> None:
+    """Whatever the client calls its requests; a reply without one is billed by the client's."""
+    client.ignore("status/update")
+    unnamed = {key: value for key, value in REPLY.items() if key != "id"}
+    calls = []
+    for response, named in ((REPLY, None), (REPLY, "a"), (REPLY, "b"), (unnamed, "c")):
+        params = {"session": "s", "response": response, "requestId": named}
+        answer = await client.request("context/response", params)
+        assert answer["requestId"] == response.get("id")
+        calls.append((await client.request("cost/detail", {}))["totals"]["calls"])
+    assert calls == [1, 1, 1, 2]
+
+
+async def test_what_was_assembled_is_as_old_as_it_is(client: Client) -> None:
+    client.ignore("status/update")
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    await client.request("context/assemble", {"assistant": "Be brief.", "user": "Go."})
+    usage = await client.request("context/usage", {})
+    assert before <= datetime.fromisoformat(usage["session"]["updatedAt"]) <= datetime.now(UTC)
+    same = await client.request("context/usage", {})
+    assert same["session"] == usage["session"], "until something changes"
