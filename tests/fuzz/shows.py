@@ -217,7 +217,7 @@ async def stress(operations: int, seed: int) -> None:
         await Stress(client, seed).run(operations)
     finally:
         sys.setswitchinterval(before)
-        client.server.close()
+        await client.aclose()
 
 
 def main() -> int:

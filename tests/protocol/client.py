@@ -116,8 +116,16 @@ class Client:
                 self._news.clear()
                 await self._news.wait()
 
+    async def aclose(self) -> None:
+        """Let go of the server's threads and connections."""
+        self.server.close()
+        await self.server.services.counts.aclose()
+
     # Everyday messages.
-    async def initialize(self, root: str | None = "file:///ws", **more: Any) -> Any:
+    async def initialize(
+        self, root: str | None = "file:///ws", *, settled: bool = True, **more: Any
+    ) -> Any:
+        """`settled`: wait for what comes late (windows, prices), so that no status comes for it."""
         encodings = more.pop("encodings", ["utf-16"])
         folders = [{"uri": root, "name": "ws"}] if root else None
         params = {
@@ -129,7 +137,15 @@ class Client:
         }
         result = await self.request("initialize", params)
         self.notify("initialized", {})
+        if settled:
+            await self._settled()
         return result
+
+    async def _settled(self) -> None:
+        async with asyncio.timeout(60):
+            services, scheduler = self.server.services, self.server.scheduler
+            while not services.windows.ready or scheduler.is_due(("catalogue",)):
+                await asyncio.sleep(0.01)
 
     def open(self, text: str, uri: str = URI, language: str = "markdown") -> None:
         item = {"uri": uri, "languageId": language, "version": self.version, "text": text}

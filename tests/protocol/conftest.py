@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def bare() -> AsyncIterator[Client]:
     """A client that has not initialized yet."""
-    server = create_server()
-    client = Client(server)
+    client = Client(create_server())
     yield client
-    server.close()
+    await client.aclose()
     assert client.unread == [], "messages of the server that no test took"
 
 

@@ -239,7 +239,7 @@ async def test_a_kept_session_outlives_the_server_by_its_counts(bare: Client) ->
     with pytest.raises(RpcError) as caught:
         await other.request("context/fit", {"session": "s", "maxTokens": 10})
     assert caught.value.data == {"kind": "noText", "retryable": False}
-    other.server.close()
+    await other.aclose()
 
 
 async def test_several_roots_need_a_name(bare: Client) -> None:
@@ -319,7 +319,7 @@ async def test_a_session_is_forgotten_when_it_is_no_longer_to_be_kept(bare: Clie
     other.ignore("status/update")
     await other.initialize()
     assert (await other.request("context/usage", {"session": "s"}))["tokens"] is None
-    other.server.close()
+    await other.aclose()
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ async def test_an_estimate(root: Path) -> None:
     client = await started(root)
     found = await numbers(client, opened(client, root))
     assert len(set(found.values())) == 1, found
-    client.server.close()
+    await client.aclose()
 
 
 async def test_the_endpoint_says_it(root: Path, endpoint: FakeServer) -> None:
@@ -105,7 +105,7 @@ async def test_the_endpoint_says_it(root: Path, endpoint: FakeServer) -> None:
     )
     assert (fitted["method"], fitted["tokens"]) == ("endpoint", words(fitted["text"]))
     assert 250 < fitted["tokens"] <= 300
-    client.server.close()
+    await client.aclose()
 
 
 async def test_an_answer_that_is_late_is_shown_when_it_comes(
@@ -119,7 +119,7 @@ async def test_an_answer_that_is_late_is_shown_when_it_comes(
             await asyncio.sleep(0.01)
     assert set((await numbers(client, uri)).values()) == {words(TEXT)}
     assert endpoint.posts().count("/tokenize") <= 8, "nobody asks while an answer is awaited"
-    client.server.close()
+    await client.aclose()
 
 
 async def test_what_the_endpoint_taught_holds_while_it_is_away(
@@ -137,7 +137,7 @@ async def test_what_the_endpoint_taught_holds_while_it_is_away(
     count = await client.count(uri)
     assert count["method"] == "calibrated"
     assert abs(count["tokens"] - plain) < plain * 0.15
-    client.server.close()
+    await client.aclose()
 
 
 async def test_what_a_conversation_taught_holds_for_documents_of_its_kind(root: Path) -> None:
@@ -160,7 +160,7 @@ async def test_what_a_conversation_taught_holds_for_documents_of_its_kind(root: 
     assert 1.2 < chat_after["tokens"] / chat_before["tokens"] < 1.6
     found = await numbers(client, uri)
     assert len(set(found.values())) == 1, found
-    client.server.close()
+    await client.aclose()
 
 
 async def test_an_answer_is_of_one_version_while_edits_stream_in(root: Path) -> None:
@@ -179,4 +179,4 @@ async def test_an_answer_is_of_one_version_while_edits_stream_in(root: Path) -> 
         same = [answer, answer["models"][0], answer["models"][3], answer["ranges"][1]]
         assert len({one["tokens"] for one in same}) == 1
         assert len({one["characters"] for one in (*same, *answer["models"])}) == 1
-    client.server.close()
+    await client.aclose()

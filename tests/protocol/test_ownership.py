@@ -161,7 +161,7 @@ async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
     await client.request("context/sessions", {})
     assert not pending.done(), "the endpoint still has its time"
     assert (await pending)["turns"] == 2
-    client.server.close()
+    await client.aclose()
 
 
 async def test_the_status_follows_settings_without_being_asked(root: Path) -> None:
@@ -180,7 +180,7 @@ async def test_the_status_follows_settings_without_being_asked(root: Path) -> No
     )
     assert update["uri"] == uri
     client.ignore("status/update")
-    client.server.close()
+    await client.aclose()
 
 
 def tooltip(update: dict[str, Any]) -> str:
