@@ -155,8 +155,8 @@ _CHAT_WINDOW = 128_000
 _INPUTS: tuple[tuple[str, int], ...] = (
     # OpenAI's windows hold prompt and reply, and keep the greatest reply free.
     (r"gpt-5(\.\d)?-(chat|search)|gpt-chat", 0),  # no cap of their own
-    (r"gpt-5(\.[0-3])?(-|$)|gpt-5\.4-(mini|nano)", 272_000),
-    (r"gpt-(5\.[4-9]|6)", 922_000),
+    (r"gpt-5(\.[0-3])?(-|$)|gpt-5\.4-(mini|nano)|gpt-mini-latest", 272_000),
+    (r"gpt-(5\.[4-9]|6|((astra|sol|terra|luna)-)?latest)", 922_000),
 )
 
 
