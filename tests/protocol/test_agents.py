@@ -16,9 +16,10 @@ from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
 from sidecar.cli.check import run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private import make_folder
-from sidecar.server.features import agents, history
+from sidecar.server.features import agents, configuration, history
 from sidecar.workspace import history as ingesting
 from sidecar.workspace.history import LOCK_NAME
+from sidecar.workspace.services import Services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,6 +119,29 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
     async with asyncio.timeout(60):
         while calls_in_the_ledger() < len(home.truth.calls):
             await asyncio.sleep(0.02)
+
+
+async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading one halts everybody for a while, and a session's size needs none."""
+    monkeypatch.setattr(configuration, "LOOK_SECONDS", 60.0)
+    session = home.session(tmp_path)
+    session.reply()
+    shown: list[int | None] = []
+    loading = Services.loading
+
+    def watched(services: Services) -> Callable[[], None]:
+        shown.extend(
+            one.context.usage.tokens if one.context.usage else None for one in services.roots
+        )
+        return loading(services)
+
+    monkeypatch.setattr(Services, "loading", watched)
+    await bare.initialize(tmp_path.as_uri())
+    await bare.request("tokens/count", {"text": "any"})
+    assert shown[0] == home.truth.context[session.id]
+    bare.ignore("status/update", "context/warning")
 
 
 async def test_a_session_that_is_listed_first_is_shown_too(

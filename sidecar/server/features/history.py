@@ -220,9 +220,9 @@ class History:
             ingest_all, book, sources, mine=mine, stop=stop, rest=rest, progress=share
         )  # fmt: skip
         try:
-            return await self._services.workers.run(work)
+            done = await self._services.workers.run(work)
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
             return Ingested(whole=False)
-        finally:
-            await self._services.workers.run(give_back)
+        await self._services.workers.run(give_back)
+        return done

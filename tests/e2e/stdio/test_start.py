@@ -96,12 +96,19 @@ def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
     home = ClaudeHome(tmp_path / "home" / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
     home.session(tmp_path).reply()
-    readers = of(("sidecar.agents.readers",), imported(tmp_path, "context"))
+    modules = imported(tmp_path, "context")
+    readers = of(("sidecar.agents.readers",), modules)
     assert [name.rpartition(".")[2] for name in readers] == [
         "readers",
         "claude_code",
         "claude_lines",
     ]
+    taking_conversations = (
+        "sidecar.context.session",
+        "sidecar.context.plans",
+        "sidecar.messages.turns",
+    )
+    assert of((*taking_conversations, "sidecar.workspace.changes"), modules) == []
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
