@@ -1,7 +1,8 @@
 """Random edits through a real server: `python -m tests.fuzz.server_soak --edits 100000`.
 
 Every edit goes over stdio as a `didChange`, and the answer of `tokens/count` must equal tiktoken's
-full count of the text that an offset-based oracle keeps. A third of the documents is over 20 KB; a
+full count of the text that an offset-based oracle keeps; `--openings 10` also edits documents of 10 MB
+while they are opened. A third of the documents is over 20 KB; a
 third of the sessions is in each position encoding. Exit code 1 when anything differed.
 """
 
@@ -14,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.client import SERVER, StdioClient
+from benchmarks.corpus import source_text
 from sidecar.counting.engines.reference import Reference
 from sidecar.text.document import TextDocument
 from tests.fuzz import edits, oracle
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding, Position
 
 EDITS_PER_DOCUMENT = 100
+EDITS_WHILE_OPENING = 20
+OPENED_CHARACTERS = 10_000_000
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 
 
@@ -68,6 +72,29 @@ class Session:
         self.client.notifications.clear()
         return size > 20_000
 
+    def opening(self, seed: int, size: int) -> None:
+        """Edits sent while a long document is opened and counted for the first time."""
+        rng, uri = random.Random(seed), f"file:///soak/long{seed}.txt"
+        some = edits.document_text(rng, 20_000)
+        doc = TextDocument("untitled:soak", source_text(size) + some, encoding=self.encoding)
+        text = doc.text
+        item = {"uri": uri, "languageId": "plaintext", "version": 0, "text": text}
+        self.client.notify("textDocument/didOpen", {"textDocument": item})
+        for version in range(1, EDITS_WHILE_OPENING + 1):
+            time.sleep(rng.random() * 0.05)
+            span, new = edits.edit(rng, doc)
+            if span is None:
+                continue
+            text = oracle.edited(text, span, new, self.encoding)
+            doc.apply(span, new)
+            change = {"range": {"start": position(span.start), "end": position(span.end)}}
+            self._change(uri, version, {**change, "text": new})
+        count = self.client.request("tokens/count", {"textDocument": {"uri": uri}})
+        got = (count["tokens"], count["method"], count["characters"])
+        assert got == (Reference("o200k_base").count(text), "exact", len(text)), f"{seed}: {got}"
+        self.client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+        self.client.notifications.clear()
+
     def _change(self, uri: str, version: int, change: dict[str, object]) -> None:
         identifier = {"uri": uri, "version": version}
         params = {"textDocument": identifier, "contentChanges": [change]}
@@ -79,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edits", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--openings", type=int, default=0, help="of long documents, edited then")
     args = parser.parse_args()
     sessions = [Session(encoding) for encoding in ENCODINGS]
     began, done, long, seed = time.monotonic(), 0, 0, args.seed
@@ -90,10 +118,17 @@ def main() -> int:
             sys.stderr.write(f"DIFFERENT: {error}\n")
             return 1
         done, seed = done + wanted, seed + 1
+    for number in range(args.openings):
+        try:
+            sessions[number % 3].opening(args.seed + number, OPENED_CHARACTERS)
+        except AssertionError as error:
+            sys.stderr.write(f"DIFFERENT: {error}\n")
+            return 1
     for session in sessions:
         session.client.close()
     sys.stdout.write(
         f"{done} edits through the server, {seed - args.seed} documents ({long} over 20 KB), "
+        f"{args.openings} long ones edited while they were opened, "
         f"{', '.join(ENCODINGS)}: all equal to tiktoken, {time.monotonic() - began:.0f} s\n"
     )
     return 0

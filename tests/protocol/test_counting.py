@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+
 import pytest
 
+from sidecar.text import document
+from sidecar.text.document import LONG_CHARACTERS
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
+
+if TYPE_CHECKING:
+    from sidecar.text.piece_list import PieceList
 
 TEXTS = [
     "hello world",
@@ -97,3 +105,30 @@ async def test_long_runs_are_counted(client: Client) -> None:
         count = await client.request("tokens/count", {"text": text})
         assert count["method"] == "exact"
         assert 0 < count["tokens"] <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("tokens/count", {}),
+        ("tokens/fit", {"maxTokens": 50}),
+        ("textDocument/hover", {"position": {"line": 0, "character": 0}}),
+    ],
+)
+async def test_a_long_document_is_cut_once_and_never_on_the_event_loop(
+    client: Client, monkeypatch: pytest.MonkeyPatch, method: str, more: dict[str, object]
+) -> None:
+    """Not by a request that comes before the status has had it cut, either."""
+    cutters, real = list[threading.Thread](), document._cut_up
+
+    def cut_up(text: str, characters: int) -> PieceList:
+        if len(text) > LONG_CHARACTERS:
+            cutters.append(threading.current_thread())
+        return real(text, characters)
+
+    monkeypatch.setattr(document, "_cut_up", cut_up)
+    client.ignore("status/update")
+    client.open("some words\n" * (LONG_CHARACTERS // 10))
+    await client.request(method, {"textDocument": {"uri": URI}, **more})
+    assert len(cutters) == 1
+    assert cutters[0] is not threading.main_thread()
