@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> None:
         arguments = arguments[:at] + arguments[at + 2 :]
     if unknown := set(arguments) - {*PARTS, "fit-estimates"}:
         sys.exit(f"no such part: {', '.join(sorted(unknown))}\n{__doc__}")
+    # As installed: modules are compiled once, not at every start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     printed: dict[str, str] = {}
     for name in arguments or PARTS:
         said = io.StringIO()

@@ -83,8 +83,6 @@ class Session:
         for version in range(1, EDITS_WHILE_OPENING + 1):
             time.sleep(rng.random() * 0.05)
             span, new = edits.edit(rng, doc)
-            if span is None:
-                continue
             text = oracle.edited(text, span, new, self.encoding)
             doc.apply(span, new)
             change = {"range": {"start": position(span.start), "end": position(span.end)}}
