@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.context.counter import MARKS
+from sidecar.context.counter import MARKS, Sums, summed
 from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
 from sidecar.context.session import Session
 from sidecar.context.window import Limit, Window
@@ -121,3 +121,9 @@ def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
 
     assert shown.error_percent is not None
     assert shown.error_percent * shown.tokens / 100 >= MARKS - 1
+
+
+def test_a_little_doubt_in_a_long_conversation_is_not_told_as_none() -> None:
+    sums = Sums(exact=200_000, estimate=20, error=2.0)
+    found = summed(sums, "t", None)
+    assert (found.method, found.error_percent) == ("estimate", 0.01)
