@@ -96,6 +96,8 @@ def _files() -> Iterator[Document]:
 def _is_own(path: Path, folder: Path, source: str) -> bool:
     if source == "python" and "site-packages" in path.parts:
         return False
+    if path.parent.name.startswith("token_sidecar-"):  # where this clone lies would be fitted to
+        return False
     is_minified = ".min." in path.name or path.name in ("main.js", "main.global.js")
     return path.is_file() and is_minified == (source == "minified") and folder.is_dir()
 
