@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,8 @@ class SidecarServer(LanguageServer):
         self.live = Live(self)
         services.listeners.append(self._heard)
         self.configuration = Configuration(self)
+        self.loading: dict[str, asyncio.Event] = {}
+        """Features whose first call has come: set when they are registered."""
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Nothing pops up by itself; requests are answered, and the log has the rest."""
@@ -115,11 +118,28 @@ def create_server() -> SidecarServer:
 
 
 async def _late(server: SidecarServer, method: str, params: Any) -> Any:
-    """Register the feature that a method belongs to, at its first call, and hand the call on."""
-    feature = await server.services.workers.run(partial(feature_of, method))
+    """Register the feature that a method belongs to, at its first call, and hand the call on.
+
+    Calls that wait for the same feature go on in their order, before any that comes later.
+    """
+    name = _feature_name(method)
+    if name not in server.loading:
+        server.loading[name] = asyncio.Event()
+        server.scheduler.now(("feature", name), partial(_load, server, method))
+    await server.loading[name].wait()
     if _is_late(server, method):
-        feature.register(server)
+        raise RuntimeError("a feature could not be loaded")
     return await server.protocol.custom[method](params)
+
+
+async def _load(server: SidecarServer, method: str) -> None:
+    """No call's own work: one that is cancelled must not keep the others from being answered."""
+    loaded = server.loading[_feature_name(method)]
+    try:
+        feature = await server.services.workers.run(partial(feature_of, method))
+        feature.register(server)
+    finally:
+        loaded.set()
 
 
 def _is_late(server: SidecarServer, method: str) -> bool:
@@ -129,4 +149,8 @@ def _is_late(server: SidecarServer, method: str) -> bool:
 
 def feature_of(method: str) -> Any:
     """The module of `features` for a method: `context/set` is in `context`."""
-    return import_module(f"sidecar.server.features.{method.partition('/')[0]}")
+    return import_module(f"sidecar.server.features.{_feature_name(method)}")
+
+
+def _feature_name(method: str) -> str:
+    return method.partition("/")[0]

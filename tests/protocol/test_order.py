@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
+from sidecar.server import server as server_module
 from tests.truth import truth
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.protocol.client import Client
 
 CHUNKS = 3_000
@@ -49,3 +53,45 @@ async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
     assert usage["tokens"] >= PROMPT + OUTPUT + truth(RESULT)
     again = await client.request("context/usage", {"session": "s"})
     assert again["tokens"] == usage["tokens"]
+
+
+async def test_the_first_requests_of_all_are_done_in_their_order(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come while what answers them is being loaded, the first of them longer than the rest."""
+    client.ignore("status/update")
+    calls, load = 0, server_module.feature_of
+
+    def slowly(method: str) -> Any:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.3 if calls == 1 else 0.0)
+        return load(method)
+
+    monkeypatch.setattr(server_module, "feature_of", slowly)
+    question = {"role": "user", "content": "What is the weather?"}
+    appended, _ = await asyncio.gather(
+        client.request("context/append", {"session": "s", "turns": [question], "model": "gpt-4o"}),
+        client.request("context/response", {"session": "s", "response": stream()}),
+    )
+    usage = await client.request("context/usage", {"session": "s"})
+    assert (appended["turns"], usage["tokens"]) == (1, PROMPT + OUTPUT)
+
+
+async def test_a_first_request_that_is_given_up_leaves_the_others_theirs(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = server_module.feature_of
+
+    def slowly(method: str) -> Any:
+        time.sleep(0.3)
+        return load(method)
+
+    monkeypatch.setattr(server_module, "feature_of", slowly)
+    given_up = client.answers.setdefault(900, asyncio.get_running_loop().create_future())
+    client.send({"jsonrpc": "2.0", "id": 900, "method": "context/usage", "params": {}})
+    other = asyncio.ensure_future(client.request("context/usage", {}))
+    await asyncio.sleep(0)
+    client.notify("$/cancelRequest", {"id": 900})
+    assert (await given_up)["error"]["code"] == -32800
+    assert (await other)["tokens"] is None
