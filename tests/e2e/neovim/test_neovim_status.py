@@ -158,7 +158,7 @@ def test_health_names_version_and_state(editor: Editor) -> None:
 
 def test_the_plugin_is_small() -> None:
     """All wisdom is the server's: under 1,000 lines without the generated types; what follows chat
-    plugins is apart, for each has insides of its own: under 300 in common, under 140 a plugin."""
+    plugins is apart, for each has insides of its own: under 330 in common, under 170 a plugin."""
     sizes = {
         path.relative_to(SHIM).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in SHIM.rglob("*.lua")
@@ -166,4 +166,4 @@ def test_the_plugin_is_small() -> None:
     }
     chats = {name: size for name, size in sizes.items() if "/integrations/" in name}
     assert sum(sizes.values()) - sum(chats.values()) < 1000
-    assert all(size < (300 if name.endswith("/chats.lua") else 140) for name, size in chats.items())
+    assert all(size < (330 if name.endswith("/chats.lua") else 170) for name, size in chats.items())
