@@ -129,6 +129,12 @@ class Changes:
         await self.keep()
         return draft.conversation, outcome
 
+    async def asked_before(self, session_id: str | None) -> None:
+        """Until what was asked of a session earlier is done, so that what it made is found."""
+        await self.restore()
+        async with self._order(session_id or self.sessions.writing(None)):
+            pass
+
     def _order(self, name: str) -> asyncio.Lock:
         lock = self._orders.get(name)
         if lock is None:

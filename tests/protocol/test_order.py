@@ -95,3 +95,14 @@ async def test_a_first_request_that_is_given_up_leaves_the_others_theirs(
     client.notify("$/cancelRequest", {"id": 900})
     assert (await given_up)["error"]["code"] == -32800
     assert (await other)["tokens"] is None
+
+
+async def test_a_session_is_reset_though_it_is_being_made(client: Client) -> None:
+    client.ignore("status/update")
+    question = {"role": "user", "content": "word " * 50_000}
+    _, usage = await asyncio.gather(
+        client.request("context/append", {"session": "s", "turns": [question]}),
+        client.request("context/reset", {"session": "s"}),
+    )
+    again = await client.request("context/usage", {"session": "s"})
+    assert (usage["turns"], again["turns"], again["tokens"]) == (0, 0, None)

@@ -172,7 +172,7 @@ async def _select(changes: Changes, params: p.SelectParams) -> ContextUsage:
 
 
 async def _reset(changes: Changes, params: p.ResetParams) -> ContextUsage:
-    await changes.restore()
+    await changes.asked_before(params.session)
     if changes.sessions.store.get(changes.sessions.writing(params.session)) is None:
         return ContextUsage()
 
@@ -198,7 +198,7 @@ async def _fit(changes: Changes, params: p.FitParams) -> FitResult:
 
 
 async def _existing(changes: Changes, session: str | None) -> str:
-    await changes.restore()
+    await changes.asked_before(session)
     return changes.existing(session)
 
 
