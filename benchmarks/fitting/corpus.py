@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.fitting.environment import FOLDER, NPM
+from benchmarks.fitting.pictographs import emoji_text, rare_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -310,6 +311,7 @@ def _made_up() -> Iterator[Document]:
     makers: tuple[Callable[[random.Random], str], ...] = (
         _service_log, _web_log, _system_log, _trace, _table, _measurements, _encoded, _hexadecimal,
         _dump, _rows, _ids, _lines_of_json, _minified_json, _white, _calls, _diff,
+        emoji_text, rare_text,
     )  # fmt: skip
     for maker in makers:
         for number in range(MOST):

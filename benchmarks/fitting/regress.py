@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sidecar.counting.features import NAMES
 from sidecar.counting.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -22,11 +23,18 @@ UNIT = 10_000
 COVERED = 0.965
 """More than is promised: held-out documents are never quite like the others."""
 _RIDGE = 3e-3
+_FEWEST_TERMS = 3e-3
+"""Of a token, in the root mean square over all documents: what is rarer than this says little of its
+own weight, and would get any that mends the few documents that have it."""
 _ROUNDS = 8
 _FOLDS = 5
 _FEWEST = 24
 """Documents of a kind that a band of its own takes."""
 SHORT_GRID = (0.3, 0.5, 0.8, 1.2, 1.8, 2.5)
+
+_LEAST = -0.4
+"""Tokens: a character is one token of o200k_base more often than not, and must not make a text less."""
+_BOUNDED = np.array([False, *(name[:6] == "class " and name[6] not in "aA0 tn." for name in NAMES)])
 
 Matrix = Any
 
@@ -48,16 +56,28 @@ def fitted_weights(terms: Matrix, truths: Matrix) -> Matrix:
     factor = float(np.median(truths / terms[:, 0]))
     prior = np.zeros(terms.shape[1])
     prior[0] = factor
-    scale = np.sqrt((relative**2).mean(axis=0)) + 1e-9
-    heavy = np.ones(len(truths))
+    scale = np.maximum(np.sqrt((relative**2).mean(axis=0)), _FEWEST_TERMS)
+    heavy, target = np.ones(len(truths)), np.ones(len(truths))
     weights = prior
     for _ in range(_ROUNDS):
         weighed = relative * heavy[:, None]
         ridge = np.diag(_RIDGE * len(truths) * scale**2 + 1e-12)
         left = weighed.T @ relative + ridge
-        weights = np.linalg.solve(left, weighed.T @ np.ones(len(truths)) + ridge @ prior)
+        weights = _no_less(left, weighed.T @ target + ridge @ prior)
         heavy = 1 / np.maximum(np.abs(relative @ weights - 1), 0.03)
         heavy /= heavy.mean()
+    return weights
+
+
+def _no_less(left: Matrix, right: Matrix) -> Matrix:
+    """The solution in which no character's class takes more from a text than `_LEAST`."""
+    weights = np.linalg.solve(left, right)
+    low = np.zeros(len(weights), bool)
+    while (lower := _BOUNDED & ~low & (weights < _LEAST)).any():
+        low |= lower
+        weights = np.full(len(weights), _LEAST)
+        rest = right[~low] - left[~low][:, low] @ weights[low]
+        weights[~low] = np.linalg.solve(left[~low][:, ~low], rest)
     return weights
 
 
