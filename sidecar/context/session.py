@@ -269,7 +269,9 @@ class Session:
         """The usage behind a bare total: the prompt as predicted, the reply as counted, and what
         exceeds both is reasoning."""
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
-        counted = self.own_count(reply + 1).tokens() - self.own_count(reply).tokens()
+        counted = 0
+        if reply < len(self.turns):
+            counted = self.own_count(reply + 1).tokens() - self.own_count(reply).tokens()
         anchor = self.ledger().anchor
         known = self.total(reply) if anchor is None or anchor.covers <= reply else Sums()
         prompt = min(known.tokens() or total - counted, total)

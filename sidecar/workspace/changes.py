@@ -24,6 +24,7 @@ from sidecar.context.store import DEFAULT_ID
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount
 from sidecar.errors import RequestError
+from sidecar.messages.usage import Usage
 from sidecar.workspace.counted_session import LONG_AGO, CountedSession
 from sidecar.workspace.counts import ENDPOINT_SECONDS
 from sidecar.workspace.followed import FollowedText
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from sidecar.context.window import Window
     from sidecar.counting.calibration import ConversationCalibration
     from sidecar.endpoints.registry import Endpoints
-    from sidecar.messages.usage import Usage
     from sidecar.workspace.conversations import Sessions
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
@@ -264,13 +264,24 @@ class Changes:
     async def throwaway(self, session_id: str | None, model: str | None) -> Draft:
         """A copy of the session to try something on; of none where there is none."""
         found = await self.look(session_id)
-        name = session_id or DEFAULT_ID
-        before = found if isinstance(found, Conversation) else None
-        if before is not None:
-            name = before.session.id
+        if isinstance(found, CountedSession):
+            return await self._stand_in(found, model or found.model or self.workspace.model)
+        name = session_id or DEFAULT_ID if found is None else found.session.id
         wanted = model or self.model_of(name)
         await self.know(wanted)
-        return self.draft(name, before, wanted)
+        return self.draft(name, found, wanted)
+
+    async def _stand_in(self, agents: CountedSession, model: str) -> Draft:
+        """A conversation of the size of an agent's own session, of which nothing else is known."""
+        await self.know(model)
+        session = Session(agents.id, self.counter(model))
+        session.limit = agents.limit if model == agents.model else None
+        size = agents.tokens or 0
+        await self._run(
+            partial(session.reply_reported, Usage(input_tokens=size, prompt_tokens=size))
+        )
+        learned = self.sessions.calibration(session)
+        return Draft(Conversation(session), self.sessions.window(session), learned.copy())
 
     def alternatives(self, session: Session) -> Alternatives:
         """What else could hold the conversation, as a worker may work it out."""

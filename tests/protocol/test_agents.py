@@ -337,5 +337,28 @@ async def test_the_cost_follows_what_is_appended_while_history_is_read(
     bare.ignore("status/update", "context/warning")
 
 
+async def test_what_is_about_to_be_sent_is_added_to_an_agents_session(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    session = home.session(tmp_path)
+    session.cached = 940_000
+    session.reply()
+    size = home.truth.context[session.id]
+    assert size is not None
+    bare.ignore("context/warning")
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda one: bool(one["context"]) and "%" in one["text"])
+    bare.ignore("status/update")
+    for named in ({}, {"session": session.id}):
+        usage = await bare.request("context/usage", named)
+        little = await bare.request("context/preflight", {**named, "text": "hello world"})
+        assert size < little["promptTokens"] < size + 50
+        assert little["available"] == usage["available"] - (little["promptTokens"] - size)
+        assert little["fits"]
+        much = await bare.request("context/preflight", {**named, "text": "word " * 60_000})
+        assert (much["verdict"], much["fits"]) == ("refuse", False)
+    assert (await bare.request("context/usage", {}))["tokens"] == size
+
+
 def costs_more_than(before: Any) -> Callable[[Any], bool]:
     return lambda one: bool(one["cost"]) and one["cost"]["costUsd"] > before["cost"]["costUsd"]

@@ -481,3 +481,10 @@ async def test_a_total_that_is_no_number_is_refused(talker: Client) -> None:
             await talker.request(
                 "context/append", {"session": "s", "turns": [], "usage": {"totalTokens": total}}
             )
+
+
+async def test_a_bare_total_may_come_before_any_reply(client: Client) -> None:
+    client.ignore("status/update")
+    for turns in ([], [{"role": "user", "content": "hello"}]):
+        params = {"session": f"{len(turns)}", "turns": turns, "usage": {"totalTokens": 100}}
+        assert (await client.request("context/append", params))["turns"] == len(turns)
