@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ _AROUND = 65_536
 """Bytes before and after `/Type /Pages` that its object is looked for in."""
 _AROUND_PACKED = 4_096
 """The same in a stream, where nothing marks the ends of objects."""
+_MOST_NODES = 256
+"""Of the tree, looked at in a part."""
+_MOST_INFLATED_IN_ALL = 8 << 20
 
 _TREE = re.compile(rb"/Type\s*/Pages\b")
 _COUNT = re.compile(rb"/Count\s+(\d{1,6})\b")
@@ -40,20 +44,25 @@ def pages_in(parts: tuple[bytes, ...]) -> int | None:
         return None
     found = [int(one[1]) for one in _LINEARIZED.finditer(parts[0])]
     for part in parts:
-        for objects in (part, *_packed(part)):
-            found += _counts(objects)
+        for objects, node in islice(_nodes(part), _MOST_NODES):
+            found += _counts(objects, node)
     pages = max(found, default=0)
     return pages if 0 < pages <= _MOST_PAGES else None
 
 
-def _counts(objects: bytes) -> Iterator[int]:
-    """The numbers of pages that nodes of the tree give."""
-    for node in _TREE.finditer(objects):
-        start, end = _bounds(objects, node.start(), node.end())
-        before = _without_inner(objects[start : node.start()])
-        after = _without_inner(objects[node.end() : end])
-        within = before[before.rfind(b"<<") + 1 :] + b" " + after.partition(b">>")[0]
-        yield from (int(one[1]) for one in _COUNT.finditer(within))
+def _nodes(part: bytes) -> Iterator[tuple[bytes, re.Match[bytes]]]:
+    """Where a part and what is packed in it speak of the tree."""
+    for objects in chain((part,), _packed(part)):
+        yield from ((objects, node) for node in _TREE.finditer(objects))
+
+
+def _counts(objects: bytes, node: re.Match[bytes]) -> Iterator[int]:
+    """The numbers of pages that a node of the tree gives."""
+    start, end = _bounds(objects, node.start(), node.end())
+    before = _without_inner(objects[start : node.start()])
+    after = _without_inner(objects[node.end() : end])
+    within = before[before.rfind(b"<<") + 1 :] + b" " + after.partition(b">>")[0]
+    return (int(one[1]) for one in _COUNT.finditer(within))
 
 
 def _bounds(objects: bytes, start: int, end: int) -> tuple[int, int]:
@@ -78,10 +87,13 @@ def _without_inner(part: bytes) -> bytes:
 
 def _packed(part: bytes) -> Iterator[bytes]:
     """What streams of objects hold."""
-    for number, one in enumerate(_STREAM.finditer(part)):
-        if number == _MOST_STREAMS:
+    left = _MOST_INFLATED_IN_ALL
+    for one in islice(_STREAM.finditer(part), _MOST_STREAMS):
+        if left <= 0:
             return
         try:
-            yield zlib.decompressobj().decompress(part[one.end() :], _MOST_INFLATED)
+            objects = zlib.decompressobj().decompress(part[one.end() :], _MOST_INFLATED)
         except zlib.error:
             continue
+        left -= len(objects)
+        yield objects

@@ -31,7 +31,7 @@ def use_one_arena() -> None:
 def give_back() -> None:
     """Return what was freed, and what of libraries' tables was read.
 
-    Blocking: some milliseconds, for which no other thread waits.
+    Blocking: some milliseconds, for which a thread that needs memory from the system waits.
     """
     _call("malloc_trim", 0)
     for start, length in library_tables():
@@ -47,7 +47,7 @@ def library_tables() -> Iterator[tuple[int, int]]:
     with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
         for found in _MAPPING.finditer(file.read()):
             size = {name: int(number) * 1024 for name, number in _KILOBYTES.findall(found[3])}
-            written = size.get("Anonymous", 1) or size.get("Private_Dirty", 1)
+            written = any(size.get(name, 1) for name in ("Anonymous", "Private_Dirty", "Swap"))
             if size.get("Rss", 0) >= _LARGE and not written:
                 start, end = int(found[1], 16), int(found[2], 16)
                 yield start, end - start

@@ -140,6 +140,8 @@ async def _load(server: SidecarServer, method: str) -> None:
         feature.register(server)
     finally:
         loaded.set()
+        if _is_late(server, method):  # the next call tries again
+            del server.loading[_feature_name(method)]
 
 
 def _is_late(server: SidecarServer, method: str) -> bool:

@@ -67,7 +67,7 @@ class Changes:
         self.services, self.workspace, self.sessions = services, workspace, sessions
         self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._restoring = asyncio.Lock()
-        self._restored = False
+        self._restored = asyncio.Event()
         self._run = services.workers.run
         self._kept: dict[str, int] = {}
         """Layouts of the sessions that were written, by id."""
@@ -129,11 +129,10 @@ class Changes:
         await self.keep()
         return draft.conversation, outcome
 
-    async def asked_before(self, session_id: str | None) -> None:
-        """Until what was asked of a session earlier is done, so that what it made is found."""
-        await self.restore()
-        async with self._order(session_id or self.sessions.writing(None)):
-            pass
+    def is_being_made(self, session_id: str | None) -> bool:
+        """Whether an earlier request is at a session: one that is not there yet will be."""
+        lock = self._orders.get(session_id or self.sessions.writing(None))
+        return lock is not None and lock.locked()
 
     def _order(self, name: str) -> asyncio.Lock:
         lock = self._orders.get(name)
@@ -249,12 +248,14 @@ class Changes:
         return ModelCounter(model, tokenizer)
 
     def existing(self, session_id: str | None) -> str:
-        """The id of a session that there is.
+        """The id of a session that there is, or will be when it is this request's turn.
 
         Raises:
             RequestError: `badParams` where there is none, `noText` for one known by counts only.
         """
         found = self.sessions.reading(session_id)
+        if found is None and self.is_being_made(session_id):
+            return session_id or self.sessions.writing(None)
         if found is None:
             raise RequestError("badParams", "there is no such session in this workspace")
         if isinstance(found, CountedSession):
@@ -292,9 +293,11 @@ class Changes:
 
     async def restore(self) -> None:
         """Once: take in the sessions that a client asked to keep, by their counts."""
+        if self._restored.is_set():  # without a turn in the line of those who waited: they come after
+            return
         uri = self.workspace.uri
         async with self._restoring:
-            if self._restored:
+            if self._restored.is_set():
                 return
             await self._run(self.services.state.calibrations)
             found = await self._run(partial(self.services.state.sessions, uri)) if uri else []
@@ -303,7 +306,7 @@ class Changes:
                 self._kept[saved.id] = -1
                 if saved.model_named:
                     self.sessions.models[saved.id] = saved.model
-            self._restored = True
+            self._restored.set()
 
     async def keep(self) -> None:
         """Write what is to outlive the server, where it changed. A full disk fails no request."""

@@ -81,11 +81,11 @@ class SecondProcess:
     def count(self, texts: Sequence[str], name: str) -> list[int] | None:
         """The tokens of each text by the vocabulary `name`; None where it could not be had."""
         with self._turn:
+            self._since = time.monotonic()
             process = self.start()
             if process is None:
                 return None
             try:
-                self._since = time.monotonic()
                 counts = _asked(process, texts, name)
                 self._since = time.monotonic()
                 return counts
@@ -182,6 +182,8 @@ def _started() -> subprocess.Popen[bytes] | None:
     import os
     import subprocess
 
+    if not sys.executable:
+        return None
     paths = [path for path in sys.path if path and os.path.isabs(path)]
     try:
         return subprocess.Popen(  # noqa: S603 - this Python with a constant, no shell

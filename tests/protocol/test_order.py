@@ -98,11 +98,14 @@ async def test_a_first_request_that_is_given_up_leaves_the_others_theirs(
 
 
 async def test_a_session_is_reset_though_it_is_being_made(client: Client) -> None:
+    """And what is sent after that, before the answer, is not reset."""
     client.ignore("status/update")
-    question = {"role": "user", "content": "word " * 50_000}
-    _, usage = await asyncio.gather(
-        client.request("context/append", {"session": "s", "turns": [question]}),
+    long, short = ({"role": "user", "content": "word " * count} for count in (50_000, 5))
+    _, usage, after = await asyncio.gather(
+        client.request("context/append", {"session": "s", "turns": [long]}),
         client.request("context/reset", {"session": "s"}),
+        client.request("context/append", {"session": "s", "turns": [short]}),
     )
     again = await client.request("context/usage", {"session": "s"})
-    assert (usage["turns"], again["turns"], again["tokens"]) == (0, 0, None)
+    assert (usage["turns"], after["turns"], again["turns"]) == (0, 1, 1)
+    assert again["tokens"] < 50

@@ -15,6 +15,7 @@ from sidecar.counting.clips import FILE_TOKENS, clip_tokens
 from sidecar.counting.images import Seen, image_tokens
 from sidecar.counting.messages import count_messages, tools_tokens
 from sidecar.counting.tokenizers import Tokenizers
+from sidecar.messages import pages
 from sidecar.messages.clips import Clip, clip_of
 from sidecar.messages.content import read_message
 from sidecar.models.families import generation_of
@@ -322,3 +323,21 @@ def test_a_tool_prompt_that_is_not_published_is_in_doubt() -> None:
         return measure.error_percent
 
     assert error("claude-fable-5-2") > error("claude-opus-4-8") > 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_pdf_of_endless_trees_of_pages_is_looked_at_in_part(
+    monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    looked: list[int] = []
+
+    def counted(part: bytes) -> bytes:
+        looked.append(len(part))
+        return part
+
+    monkeypatch.setattr(pages, "_without_inner", counted)
+    trees = b"<</Type /Pages >> " * 50_000
+    stream = b"/Type /ObjStm stream\n" + zlib.compress(trees) + b"\n"
+    body = stream * 64 if packed else trees
+    assert pages.pages_in((b"%PDF-1.7\n" + body, body)) is None
+    assert 0 < len(looked) <= 4 * 256

@@ -52,7 +52,7 @@ def test_what_nothing_knows_is_estimated() -> None:
     assert (tokenizer.name, tokenizer.method) == ("unknown~o200k_base", "estimate")
     band = tokenizer.band(1_000, "plain words " * 90)
     assert band is not None
-    assert 15 < band < 40  # wide, for it may be any vocabulary of today
+    assert 15 < band < 100  # wide, for it may be any vocabulary, older ones and Claude's among them
     assert tokenizer.count("hello world") == 2
     assert tokenizer.count("") == 0
 

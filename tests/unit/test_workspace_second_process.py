@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ NAME = "o200k_base"
 
 @pytest.fixture
 def second() -> Iterator[SecondProcess]:
-    made = SecondProcess()
+    made = SecondProcess(answer_seconds=PATIENCE)
     yield made
     made.close()
 
@@ -102,7 +103,8 @@ def test_killed_again_and_again_it_changes_no_number(second: SecondProcess) -> N
     def kill() -> None:
         while not over.is_set():
             if (pid := second.pid) is not None:
-                os.kill(pid, signal.SIGTERM)
+                with suppress(ProcessLookupError):  # it was ended by itself just now
+                    os.kill(pid, signal.SIGTERM)
             over.wait(0.005)
 
     killer = threading.Thread(target=kill)
@@ -115,16 +117,16 @@ def test_killed_again_and_again_it_changes_no_number(second: SecondProcess) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGSTOP")
-def test_stopped_it_holds_nobody_up_and_is_ended() -> None:
-    second = SecondProcess(answer_seconds=1.0)
+def test_stopped_it_holds_nobody_up_and_is_ended(second: SecondProcess) -> None:
     second.start()
     pid = pid_of(second)
     os.kill(pid, signal.SIGSTOP)
+    second._answer_seconds = 1.0
     assert together(second, ours()) == expected()
     until(lambda: gone(pid))
     until(lambda: second.pid is None)
+    second._answer_seconds = PATIENCE
     assert together(second, ours()) == expected()
-    second.close()
 
 
 def test_where_it_cannot_be_started_we_count_alone(
@@ -145,12 +147,13 @@ def test_nonsense_is_not_believed_and_it_is_not_tried_for_ever(
     assert second.start() is None
 
 
-def test_idle_it_ends_and_starts_again_when_it_is_needed() -> None:
-    second = SecondProcess(idle_seconds=0.2, answer_seconds=PATIENCE)
+def test_idle_it_ends_and_starts_again_when_it_is_needed(second: SecondProcess) -> None:
     assert second.count(["a b"], NAME) == [2]
     pid = pid_of(second)
+    second._idle_seconds = 0.2
     until(lambda: gone(pid))
     until(lambda: second.pid is None)
+    second._idle_seconds = PATIENCE
     assert second.count(["a b"], NAME) == [2]
     second.close()
     assert second.pid is None

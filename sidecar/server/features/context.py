@@ -172,8 +172,9 @@ async def _select(changes: Changes, params: p.SelectParams) -> ContextUsage:
 
 
 async def _reset(changes: Changes, params: p.ResetParams) -> ContextUsage:
-    await changes.asked_before(params.session)
-    if changes.sessions.store.get(changes.sessions.writing(params.session)) is None:
+    await changes.restore()
+    known = changes.sessions.store.get(changes.sessions.writing(params.session))
+    if known is None and not changes.is_being_made(params.session):
         return ContextUsage()
 
     def settle(session: Session, _: None) -> None:
@@ -198,7 +199,7 @@ async def _fit(changes: Changes, params: p.FitParams) -> FitResult:
 
 
 async def _existing(changes: Changes, session: str | None) -> str:
-    await changes.asked_before(session)
+    await changes.restore()
     return changes.existing(session)
 
 
