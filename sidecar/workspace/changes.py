@@ -293,7 +293,7 @@ class Changes:
 
     async def restore(self) -> None:
         """Once: take in the sessions that a client asked to keep, by their counts."""
-        if self._restored.is_set():  # without a turn in the line of those who waited: they come after
+        if self._restored.is_set():  # those who still wait for their turn came later
             return
         uri = self.workspace.uri
         async with self._restoring:
