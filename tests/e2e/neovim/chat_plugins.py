@@ -195,6 +195,13 @@ end
 package.preload['avante_tokenizers'] = function()
   return { from_pretrained = function() end, encode = function(text) return {}, #text / 4, #text end }
 end
+-- It adds to a table that it goes through: in some processes its log then lacks a level, and avante
+-- does not load.
+package.preload['avante.utils.log'] = function()
+  local path = vim.api.nvim_get_runtime_file('lua/avante/utils/log.lua', false)[1]
+  local text = table.concat(vim.fn.readfile(path), string.char(10))
+  return assert(loadstring((text:gsub('in pairs%(log_levels%)', 'in pairs(vim.log.levels)')), '@' .. path))()
+end
 package.preload['avante_repo_map'] = function() return {} end
 package.preload['avante_html2md'] = function() return {} end
 vim.o.columns, vim.o.lines, vim.o.laststatus = 120, 40, 3
