@@ -22,6 +22,7 @@ from sidecar.agents.homes import cline_sessions
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.cline import Tasks, reported_usd
+from sidecar.agents.readers.two_stores import TwoStores
 from sidecar.agents.tail import open_quietly
 from sidecar.agents.values import Call, Glance, Reading, StoredSession
 from sidecar.messages.usage import Usage, included
@@ -156,37 +157,11 @@ class ClineSessions:
         return fold_whole(found, mark, run, partial(_fold, Path(found.path).parent.name))
 
 
-class Cline:
-    """Both stores. See `sidecar.agents.reader.Reader`."""
-
-    agent = AGENT
-
-    def __init__(self) -> None:
-        self._new, self._old = ClineSessions(), Tasks(AGENT, "saoudrizwan.claude-dev")
-
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return (*self._new.folders(places), *self._old.folders(places))
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
-        yield from self._new.find(places, roots)
-        yield from self._old.find(places, roots)
-
-    def store_at(self, places: Places, path: str) -> Found | None:
-        return self._new.store_at(places, path) or self._old.store_at(places, path)
-
-    def glance(
-        self, places: Places, found: Found, roots: Roots, before: Glance | None = None
-    ) -> Glance:
-        return self._of(found).glance(places, found, roots, before)
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return self._of(found).read(found, mark)
-
-    def _of(self, found: Found) -> ClineSessions | Tasks:
-        return self._new if found.path.endswith(_MESSAGES) else self._old
-
-
-READER = Cline()
+READER = TwoStores(
+    ClineSessions(),
+    Tasks(AGENT, "saoudrizwan.claude-dev"),
+    lambda path: not path.endswith(_MESSAGES),
+)
 
 
 def _fold(folder: str, run: _Run, data: bytes) -> Folded[_Run]:
