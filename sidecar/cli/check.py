@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from sidecar.cli.output import warn
+from sidecar.cli.output import warn, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,8 +82,7 @@ def check(
     gc.disable()  # nothing here is cyclic, and looking for it is a good part of a short run
     where = Where(config, root or (Path() if config else None))
     report, problems = run(paths, model, base, stdin_name, where=where, remembering=not no_cache)
-    for problem in problems:
-        warn(str(problem))
+    mistaken = warn_of(problems)
     write = {
         "text": formats.as_text,
         "json": formats.as_json,
@@ -94,7 +93,6 @@ def check(
         click.echo(written)
     for note in (*map(formats.passed_over, report.skipped), *report.notes):
         warn(note)
-    mistaken = any(problem.severity == "error" for problem in problems)
     if mistaken:
         warn("the configuration has mistakes (above); a budget that they leave out is not checked")
     sys.exit(WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0)

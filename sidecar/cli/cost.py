@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sidecar.cli.options import workspace_option
-from sidecar.cli.output import encodable, say, say_json, warn
+from sidecar.cli.output import encodable, say, say_json, warn, warn_of
 from sidecar.text.printable import counted, printable
 from sidecar.text.tables import EIGHTHS, bar
 from sidecar.workspace.wording import NO_COST
@@ -121,7 +121,9 @@ def export(form: str, **scope: Any) -> None:
 def files(workspace: Path, since: str | None, as_json: bool) -> None:
     """Print what prompt files have cost: AGENTS.md, CLAUDE.md with its imports, rules, memory.
 
-    They ride along with every request of the agents that read them. Exits 0.
+    They ride along with every request of the agents that read them.
+
+    Exits 0; 2 where the configuration is wrong or the ledger cannot be read.
     """
     from sidecar.cli.sessions import SessionsView
 
@@ -129,6 +131,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     with _book() as book:
         _ingest(book, root)
     with _errors(), SessionsView(root) as view:
+        wrong = warn_of(view.problems)
         rows = view.files(since)
     if as_json:
         say_json({"files": rows})
@@ -136,6 +139,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
         say("No prompt file is known here.")
     else:
         say(*(f"{_place(row.uri, root)}: {row.text}" for row in rows))
+    sys.exit(2 if wrong else 0)
 
 
 def _place(uri: str, root: Path) -> str:
@@ -219,9 +223,7 @@ def _settings() -> Settings:
     from sidecar.config.load import load
 
     loaded = load(None)
-    for problem in loaded.problems:
-        warn(str(problem))
-    if any(problem.severity == "error" for problem in loaded.problems):
+    if warn_of(loaded.problems):
         sys.exit(2)
     return loaded.settings
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sidecar.cli.gauging import gauged, window_of
-from sidecar.cli.output import say, say_json, warn, with_progress
+from sidecar.cli.output import say, say_json, warn, warn_of, with_progress
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import STDIN, File, Skipped, find, read
 
@@ -82,9 +82,7 @@ def _settings(path: str) -> tuple[Settings, bool]:
     from sidecar.config.load import find_root, load
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
-    for problem in loaded.problems:
-        warn(str(problem))
-    return loaded.settings, any(problem.severity == "error" for problem in loaded.problems)
+    return loaded.settings, warn_of(loaded.problems)
 
 
 def _counted(model: str, gauge: GaugeOf, file: File) -> CountedFile | Skipped:

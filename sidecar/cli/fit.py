@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.output import say_json
+from sidecar.cli.output import say_json, warn_of
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -38,24 +38,30 @@ def fit(
 ) -> None:
     """Print FILE (`-`: standard input) in at most so many tokens; FILE itself is not changed.
 
-    Exits 0; 2 where FILE cannot be read or is no text.
+    Exits 0; 2 where FILE cannot be read or is no text, or where the configuration is wrong: then the
+    text is cut all the same, by the settings that are right.
     """
     import asyncio
 
     from sidecar.counting.fit import mode_of
 
-    text, settings = _read(file), _settings(file)
+    text, (settings, wrong) = _read(file), _settings(file)
     name = model or settings.model
     fitted, how = asyncio.run(_fit(text, max_tokens, mode_of(mode), marker, name, settings))
-    if not as_json:
+    if as_json:
+        _print_json(fitted, name, how)
+    else:
         sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
-        return
+    sys.exit(2 if wrong else 0)
+
+
+def _print_json(fitted: Fitted, model: str, how: Measure) -> None:
     import msgspec
 
     printable = msgspec.structs.replace(fitted, text=_printable(fitted.text))
     made = {"method": how.method, "tokenizer": how.tokenizer, "errorPercent": how.error_percent}
-    say_json(msgspec.to_builtins(printable) | {"model": name} | made)
+    say_json(msgspec.to_builtins(printable) | {"model": model} | made)
 
 
 async def _fit(
@@ -89,7 +95,9 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _settings(file: Path) -> Settings:
+def _settings(file: Path) -> tuple[Settings, bool]:
+    """The settings where the file is, and whether something in them is wrong."""
     from sidecar.config.load import find_root, load
 
-    return load(find_root(Path.cwd() if str(file) == "-" else file.absolute())).settings
+    loaded = load(find_root(Path.cwd() if str(file) == "-" else file.absolute()))
+    return loaded.settings, warn_of(loaded.problems)

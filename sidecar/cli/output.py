@@ -15,6 +15,8 @@ from sidecar.text.printable import json_text, printable, printable_lines
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sidecar.config.options import Problem
+
 T = TypeVar("T")
 
 LONG_WORK = 8_000_000
@@ -62,6 +64,13 @@ def warn(*lines: str) -> None:
     """Print lines on standard error, each with the program's name."""
     for line in lines:
         say(f"{NAME}: {line}", err=True)
+
+
+def warn_of(problems: Iterable[Problem]) -> bool:
+    """Print what is wrong in the configuration; whether some of it is an error (exit 2)."""
+    told = [(str(problem), problem.severity == "error") for problem in problems]
+    warn(*(text for text, _ in told))
+    return any(error for _, error in told)
 
 
 def refuse(refused: click.ClickException, _: object = None) -> None:

@@ -35,6 +35,8 @@ class SessionsView:
         self._runner = asyncio.Runner()
         self.workspace: Workspace = self.services.roots.add(root.as_uri())
         loaded = load(root)
+        self.problems = loaded.problems
+        """What is wrong in the configuration."""
         self.workspace.take(loaded, Rules(loaded.settings))
         self.services.configured.set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sidecar.cli.options import workspace_option
-from sidecar.cli.output import say, say_json
+from sidecar.cli.output import say, say_json, warn_of
 from sidecar.context.usage import SessionInfo
 from sidecar.counting.count import number_text, tokens_text
 from sidecar.text.printable import counted
@@ -36,11 +37,13 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
     """Show how full the context is: of a coding agent's session that works in the folder, or of one
     that its client asked to keep (`persist`).
 
-    Exits 0, also when nothing is known: then there is no such session.
+    Exits 0, also when nothing is known: then there is no such session. 2 where the configuration is
+    wrong.
     """
     from sidecar.cli.sessions import SessionsView
 
     view = SessionsView(workspace.resolve())
+    wrong = warn_of(view.problems)
     try:
         before: object = None
         for _ in _changes(view) if watch else ((),):
@@ -50,6 +53,7 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
             before = found
     finally:
         view.close()
+    sys.exit(2 if wrong else 0)
 
 
 def _changes(view: SessionsView) -> Iterator[object]:

@@ -18,7 +18,8 @@ TEXT = "".join(f"line {number} of the text\r\n" for number in range(100))
 
 @pytest.fixture(autouse=True)
 def _no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "none.toml"))
+    (tmp_path / "empty.toml").touch()
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "empty.toml"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -78,3 +79,19 @@ def test_a_byte_order_mark_says_how_to_decode(tmp_path: Path, encoding: str) -> 
     )
     assert json.loads(marked)["text"]
     assert marked == plain
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_broken_configuration_is_told_and_the_text_is_cut(
+    form: tuple[str, ...], tmp_path: Path
+) -> None:
+    """As `count` and `check` have it: a limit that was written wrong must not be passed over."""
+    (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
+    (tmp_path / "a.txt").write_bytes(TEXT.encode())
+    result = CliRunner().invoke(fit, ["a.txt", "--max-tokens", "70", *form])
+
+    assert result.exit_code == 2
+    assert "line 0 of the text" in result.stdout
+    assert result.stderr.startswith("token-sidecar: ")
+    assert ".token-sidecar.toml" in result.stderr
+    assert "model" in result.stderr

@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import pytest
 from click.testing import CliRunner
 
 from sidecar.cli import main
@@ -47,3 +48,14 @@ def test_a_session_that_is_not_known_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
     assert done.exit_code == 0
     assert done.output == "No session c386 is known here; --all lists those that are.\n"
+
+
+@pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])
+def test_a_broken_configuration_is_told(verb: tuple[str, ...], tmp_path: Path) -> None:
+    """As `count` and `check` have it: what is asked for is printed all the same."""
+    (tmp_path / ".token-sidecar.toml").write_text("model = 5\n")
+    done = CliRunner().invoke(main, [*verb, "--workspace", str(tmp_path)])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("token-sidecar: ")
+    assert "model" in done.stderr
+    assert done.stdout.startswith("No ")
