@@ -9,8 +9,8 @@ import msgspec
 
 from sidecar.budget.rules import DEFAULT_WARN_AT
 from sidecar.config.settings import Truncation
-from sidecar.counting.count import Method, number_text, tokens_text
-from sidecar.text.printable import counted, printable
+from sidecar.counting.count import Method, band_text, number_text, tokens_text
+from sidecar.text.printable import counted, percent_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,7 +162,9 @@ def sentence(
     else:
         subject, owner = f"{name} is", "its"
     percent = 100 * measure.tokens // budget
-    distance = f"{number_text(over, measure.method)} over" if over > 0 else f"{percent}% of"
+    distance = (
+        f"{number_text(over, measure.method)} over" if over > 0 else f"{percent_text(percent)} of"
+    )
     tokens = tokens_text(measure.tokens, measure.method)
     how = f"({model}, {_method_text(measure)})"
     return printable(f"{subject} {tokens}, {distance} {owner} budget of {budget:,} {how}")
@@ -173,4 +175,4 @@ def _method_text(measure: Measure) -> str:
         return measure.method
     if measure.error_percent is None:
         return f"{measure.method}, error not measured"
-    return f"{measure.method} ±{measure.error_percent:g} %"
+    return f"{measure.method} {band_text(measure.error_percent)}"

@@ -38,8 +38,8 @@ def fit(
 ) -> None:
     """Print FILE (`-`: standard input) in at most so many tokens; FILE itself is not changed.
 
-    Exits 0; 2 where FILE cannot be read or is no text, or where the configuration is wrong: then the
-    text is cut all the same, by the settings that are right.
+    Exits 0; 2 where FILE cannot be read or is no text, or where the configuration is wrong: then
+    the text is cut all the same, by the settings that are right.
     """
     import asyncio
 

@@ -13,7 +13,7 @@ import click
 
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say_json, say_styled
-from sidecar.text.printable import printable
+from sidecar.text.printable import counted, percent_text, printable
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Context
@@ -72,18 +72,17 @@ def _of_claude_code(sent: StatuslineInput) -> str:
 def _fill(sent: StatuslineInput, settings: Context) -> str:
     """How full the context is; estimated where the percentage alone is named, which is rounded."""
     from sidecar.context.window import Window, resolve_limit
-    from sidecar.text.printable import counted
 
     tokens, limit, share = sent.tokens, sent.limit, sent.used_percentage
     if limit is None:
         if tokens is not None:
             return counted(tokens, "token")
-        return "?" if share is None else f"~{int(share)} %"
+        return "?" if share is None else f"~{percent_text(share)}"
     mark = "" if tokens is not None else "~"
     if tokens is None and share is not None:
         tokens = int(limit * share / 100)
     window = Window(resolve_limit(transcript=limit, setting=settings.limit), settings.reserve)
-    return "?" if tokens is None else f"{mark}{window.percent(tokens)} %"
+    return "?" if tokens is None else f"{mark}{percent_text(window.percent(tokens))}"
 
 
 def _quotas(limits: RateLimits | None) -> list[str]:
@@ -94,7 +93,7 @@ def _quotas(limits: RateLimits | None) -> list[str]:
         ("7d", limits.seven_day),
     )
     return [
-        f"{name} {quota.used_percentage:.0f} %"
+        f"{name} {percent_text(quota.used_percentage)}"
         for name, quota in named
         if quota is not None
         and quota.used_percentage is not None

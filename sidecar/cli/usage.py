@@ -13,7 +13,7 @@ from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json, warn_of
 from sidecar.context.usage import SessionInfo
 from sidecar.counting.count import number_text, tokens_text
-from sidecar.text.printable import counted
+from sidecar.text.printable import counted, percent_text
 from sidecar.workspace.wording import NOT_READ
 
 if TYPE_CHECKING:
@@ -112,15 +112,14 @@ def _fill(found: ContextUsage) -> str:
     method = found.method or "estimate"
     if found.percent is None:
         return tokens_text(found.tokens, method)
-    return (
-        f"{number_text(found.tokens, method)} of {found.usable:,} usable tokens ({found.percent}%)"
-    )
+    tokens, share = number_text(found.tokens, method), percent_text(found.percent)
+    return f"{tokens} of {found.usable:,} usable tokens ({share})"
 
 
 def _row_text(row: SessionRow, cost: Callable[[SessionInfo | None], str]) -> str:
     size = row.note or "size not known"
     if row.tokens is not None:
-        share = "" if row.percent is None else f" ({row.percent}%)"
+        share = "" if row.percent is None else f" ({percent_text(row.percent)})"
         size = tokens_text(row.tokens, row.method or "estimate") + share
     usd = cost(SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at))
     parts = (row.source, row.id, row.state, size, row.model, usd, row.title)

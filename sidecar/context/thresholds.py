@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from sidecar.counting.count import number_text
-from sidecar.text.printable import printable
+from sidecar.text.printable import percent_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def budget_message(
     """What a `context/warning` of kind `budget` says; over the window also what could be done."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
-    text = f"Context {usage.percent}% full: {tokens} of {room}, {usage.model}."
+    text = f"Context {percent_text(usage.percent or 0)} full: {tokens} of {room}, {usage.model}."
     if not usage.over:
         return text
     return " ".join([text, *fallbacks(alternatives, heaviest)])

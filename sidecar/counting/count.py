@@ -62,7 +62,12 @@ def banded_text(tokens: int, method: Method, error_percent: float | None) -> str
     text = tokens_text(tokens, method)
     if method in ("exact", "endpoint") or error_percent is None:
         return text
-    return f"{text} (±{error_percent:.{0 if error_percent >= 10 else 1}f} %)"
+    return f"{text} ({band_text(error_percent)})"
+
+
+def band_text(error_percent: float) -> str:
+    """`±9.2 %`, `±13 %`: half the width of a band, in two digits."""
+    return f"±{error_percent:.{0 if error_percent >= 10 else 1}f} %"
 
 
 def _mark(method: Method) -> str:

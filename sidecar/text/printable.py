@@ -8,6 +8,7 @@ Text that a machine reads (JSON values, URIs, a fitted text) keeps its character
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import msgspec
@@ -69,6 +70,14 @@ def message(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 file`, `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def percent_text(share: float) -> str:
+    """`13 %` of a share in percent: whole, and rounded down, for 100 % is all of it and never less.
+
+    What floating point took of a whole number is given back.
+    """
+    return f"{math.floor(share + 1e-9)} %"
 
 
 def _escape(found: re.Match[str]) -> str:

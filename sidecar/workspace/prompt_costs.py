@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from sidecar.cost.params import FileCost
 from sidecar.cost.riding import Ridden, ridden
 from sidecar.counting.count import tokens_text
-from sidecar.text.printable import counted
+from sidecar.text.printable import counted, percent_text
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.prompt_files import PromptFile, agents_of, prompt_files
 
@@ -103,5 +103,5 @@ def _text(count: Count, found: Ridden, span: str) -> str:
     if found.cost is not None:
         cost = f"about ${found.cost:,.2f}" if found.cost >= 1 else f"about ${found.cost:.4f}"
         cost += f" + {found.unpriced:,} unpriced" if found.unpriced else ""
-    share = 100 * found.cached // found.requests
-    return f"{head} · {counted(found.requests, 'request')} {span} · {cost}, {share} % from cache"
+    share = percent_text(100 * found.cached // found.requests)
+    return f"{head} · {counted(found.requests, 'request')} {span} · {cost}, {share} from cache"

@@ -8,7 +8,7 @@ import msgspec
 
 from sidecar.context.thresholds import Severity
 from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
-from sidecar.text.printable import counted, markdown
+from sidecar.text.printable import counted, markdown, percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,8 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
     tokens = tokens_text(count.tokens, count.method)
     if percent is None or show == "tokens":
         return tokens
-    return f"{percent}%" if show == "percent" else f"{tokens} ({percent}%)"
+    share = percent_text(percent)
+    return share if show == "percent" else f"{tokens} ({share})"
 
 
 def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> str:
@@ -125,8 +126,10 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> 
     ]
     if count.note is not None:
         rows.append(("Endpoint", markdown(count.note)))
-    used = NO_BUDGET if budget is None else f"{counted(budget, 'token')}, {percent}% used"
-    rows.append(("Budget", used))
+    used = (
+        None if budget is None else f"{counted(budget, 'token')}, {percent_text(percent or 0)} used"
+    )
+    rows.append(("Budget", used or NO_BUDGET))
     if count.limit is not None:
         rows.append(("Window", _window_text(count, count.limit)))
     if count.input_cost_usd is not None:
@@ -140,7 +143,7 @@ def _window_text(count: Count, limit: int) -> str:
         window = f"unknown, {window} assumed"
     if count.tokens > limit:
         return f"{window}, {count.tokens - limit:,} too few"
-    return f"{window}, {count.percent}% of what is usable"
+    return f"{window}, {percent_text(count.percent or 0)} of what is usable"
 
 
 def comparison(title: str, counts: Sequence[Count]) -> str:
@@ -150,7 +153,7 @@ def comparison(title: str, counts: Sequence[Count]) -> str:
     rows = [
         f"| {markdown(count.model)} "
         f"| {number_text(count.tokens, count.method)} "
-        f"| {'' if count.percent is None else f'{count.percent}%'} "
+        f"| {'' if count.percent is None else percent_text(count.percent)} "
         f"| {'' if count.input_cost_usd is None else f'${count.input_cost_usd:.6f}'} "
         f"| {count.method} |"
         for count in counts
@@ -212,7 +215,8 @@ def context_status(
         text = tokens_text(usage.tokens, usage.method)
         tokens = banded_text(usage.tokens, usage.method, usage.error_percent)
         if usage.percent is not None and show != "tokens":
-            text = f"{'' if usage.method in ('exact', 'endpoint') else '~'}{usage.percent} %"
+            mark = "" if usage.method in ("exact", "endpoint") else "~"
+            text = f"{mark}{percent_text(usage.percent)}"
     return ContextStatus(
         tokens=usage.tokens,
         percent=usage.percent,
@@ -244,7 +248,9 @@ def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus |
 
 
 def _context_tooltip(usage: ContextUsage, tokens: str) -> str:
-    share = "" if usage.percent is None else f", {usage.percent}% of {usage.usable or 0:,} usable"
+    share = ""
+    if usage.percent is not None:
+        share = f", {percent_text(usage.percent)} of {usage.usable or 0:,} usable"
     rows = [("Context", usage.note if usage.tokens is None and usage.note else tokens + share)]
     if usage.limit is not None:
         rows.append(("Window", f"{counted(usage.limit, 'token')} (from: {usage.limit_source})"))

@@ -9,7 +9,7 @@ import msgspec
 
 from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow, ViewRow
 from sidecar.counting.count import banded_text, tokens_text
-from sidecar.text.printable import printable
+from sidecar.text.printable import percent_text, printable
 from sidecar.text.tables import aligned, gauge
 from sidecar.workspace.wording import NO_CONTEXT, context_text, session_cost
 
@@ -76,7 +76,7 @@ def _size(row: SessionRow, cells: int) -> str:
     if row.percent is None:
         return tokens_text(row.tokens, row.method)
     mark = "" if row.method in ("exact", "endpoint") else "~"
-    share = f"{mark}{row.percent} %"
+    share = f"{mark}{percent_text(row.percent)}"
     if cells == _GAUGE:
         share = share.rjust(len("~100 %"))
     return f"{share} {gauge(row.percent, cells)}"
@@ -134,7 +134,7 @@ def usage_rows(usage: ContextUsage, costs: Costs) -> list[ViewRow]:
 def _fill(usage: ContextUsage) -> str:
     if usage.tokens is None or usage.method is None:
         return usage.note or ""
-    share = "" if usage.percent is None else f" ({usage.percent}%)"
+    share = "" if usage.percent is None else f" ({percent_text(usage.percent)})"
     return banded_text(usage.tokens, usage.method, usage.error_percent) + share
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.counting.count import number_text, tokens_text
-from sidecar.text.printable import counted, printable
+from sidecar.text.printable import counted, percent_text, printable
 from sidecar.text.tables import aligned, bar, gauge
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def comparison_text(counts: Iterable[Count]) -> str:
         (
             printable(count.model),
             number_text(count.tokens, count.method),
-            "?" if count.percent is None else f"{count.percent} %",
+            "?" if count.percent is None else percent_text(count.percent),
             _usd(count.input_cost_usd),
             count.method,
         )
@@ -106,7 +106,7 @@ def _fill_text(usage: ContextUsage) -> str:
     if usage.percent is None:
         return tokens_text(usage.tokens, usage.method)
     tokens, drawn = number_text(usage.tokens, usage.method), gauge(usage.percent, _GAUGE)
-    return f"{tokens} of {usage.usable:,} usable tokens, {usage.percent} %  {drawn}"
+    return f"{tokens} of {usage.usable:,} usable tokens, {percent_text(usage.percent)}  {drawn}"
 
 
 def fit_text(plan: FitResult) -> str:

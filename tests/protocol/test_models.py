@@ -58,7 +58,7 @@ async def test_models_are_found_by_words(client: Client) -> None:
 async def test_the_window_follows_when_the_catalogue_is_loaded(client: Client) -> None:
     client.open("hello world")
     update = await client.take("status/update", lambda u: u["document"]["percent"] is not None)
-    assert update["text"] == "2 tokens (0%)"
+    assert update["text"] == "2 tokens (0 %)"
     count = await client.count(model="gpt-4o")
     assert (count["limit"], count["percent"]) == (128_000, 0)
     client.ignore("status/update")
@@ -172,7 +172,7 @@ async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) ->
     update = await client.take(
         "status/update", lambda update: known in (update["document"] or {}).get("tooltip", "")
     )
-    assert "unknown, 16,384 tokens assumed, 0% of what is usable" in update["document"]["tooltip"]
+    assert "unknown, 16,384 tokens assumed, 0 % of what is usable" in update["document"]["tooltip"]
     await client.request("context/set", {"model": "gpt-4"})
     client.change({"text": "word " * 20_000})
     short = f"8,192 tokens, {small['tokens'] - 8_192:,} too few"

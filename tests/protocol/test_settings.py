@@ -35,7 +35,7 @@ async def begun(client: Client, root: Path, configuration: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("show", "text"), [("tokens", "3 tokens"), ("percent", "30%"), ("both", "3 tokens (30%)")]
+    ("show", "text"), [("tokens", "3 tokens"), ("percent", "30 %"), ("both", "3 tokens (30 %)")]
 )
 async def test_the_status_shows_what_is_asked_for(
     bare: Client, root: Path, show: str, text: str

@@ -79,7 +79,7 @@ def test_over_points_from_the_first_token_past_the_budget_to_the_end() -> None:
 
 def test_near_points_at_the_first_line() -> None:
     (finding,) = check("\ufeffone\r\n" + words(93), Budget(files=("AGENTS.md",), max_tokens=100))
-    assert finding.message == "AGENTS.md is 94 tokens, 94% of its budget of 100 (gpt-5, exact)"
+    assert finding.message == "AGENTS.md is 94 tokens, 94 % of its budget of 100 (gpt-5, exact)"
     assert (finding.code, finding.over, finding.start, finding.end) == ("budget-near", 0, 0, 4)
 
 

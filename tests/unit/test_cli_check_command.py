@@ -139,7 +139,7 @@ def test_near_is_no_failure(project: Path) -> None:
     write(project, "AGENTS.md", "a b c d e f g h i j k l m n o p q r s")
     result = run("AGENTS.md")
     assert result.exit_code == 0
-    assert result.stdout.startswith("AGENTS.md:1:1: information: AGENTS.md is 19 tokens, 95% of ")
+    assert result.stdout.startswith("AGENTS.md:1:1: information: AGENTS.md is 19 tokens, 95 % of ")
 
 
 def test_another_model(project: Path) -> None:

@@ -71,7 +71,7 @@ def told(session: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_line_of_what_claude_code_says() -> None:
-    assert run("statusline", told=told("s")) == "Opus 5 · ctx 42 % · $1.92 · 5h 24 % · 7d 41 %"
+    assert run("statusline", told=told("s")) == "Opus 5 · ctx 42 % · $1.92 · 5h 23 % · 7d 41 %"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_another_status_line_is_chained(tmp_path: Path) -> None:
         "import json, sys; print('\\x1b[32m' + json.load(sys.stdin)['session_id'] + '\\x1b[0m\\x1b[2J')"
     )
     line = run("statusline", "--chain", f'"{sys.executable}" "{script}"', told=told("mine"))
-    assert line == "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 · 5h 24 % · 7d 41 %"
+    assert line == "\x1b[32mmine\x1b[0m\\x1b[2J · Opus 5 · ctx 42 % · $1.92 · 5h 23 % · 7d 41 %"
     assert run("statusline", "--chain", "exit 3", told=told("mine")).startswith("Opus 5 ")
 
 

@@ -11,7 +11,7 @@ import {
   workspace,
 } from "vscode";
 import { showCostReport } from "./costReport";
-import { counted, how, number, plain, reason, tokens, tokensText, usd } from "./format";
+import { counted, how, number, percent, plain, reason, tokens, tokensText, usd } from "./format";
 import { installServer } from "./managed";
 import type { Capability, ContextUsage, Count, CountResult, FitTextResult, ModelInfo } from "./generated";
 import type { Server } from "./server";
@@ -107,7 +107,7 @@ async function compareModels(server: Server, context: ExtensionContext): Promise
 }
 
 function comparison(each: Count): QuickPickItem {
-  const share = each.percent === null ? "" : `, ${each.percent}% of the window`;
+  const share = each.percent === null ? "" : `, ${percent(each.percent)} of the window`;
   const cost = each.inputCostUsd === null ? "" : `, ${usd(each.inputCostUsd)} as input`;
   return { label: tokensText(each), description: plain(each.model), detail: plain(how(each)) + share + cost };
 }

@@ -300,9 +300,9 @@ def test_plug_maps(ready: Editor) -> None:
 
 def test_winbar_is_coloured_and_escaped(ready: Editor) -> None:
     ready.lua("""
-      vim.b.token_sidecar_status_dict = { text = '5 tokens (100%)', severity = 'warning' }
+      vim.b.token_sidecar_status_dict = { text = '5 tokens (100 %)', severity = 'warning' }
       vim.o.winbar = "%{%v:lua.require'token_sidecar'.winbar()%}" """)
-    assert ready.screen()[0] == "5 tokens (100%)"
+    assert ready.screen()[0] == "5 tokens (100 %)"
     evaluated = ready.lua(
         "return vim.api.nvim_eval_statusline(vim.o.winbar, { highlights = true })"
     )
@@ -352,7 +352,7 @@ def test_a_long_warning_fits_the_line_and_stands_whole_in_the_log(ready: Editor)
     ask(ready, "context/set", {"session": "s", "limit": 1000, "model": "gpt-4o", "tools": tools})
     ask(ready, "context/append", {"session": "s", "turns": turns})
     (message,) = wait_for(ready.messages, "a warning")
-    assert re.fullmatch(r"token-sidecar: Context 100% full: .* tokens, gpt-4o\.", message)
+    assert re.fullmatch(r"token-sidecar: Context 100 % full: .* tokens, gpt-4o\.", message)
     assert len(message) <= ready.lua("return vim.v.echospace")
     log = Path(ready.lua("return vim.lsp.log.get_filename()"))
     whole = wait_for(lambda: log.is_file() and log.read_text("utf-8"), "the log")

@@ -111,13 +111,13 @@ def test_lualine_component_reads_and_escapes(editor: Editor) -> None:
     """Lualine loads `lualine.components.NAME` and draws what its function returns."""
     editor.edit("a.md", "Hello, world!\n")
     editor.wait_tokens(4)
-    editor.lua("vim.b.token_sidecar_status = '12,345 tokens (62%)'")
+    editor.lua("vim.b.token_sidecar_status = '12,345 tokens (62 %)'")
     editor.lua("""
       local component = require('lualine.components.token_sidecar')
       assert(type(component) == 'function')
       _G.lualine = function() return component() end
       vim.o.statusline = '%!v:lua.lualine()'""")
-    assert editor.screen()[-2] == "12,345 tokens (62%)"
+    assert editor.screen()[-2] == "12,345 tokens (62 %)"
 
 
 def test_reading_the_status_starts_nothing(editor: Editor) -> None:
