@@ -19,6 +19,7 @@ from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
 from sidecar.cost.storage import (
     LedgerError,
     ReadCancelledError,
+    Readers,
     connect,
     create_private,
     explained,
@@ -67,6 +68,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
+        self._readers = Readers()
         self._providers: dict[str, int] = {}
         self._sessions: dict[tuple[str, str, str], int] = {}
         self._kinds: dict[tuple[str, str, str, str], int] = {}
@@ -140,20 +142,22 @@ class Ledger:
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """A connection of its own to read from, at one moment; it never holds a writer up.
+        """A connection of one's own to read from, at one moment; it never holds a writer up.
 
         A ledger that was never written reads as an empty one, and no file is made.
         Raises ReadCancelledError as soon as `cancelled()` is true, LedgerError where reading fails.
         """
         with translated(self.path, cancelled):
-            connection = self._open_reader()
+            connection, file = self._open_reader()
             try:
                 if cancelled is not None:
                     connection.set_progress_handler(lambda: int(cancelled()), 20_000)
                 connection.execute("BEGIN")
                 yield connection
-            finally:
+                self._readers.give_back(connection, file)
+            except BaseException:
                 connection.close()
+                raise
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -161,6 +165,7 @@ class Ledger:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+            self._readers.close()
             self._forget_names()
 
     def _open(self) -> sqlite3.Connection:
@@ -177,18 +182,16 @@ class Ledger:
             self._inode = inode_of(self.path)
         return self._connection
 
-    def _open_reader(self) -> sqlite3.Connection:
+    def _open_reader(self) -> tuple[sqlite3.Connection, object]:
         with self._lock:
             if self._inode != inode_of(self.path):
                 self.close()  # someone moved the file away: what we write to it, nobody would read
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 migrate(connection)
-                return connection
+                return connection, None  # nothing to keep
             self._open()  # a ledger of an earlier version is brought up to date first
-        connection = connect(self.path)
-        connection.execute("PRAGMA query_only = ON")
-        return connection
+            return self._readers.take(self.path)
 
     def _row(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
         numbers = checked_numbers(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ BUSY_SECONDS = 30.0
 # record 60 us.
 _CACHE = -500
 _BULK_CACHE = -64_000
+_READ_CACHE = -2_000
+"""A reader never commits; a year's rollups are sorted in so much memory, else in a file."""
 
 # A record touches three B-trees, and WAL writes whole pages: small ones make it twice as fast.
 _PRAGMAS = (
@@ -109,6 +112,48 @@ def use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
         else:
             return
+
+
+class Readers:
+    """Connections to read from, one for each report at a time.
+
+    One that nobody uses is kept for the next report: to open it, read the schema and compile
+    what is asked takes as long as a report of a day does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: sqlite3.Connection | None = None
+        self._file = object()
+        """Another one for each file that the ledger had."""
+
+    def take(self, path: Path) -> tuple[sqlite3.Connection, object]:
+        """A connection for one thread, and what it is given back with."""
+        with self._lock:
+            connection, self._idle = self._idle, None
+            file = self._file
+        if connection is None:
+            connection = connect(path)
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute(f"PRAGMA cache_size = {_READ_CACHE}")
+        return connection, file
+
+    def give_back(self, connection: sqlite3.Connection, file: object) -> None:
+        """Keep it, unless another one is kept or the ledger was closed meanwhile."""
+        connection.set_progress_handler(None, 0)
+        connection.execute("ROLLBACK")
+        with self._lock:
+            if self._idle is None and file is self._file:
+                self._idle = connection
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close what is kept; what is in use is closed when it is given back."""
+        with self._lock:
+            connection, self._idle, self._file = self._idle, None, object()
+        if connection is not None:
+            connection.close()
 
 
 @contextmanager

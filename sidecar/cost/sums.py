@@ -7,6 +7,7 @@ A range is read from as few rows as can be: whole UTC days from `daily`, whole q
 from __future__ import annotations
 
 from datetime import tzinfo
+from operator import add
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -93,7 +94,20 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[Sum]:
-    """Sums of the events in scope; one key may come more than once."""
+    """Sums of the events in scope, one for each key: pricing one costs more than adding two."""
+    added: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for row in _rows(connection, scope, cut):
+        key, sums = row[:_KEYS], row[_KEYS:]
+        known = added.get(key)
+        added[key] = sums if known is None else tuple(map(add, known, sums))
+    for key, (calls, *sums) in added.items():
+        if calls:
+            buckets = Buckets(**dict(zip(BUCKETS, sums, strict=False)))
+            yield Sum(*key, calls, buckets, *sums[len(BUCKETS) :])
+
+
+def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[int, ...]]:
+    """Keys and sums of each part of the range; one key may come more than once."""
     start, end = _bounded(connection, scope)
     if start >= end:
         return
@@ -159,6 +173,8 @@ def _filled(part: _Part) -> Iterator[_Part]:
 
 _UNITS = {"event_sums": "at", "quarter": "slot", "daily": "day"}
 _UNIT_MS = {"event_sums": 1, "quarter": QUARTER_MS, "daily": DAY_MS}
+_KEYS = Sum.__struct_fields__.index("calls")
+"""What comes before the sums in a row."""
 _UTC = "utc"
 _UTC_DAYS = {"event_sums": "day", "quarter": f"slot / {SLOTS_A_DAY}", "daily": "day"}
 
@@ -173,7 +189,7 @@ def _select(
     *,
     clocked: bool = False,
     exact: bool = False,
-) -> Iterator[Sum]:
+) -> sqlite3.Cursor:
     """One grouped query. All that is put into its text are names and numbers of ours."""
     keys = (
         "kind",
@@ -187,17 +203,12 @@ def _select(
     # SQLite would sort by what is the same in every row, too.
     kept = [str(number) for number, key in enumerate(keys, 1) if not key.isdigit()]
     where, values = _conditions(connection, part, scope)
-    rows = connection.execute(
+    return connection.execute(
         f"SELECT {', '.join(keys)}, {', '.join(f'sum({name})' for name in SUMS)} "  # noqa: S608
         f"FROM {part.source} WHERE {unit} >= ? AND {unit} < ? {where} {kinds} "
         f"GROUP BY {', '.join(kept)}",
         (part.start, part.end, *values),
     )
-    for row in rows:
-        key, calls, sums = row[:6], row[6], row[7:]
-        if calls:
-            buckets = Buckets(**dict(zip(BUCKETS, sums, strict=False)))
-            yield Sum(*(*key, calls, buckets, *sums[len(BUCKETS) :]))
 
 
 def _conditions(

@@ -1,0 +1,173 @@
+"""How much work a report of costs does, counted: connections, questions, sums."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sidecar.cost import migrations, storage
+from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
+from sidecar.cost.prices import Prices
+from sidecar.cost.reports import report
+from sidecar.cost.sums import Cut, Scope, read_sums
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+START = datetime(2026, 6, 1, tzinfo=UTC)
+CALLS = 60
+QUESTIONS = 6
+"""Kinds, the ends of the ledger, days, how far they are, calls after that, and whose."""
+
+
+def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
+    """Two models' calls, some a day, each day a session."""
+    for number in range(count):
+        yield LedgerEvent(
+            at=START + timedelta(hours=number * 5),
+            model=("gpt-5", "gpt-5-mini")[number % 2],
+            provider="openai",
+            buckets=Buckets(input=number, output=1),
+            session=f"s{number * 5 // 24}",
+        )
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Every connection that is opened to read."""
+    made: list[sqlite3.Connection] = []
+    connect = storage.connect
+
+    def counted(path: Path) -> sqlite3.Connection:
+        made.append(connect(path))
+        return made[-1]
+
+    monkeypatch.setattr(storage, "connect", counted)
+    return made
+
+
+@pytest.fixture
+def ledger(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: list[sqlite3.Connection],
+) -> Iterator[Ledger]:
+    """All but a few calls are in the rollup of days."""
+    monkeypatch.setattr(migrations, "FOLD_EVERY", 25)
+    made = Ledger(tmp_path / "ledger.db")
+    made.record_many(calls())
+    yield made
+    made.close()
+
+
+def count(ledger: Ledger) -> int:
+    with ledger.reader() as connection:
+        (found,) = connection.execute("SELECT count(*) FROM event").fetchone()
+    return int(found)
+
+
+def test_a_report_of_whole_days_asks_six_questions(ledger: Ledger) -> None:
+    asked: list[str] = []
+    scope = Scope(start_ms=int(START.timestamp()) * 1000)
+    with ledger.reader() as connection:
+        connection.set_trace_callback(asked.append)
+        found = report(connection, Prices(), scope, ["model"], zone=UTC)
+        connection.set_trace_callback(None)
+    assert found.totals.calls == CALLS
+    assert len(asked) == QUESTIONS, asked
+
+
+def test_days_and_the_calls_after_them_are_priced_together(ledger: Ledger) -> None:
+    with ledger.reader() as connection:
+        (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
+        found = list(read_sums(connection, Scope(), Cut()))
+    assert 0 < upto < CALLS
+    assert sorted((one.kind, one.calls) for one in found) == [(1, 30), (2, 30)]
+    assert sum(one.buckets.input for one in found) == sum(range(CALLS))
+
+
+def test_the_next_report_opens_no_connection(
+    ledger: Ledger, opened: list[sqlite3.Connection]
+) -> None:
+    assert count(ledger) == CALLS
+    ledger.record_many(calls(1))
+    assert count(ledger) == CALLS + 1, "it sees what was recorded since"
+    assert len(opened) == 1
+
+
+def test_reports_at_the_same_time_have_a_connection_each(
+    ledger: Ledger, opened: list[sqlite3.Connection]
+) -> None:
+    with ledger.reader() as one, ledger.reader() as another:
+        assert one is not another
+    assert count(ledger) == CALLS
+    assert len(opened) == 2
+    assert closed(another if one in kept(ledger) else one), "one is kept"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "faulty"])
+def test_a_connection_that_something_went_wrong_with_is_not_kept(
+    ledger: Ledger, opened: list[sqlite3.Connection], how: str
+) -> None:
+    cancelled = (lambda: True) if how == "cancelled" else None
+    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT sum(i) FROM n"
+    with (
+        pytest.raises(ReadCancelledError if cancelled else LedgerError),
+        ledger.reader(cancelled) as connection,
+    ):
+        connection.execute(slow if cancelled else "SELECT nonsense")
+    assert closed(opened[0])
+    assert count(ledger) == CALLS
+
+
+def test_what_would_cancel_one_report_does_not_cancel_the_next(ledger: Ledger) -> None:
+    given_up = False
+    with ledger.reader(lambda: given_up) as connection:
+        connection.execute("SELECT count(*) FROM event").fetchone()
+    given_up = True
+    with ledger.reader() as connection:
+        rows = connection.execute("SELECT 1 FROM event AS a, event AS b, event AS c").fetchall()
+    assert len(rows) == CALLS**3
+
+
+def test_no_connection_outlives_its_file(
+    ledger: Ledger, opened: list[sqlite3.Connection], tmp_path: Path
+) -> None:
+    assert count(ledger) == CALLS
+    for file in tmp_path.glob("ledger.db*"):
+        file.rename(tmp_path / f"old-{file.name}")
+    assert count(ledger) == 0
+    ledger.record_many(calls(1))
+    assert count(ledger) == 1
+    assert closed(opened[0])
+
+
+def test_a_closed_ledger_keeps_no_connection(
+    ledger: Ledger, opened: list[sqlite3.Connection]
+) -> None:
+    with ledger.reader() as connection:
+        ledger.close()
+        assert connection.execute("SELECT count(*) FROM event").fetchone() == (CALLS,)
+    assert closed(opened[0])
+    assert count(ledger) == CALLS
+    ledger.close()
+    assert all(map(closed, opened))
+
+
+def kept(ledger: Ledger) -> list[Any]:
+    """The connection that the next report will have."""
+    with ledger.reader() as connection:
+        return [connection]
+
+
+def closed(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return True
+    return False
