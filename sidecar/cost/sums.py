@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import tzinfo
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -95,7 +95,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[Sum]:
     """Sums of the events in scope, one for each key: pricing one costs more than adding two."""
-    added: dict[tuple[int, ...], tuple[int, ...]] = {}
+    added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in _rows(connection, scope, cut):
         key, sums = row[:_KEYS], row[_KEYS:]
         known = added.get(key)
@@ -106,7 +106,7 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterato
             yield Sum(*key, calls, buckets, *sums[len(BUCKETS) :])
 
 
-def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[int, ...]]:
+def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
     """Keys and sums of each part of the range; one key may come more than once."""
     start, end = _bounded(connection, scope)
     if start >= end:
