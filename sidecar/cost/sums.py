@@ -97,13 +97,13 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterato
     """Sums of the events in scope, one for each key: pricing one costs more than adding two."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in _rows(connection, scope, cut):
-        key, sums = row[:_KEYS], row[_KEYS:]
+        key, values = row[:_KEYS], row[_KEYS:]
         known = added.get(key)
-        added[key] = sums if known is None else tuple(map(add, known, sums))
+        added[key] = values if known is None else tuple(map(add, known, values))
     for key, (calls, *sums) in added.items():
         if calls:
             buckets = Buckets(**dict(zip(BUCKETS, sums, strict=False)))
-            yield Sum(*key, calls, buckets, *sums[len(BUCKETS) :])
+            yield Sum(*(*key, calls, buckets, *sums[len(BUCKETS) :]))
 
 
 def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
