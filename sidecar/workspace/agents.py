@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -64,8 +65,8 @@ class AgentSessions:
     def __init__(self, shared: Shared, conversations: Callable[[Workspace], Sessions]) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._conversations = conversations
-        self._seen: dict[Workspace, tuple[Sources, SeenStores]] = {}
-        self._older: dict[Workspace, tuple[Sources, SeenStores]] = {}
+        self._seen: WeakKeyDictionary[Workspace, tuple[Sources, SeenStores]] = WeakKeyDictionary()
+        self._older: WeakKeyDictionary[Workspace, tuple[Sources, SeenStores]] = WeakKeyDictionary()
         """All sessions, as they were when they were asked for: only what changed is read again."""
 
     async def look(self, workspace: Workspace) -> None:

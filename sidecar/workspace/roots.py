@@ -69,10 +69,11 @@ class Workspaces:
             self._by_uri[key] = Workspace(uri=uri, path=Path(path) if path else None)
         return self._by_uri[key]
 
-    def remove(self, uri: str) -> None:
-        """Close a root; its documents belong from now on to whatever root holds them."""
+    def remove(self, uri: str) -> Workspace | None:
+        """Close a root, and give it; its documents belong from now on to whatever root holds them.
+        None where it was not open."""
         self._found.clear()
-        self._by_uri.pop(uri.rstrip("/") or uri, None)
+        return self._by_uri.pop(uri.rstrip("/") or uri, None)
 
     def of_document(self, uri: str) -> Workspace:
         """The innermost root that holds `uri`, by whole path parts; else the rootless workspace."""

@@ -98,20 +98,33 @@ class Services(Shared):
 
     def conversations(self, workspace: Workspace) -> Sessions:
         """A workspace's conversations, whoever feeds them; empty at first."""
-        if workspace not in self._sessions:
-            from sidecar.workspace.conversations import Sessions
+        if (known := self._sessions.get(workspace)) is not None:
+            return known
+        from sidecar.workspace.conversations import Sessions
 
-            sessions = self._sessions[workspace] = Sessions(self, workspace)
-            workspace.followed = sessions.followed
-        return self._sessions[workspace]
+        sessions = Sessions(self, workspace)
+        workspace.followed = sessions.followed
+        if workspace in self.roots:  # what is late for a closed one is kept by nobody
+            self._sessions[workspace] = sessions
+        return sessions
 
     def changes(self, workspace: Workspace) -> Changes:
         """How a workspace's conversations are changed; their room is loaded at the first one."""
-        if workspace not in self._changes:
-            from sidecar.workspace.changes import Changes
+        if (known := self._changes.get(workspace)) is not None:
+            return known
+        from sidecar.workspace.changes import Changes
 
-            self._changes[workspace] = Changes(self, workspace, self.conversations(workspace))
-        return self._changes[workspace]
+        changes = Changes(self, workspace, self.conversations(workspace))
+        if workspace in self.roots:
+            self._changes[workspace] = changes
+        return changes
+
+    def close_root(self, uri: str) -> None:
+        """Close a root folder, and forget its conversations."""
+        workspace = self.roots.remove(uri)
+        if workspace is not None:
+            self._sessions.pop(workspace, None)
+            self._changes.pop(workspace, None)
 
     async def aclose(self) -> None:
         """Give up counting, close connections and write what was learned."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 from sidecar.defects import log_defect
 
@@ -40,7 +41,7 @@ class Live:
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
-        self._changed: dict[Workspace, frozenset[str]] = {}
+        self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
         """What is to be read again; an empty set stands for looking for everything."""
         self._watches: list[tuple[_Followed, threading.Event]] = []
         self._looked = asyncio.Event()

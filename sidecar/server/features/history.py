@@ -12,6 +12,7 @@ import logging
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from sidecar.errors import SidecarError
 from sidecar.server.memory import give_back
@@ -49,9 +50,9 @@ class History:
         self._order = asyncio.Lock()
         self._stop = threading.Event()
         self._resting = False
-        self._known: dict[Workspace, Agents] = {}
+        self._known: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
         """Whose sessions were read, and by which settings."""
-        self._listed: dict[Workspace, ReadStores] = {}
+        self._listed: WeakKeyDictionary[Workspace, ReadStores] = WeakKeyDictionary()
         self._complete = False
         self._edited_at = 0.0
         server.services.listeners.append(self.on_event)

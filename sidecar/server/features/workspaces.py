@@ -28,7 +28,7 @@ def register(server: SidecarServer) -> None:
     @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
         for folder in params.event.removed:
-            services.roots.remove(folder.uri)
+            services.close_root(folder.uri)
         for folder in params.event.added:
             added = services.roots.add(folder.uri)
             added.editor = added.editor or services.roots.outside.editor

@@ -1,0 +1,50 @@
+"""A root folder that is closed takes with it all that was kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.protocol.client import Client
+
+TURN = {"role": "user", "content": "hello world"}
+
+
+async def test_its_conversations_are_forgotten(bare: Client, tmp_path: Path) -> None:
+    """A server lives for weeks, and folders come and go: nobody else holds on to one."""
+    uri = tmp_path.as_uri()
+    await bare.initialize(root=uri)
+    bare.ignore("status/update", "context/warning")
+    await bare.request("context/append", {"workspace": uri, "session": "a", "turns": [TURN]})
+    await bare.request("context/fit", {"workspace": uri, "session": "a", "maxTokens": 5})
+    await bare.request("context/sessions", {"workspace": uri, "all": True})
+    await bare.request("cost/detail", {"workspace": uri})
+    gone = weakref.ref(bare.server.services.roots.find(uri))
+    folders = {"added": [], "removed": [{"uri": uri, "name": "x"}]}
+    bare.notify("workspace/didChangeWorkspaceFolders", {"event": folders})
+    async with asyncio.timeout(60):
+        while gone() is not None:  # what was in work for it ends first
+            await asyncio.sleep(0.05)
+            gc.collect()
+
+
+async def test_what_is_late_brings_nothing_back(bare: Client, tmp_path: Path) -> None:
+    """A request that still works on a closed folder keeps nothing of it for later ones."""
+    uri = tmp_path.as_uri()
+    await bare.initialize(root=uri)
+    services = bare.server.services
+    workspace = services.roots.find(uri)
+    folders = {"added": [], "removed": [{"uri": uri, "name": "x"}]}
+    bare.notify("workspace/didChangeWorkspaceFolders", {"event": folders})
+    services.changes(workspace)
+    gone = weakref.ref(workspace)
+    del workspace
+    async with asyncio.timeout(60):
+        while gone() is not None:
+            await asyncio.sleep(0.05)
+            gc.collect()
