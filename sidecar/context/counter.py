@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add, sub
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 import msgspec
@@ -88,31 +89,25 @@ class Sums(NamedTuple):
     unmeasured: int = 0
     """The part of `estimate` whose error was not measured."""
 
+    settled: int = 0
+    """Estimates that were corrected by what is known of their own kind of text, as a document's
+    are: no conversation's calibration applies to them."""
+    guessed: int = 0
+    """The part of `settled` whose method says `estimate`."""
+    settled_error: float = 0.0
+    """Expected error of `settled` in tokens, as far as it was measured."""
+
     def plus(self, other: Sums) -> Sums:
         """Both together."""
-        return Sums(
-            self.exact + other.exact,
-            self.endpoint + other.endpoint,
-            self.estimate + other.estimate,
-            self.calibrated + other.calibrated,
-            self.error + other.error,
-            self.unmeasured + other.unmeasured,
-        )
+        return Sums(*map(add, self, other))
 
     def minus(self, other: Sums) -> Sums:
         """This without `other`."""
-        return Sums(
-            self.exact - other.exact,
-            self.endpoint - other.endpoint,
-            self.estimate - other.estimate,
-            self.calibrated - other.calibrated,
-            self.error - other.error,
-            self.unmeasured - other.unmeasured,
-        )
+        return Sums(*map(sub, self, other))
 
     def tokens(self, factor: float = 1.0) -> int:
         """The number of tokens, estimates multiplied by `factor`."""
-        return self.exact + self.endpoint + round(self.estimate * factor)
+        return self.exact + self.endpoint + self.settled + round(self.estimate * factor)
 
 
 def sums_of(measure: Measure) -> Sums:
@@ -128,6 +123,19 @@ def sums_of(measure: Measure) -> Sums:
         calibrated=unsure if measure.method == "calibrated" else 0,
         error=0.0 if error is None else measure.tokens * error / 100,
         unmeasured=unsure if error is None else 0,
+    )
+
+
+def settled_sums(measure: Measure) -> Sums:
+    """The same of a text that was counted as a document is: its number stands as it is."""
+    if measure.method in ("exact", "endpoint"):
+        return sums_of(measure)
+    tokens, error = measure.tokens, measure.error_percent
+    return Sums(
+        settled=tokens,
+        guessed=tokens if measure.method == "estimate" else 0,
+        settled_error=0.0 if error is None else tokens * error / 100,
+        unmeasured=tokens if error is None else 0,
     )
 
 
@@ -149,20 +157,24 @@ def summed(
     `kind`: of the texts that are estimated, as far as they are of one.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
-    if not sums.estimate:
+    if not sums.estimate and not sums.settled:
         method: Method = "endpoint" if sums.endpoint else "exact"
         return Measure(tokens, method, tokenizer, 0.0)
-    if is_learned(calibration):
-        error = calibration.error_percent
-        part = abs(sums.estimate * calibration.factor)
+    doubt = abs(sums.error)
+    if is_learned(calibration) and sums.estimate:
+        method = "estimate" if sums.guessed else "calibrated"
         if sums.unmeasured:
-            return Measure(tokens, "calibrated", tokenizer, _share(error, part, tokens))
-        doubt = abs(sums.error) * calibration.factor * calibration.spread(kind)
-        return Measure(tokens, "calibrated", tokenizer, _percent(doubt, tokens))
-    method = "calibrated" if sums.calibrated == sums.estimate else "estimate"
-    if sums.unmeasured:
-        return Measure(tokens, method, tokenizer, None)
-    return Measure(tokens, method, tokenizer, _percent(abs(sums.error), tokens))
+            part = abs(sums.estimate * calibration.factor)
+            return Measure(
+                tokens, method, tokenizer, _share(calibration.error_percent, part, tokens)
+            )
+        doubt *= calibration.factor * calibration.spread(kind)
+    else:
+        sure = sums.calibrated == sums.estimate and not sums.guessed
+        method = "calibrated" if sure else "estimate"
+        if sums.unmeasured:
+            return Measure(tokens, method, tokenizer, None)
+    return Measure(tokens, method, tokenizer, _percent(doubt + abs(sums.settled_error), tokens))
 
 
 def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:

@@ -37,6 +37,14 @@ class Saved(msgspec.Struct, frozen=True):
     edited_total: Sums
     edited_anchor: Anchor | None
 
+    def rebased(self, old: Anchor, new: Anchor, change: Sums) -> Saved:
+        """The same where what was counted beside the turns turned out to be another number."""
+        anchor, edited = self.anchor, self.edited_anchor
+        if anchor is not None and anchor.with_sections:
+            anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
+        edited = new if edited is old else edited
+        return msgspec.structs.replace(self, anchor=anchor, edited_anchor=edited)
+
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
     """The anchor as it holds for the turns after an edit."""

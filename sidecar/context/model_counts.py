@@ -9,6 +9,7 @@ import msgspec
 from sidecar.context.counter import Sums
 from sidecar.context.counts import TurnCounts, shares
 from sidecar.counting.count import Measure
+from sidecar.counting.kinds import Kind
 
 CHAT_MARKS = 8
 """Tokens by which an endpoint's count of a chat may exceed the same chat's reported usage: the
@@ -50,6 +51,25 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     def with_sections(self) -> bool:
         """Whether the sections were in the number: an endpoint counts the chat without them."""
         return self.kind == "usage"
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A prompt as this counter estimated it, and as it was reported; tokens."""
+
+    estimated: int
+    reported: int
+    kind: Kind | None = None
+    doubt: float | None = None
+    """Half of the band of the estimate; None where that was not measured."""
+
+
+class Anchored(msgspec.Struct, frozen=True):
+    """What a reported number showed."""
+
+    sample: Sample | None = None
+    """For the calibration; None where the session does not know what was sent."""
+    compacted: bool = False
+    """The prompt was much smaller than expected: the client shortened its history."""
 
 
 class ChatTotal(msgspec.Struct, frozen=True):

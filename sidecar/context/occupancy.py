@@ -12,6 +12,7 @@ from sidecar.context.counter import (
     factor_of,
     is_learned,
     summed,
+    sums_of,
     with_hidden,
     with_marks,
 )
@@ -169,7 +170,7 @@ def breakdown(session: Session, tokens: int, calibration: Calibration | None) ->
 
 def _named_tokens(session: Session, name: str, factor: float) -> int:
     found = [one for one in session.sections if one.name.lower() == name]
-    return sum(_tokens(one.measure(session.counter), factor) for one in found)
+    return sum(one.sums(session.counter).tokens(factor) for one in found)
 
 
 def largest(session: Session, tokens: int, calibration: Calibration | None) -> list[ContextPart]:
@@ -182,9 +183,7 @@ def largest(session: Session, tokens: int, calibration: Calibration | None) -> l
         if part is not None
     ]
     found += [
-        ContextPart(
-            label=f"section {section.name}", tokens=_tokens(section.measure(counter), factor)
-        )
+        ContextPart(label=f"section {section.name}", tokens=section.sums(counter).tokens(factor))
         for section in session.sections
     ]
     counts = session.ledger().counts
@@ -203,6 +202,4 @@ def _turn_label(session: Session, index: int) -> str:
 
 
 def _tokens(measure: Measure, factor: float) -> int:
-    soft = measure.method in ("calibrated", "estimate")
-    unsure = measure.tokens - measure.counted if soft else 0
-    return measure.tokens - unsure + round(unsure * factor)
+    return sums_of(measure).tokens(factor)

@@ -66,7 +66,7 @@ def _parts(
 ) -> Iterator[PackPart]:
     for section, text in zip(sections, texts, strict=True):
         cut = text != section.source.text()
-        measure = counter.text(text) if cut else section.source.measure(counter)
+        measure = counter.text(text) if cut else section.whole(counter)
         yield PackPart(name=section.name, tokens=measure.tokens, trimmed=cut)
 
 

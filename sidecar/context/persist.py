@@ -9,7 +9,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.context.model_counts import Anchor
-from sidecar.context.sections import RestoredPart, Section
+from sidecar.context.sections import RestoredPart, Section, Settled
 from sidecar.context.session import Session
 from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind
@@ -26,6 +26,8 @@ class SavedSection(msgspec.Struct, frozen=True):
 
     name: str
     measure: Measure
+    settled: bool = True
+    """Whether it is a document's own, which no conversation's calibration applies to."""
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,12 @@ def save(session: Session) -> SavedSession:
         system=session.system.measure(counter) if session.system else None,
         tools=session.tools.measure(counter) if session.tools else None,
         sections=[
-            SavedSection(section.name, section.measure(counter)) for section in session.sections
+            SavedSection(
+                section.name,
+                section.measure(counter),
+                section.settled_for(session.model) is not None,
+            )
+            for section in session.sections
         ],
         roles=[turn.role for turn in session.turns],
         turns=list(ledger.counts.measures),
@@ -84,14 +91,17 @@ def restore(
     session.limit, session.reserve, session.persist = saved.limit, saved.reserve, True
     session.system = RestoredPart(saved.system) if saved.system else None
     session.tools = RestoredPart(saved.tools) if saved.tools else None
-    session.sections = [
-        Section(name=section.name, source=RestoredPart(section.measure))
-        for section in saved.sections
-    ]
+    session.sections = [_restored(section, saved.model) for section in saved.sections]
     session.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
     session.restored_kind = saved.kind
     session.updated_at, session.compacted = saved.updated_at, saved.compacted
     return session
+
+
+def _restored(section: SavedSection, model: str) -> Section:
+    part = RestoredPart(section.measure)
+    settled = Settled(model, section.measure, part) if section.settled else None
+    return Section(name=section.name, source=part, settled=settled)
 
 
 def to_json(saved: SavedSession) -> bytes:

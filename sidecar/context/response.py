@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from sidecar.context.counts import shares
+from sidecar.context.model_counts import Anchored, Sample
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.results import CleanCall, Dropped, ResponseResult
 from sidecar.context.sections import ToolSet
-from sidecar.context.session import Anchored, Sample, Session
 from sidecar.context.window import usable
 from sidecar.messages.tool_schemas import ToolSchema, read_tools
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from sidecar.context.counter import Calibration, Counter
     from sidecar.context.plans import Plans
+    from sidecar.context.session import Session
     from sidecar.context.window import Window
     from sidecar.messages.reply import Reply, ToolCall
 

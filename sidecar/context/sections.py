@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from sidecar.config.settings import Truncation
+from sidecar.context.counter import settled_sums, sums_of
 from sidecar.context.errors import no_text
 from sidecar.counting.count import Measure
 from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
-    from sidecar.context.counter import Counter
+    from sidecar.context.counter import Counter, Sums
 
 TOOLS_SHOWN = 3
 """Of the heaviest, in a message."""
@@ -134,11 +136,26 @@ class RestoredPart:
         return Measure(self._measure.tokens, "estimate", counter.tokenizer, OTHER_PERCENT)
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """A section's count as the document, or the text, that it is: what everybody shows of it."""
+
+    model: str
+    measure: Measure
+    source: SectionSource
+    """The text that was counted."""
+    basis: Hashable = None
+    """What the count depends on beside the text."""
+    final: bool = True
+    """Whether nobody is left to be asked for a surer one."""
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """A section of the context, and how it gives way when room is short."""
 
     name: str
     source: SectionSource
+    settled: Settled | None = None
+    """Its count, where the owner of documents' counts has given it."""
     cap: int | None = None
     """Tokens that it may take at most."""
     priority: int = 0
@@ -147,10 +164,28 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     def measure(self, counter: Counter) -> Measure:
         """Tokens that the section takes, its cap applied."""
-        whole = self.source.measure(counter)
+        return self.capped(self.whole(counter))
+
+    def capped(self, whole: Measure) -> Measure:
+        """What the section takes of a text that measures so much."""
         if self.cap is None or whole.tokens <= self.cap:
             return whole
         return msgspec.structs.replace(whole, tokens=self.cap)
+
+    def whole(self, counter: Counter) -> Measure:
+        """Tokens of its text, whatever it may take of them."""
+        return self.settled_for(counter.key) or self.source.measure(counter)
+
+    def settled_for(self, model: str) -> Measure | None:
+        """The count of its text for a model that was settled; None where there is none."""
+        known = self.settled
+        holds = known and known.model == model and known.source is self.source
+        return known.measure if known and holds else None
+
+    def sums(self, counter: Counter) -> Sums:
+        """What it adds to the conversation."""
+        measure = self.measure(counter)
+        return settled_sums(measure) if self.settled_for(counter.key) else sums_of(measure)
 
 
 def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:

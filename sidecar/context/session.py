@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from copy import copy
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.context.counter import Counter, Sums, sums_of
+from sidecar.context.counter import Counter, Sums, settled_sums, sums_of
 from sidecar.context.counts import TurnCounts
 from sidecar.context.edits import Edit, Saved, edited_anchor, restored_ledger
-from sidecar.context.model_counts import Anchor, ModelCounts
-from sidecar.context.sections import RestoredPart, Section, SystemPrompt, ToolSet
+from sidecar.context.model_counts import Anchor, Anchored, ModelCounts, Sample
+from sidecar.context.sections import RestoredPart, Section, Settled, SystemPrompt, ToolSet
 from sidecar.counting.kinds import Kind, kind_of
 from sidecar.messages.turns import Turn, is_assistant, own_text, sends_reasoning
 from sidecar.messages.usage import Usage
@@ -28,25 +29,6 @@ SAME = 0.01
 """A prompt within this share of the last one is that one, sent again."""
 MODELS_KEPT = 4
 """Models whose counts a session keeps: more than anyone switches between."""
-
-
-class Sample(msgspec.Struct, frozen=True):
-    """A prompt as this counter estimated it, and as it was reported; tokens."""
-
-    estimated: int
-    reported: int
-    kind: Kind | None = None
-    doubt: float | None = None
-    """Half of the band of the estimate; None where that was not measured."""
-
-
-class Anchored(msgspec.Struct, frozen=True):
-    """What a reported number showed."""
-
-    sample: Sample | None = None
-    """For the calibration; None where the session does not know what was sent."""
-    compacted: bool = False
-    """The prompt was much smaller than expected: the client shortened its history."""
 
 
 class Session:
@@ -170,12 +152,34 @@ class Session:
 
     def fixed(self) -> Sums:
         """What the system prompt and the tools take."""
-        parts = [part.measure(self.counter) for part in (self.system, self.tools) if part]
-        return _sum(parts)
+        parts = (self.system, self.tools)
+        return _sum([sums_of(part.measure(self.counter)) for part in parts if part])
 
     def section_sums(self) -> Sums:
         """What the sections take, as their sources are now."""
-        return _sum([section.measure(self.counter) for section in self.sections])
+        return _sum([section.sums(self.counter) for section in self.sections])
+
+    def settle_section(self, index: int, now: Settled, was: Measure) -> None:
+        """Take the count of a section's text. It counts no turn.
+
+        `was`: the text that the section had, counted as `now` is: a reported number held it.
+        """
+        section, ledger = self.sections[index], self._ledgers.get(self.model)
+        self.sections[index] = msgspec.structs.replace(section, settled=now)
+        before, anchor = section.settled, ledger.anchor if ledger else None
+        if ledger is None or anchor is None or before is None or before.model != self.model:
+            return
+        held = settled_sums(section.capped(before.measure))
+        change = settled_sums(section.capped(was)).minus(held)
+        if anchor.with_sections and change != Sums():
+            ledger.anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
+            if self._saved is not None:
+                self._saved = self._saved.rebased(anchor, ledger.anchor, change)
+
+    @property
+    def has_unsettled(self) -> bool:
+        """Whether a section has no count of its own text for this model yet."""
+        return any(section.settled_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
         """What the next request would carry, of `upto` turns or of all; nothing while empty."""
@@ -327,7 +331,9 @@ class Session:
         if own.endpoint:  # of what an estimate would have been off by this says nothing
             return Anchored()
         doubt = None if own.unmeasured else own.error
-        return Anchored(Sample(own.tokens(), prompt, self._kind(prompt_covers), doubt))
+        settled = own.settled  # of which this calibration is not to learn anything
+        sample = Sample(own.tokens() - settled, prompt - settled, self._kind(prompt_covers), doubt)
+        return Anchored(sample)
 
     def newest_kind(self) -> Kind:
         """What kind of text came last."""
@@ -386,8 +392,5 @@ class Session:
         )
 
 
-def _sum(measures: Sequence[Measure]) -> Sums:
-    total = Sums()
-    for measure in measures:
-        total = total.plus(sums_of(measure))
-    return total
+def _sum(parts: Sequence[Sums]) -> Sums:
+    return reduce(Sums.plus, parts, Sums())

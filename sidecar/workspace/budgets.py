@@ -215,10 +215,10 @@ def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
         return ()
     if usage.tokens is None or usage.usable is None:
         return ()
-    mine = [one for one in workspace.followed() if one.followed.uri == uri]
+    mine = [one for one in workspace.followed() if one.shown and one.followed.uri == uri]
     if not mine:
         return ()
-    others = usage.tokens - sum(one.known_tokens for one in mine)
+    others = usage.tokens - sum(one.tokens for one in mine)
     available = max(1, usage.usable - max(0, others))
     warn_at = max(workspace.settings.context.warn_at, default=1.0)
     budget = Budget(files=(name,), max_tokens=available, warn_at=warn_at, model=workspace.model)

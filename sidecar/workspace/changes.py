@@ -30,6 +30,7 @@ from sidecar.workspace.counts import ENDPOINT_SECONDS
 from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.models import Alternatives
+from sidecar.workspace.sections import SectionCounts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,6 +70,7 @@ class Changes:
         self._restoring = asyncio.Lock()
         self._restored = asyncio.Event()
         self._run = services.workers.run
+        self._sections = SectionCounts(services.counts)
         self._kept: dict[str, int] = {}
         """Layouts of the sessions that were written, by id."""
 
@@ -114,7 +116,11 @@ class Changes:
                     wanted, usage.prompt_tokens + usage.output_tokens if usage else 0
                 )
             draft = self.draft(name, before, wanted)
-            outcome = await self._run(partial(_counted, draft, work))
+            await self._settle(draft, ask=ask)
+            outcome = await self._run(partial(_worked, draft, work))
+            if draft.session.has_unsettled:  # those that this change has brought
+                await self._settle(draft, ask=ask)
+                await self._run(draft.session.total)
             if ask:
                 first = 0 if before is None else len(before.session.turns)
                 await self._ask_endpoint(draft.session, first)
@@ -128,6 +134,14 @@ class Changes:
         await self._warn_of(draft.conversation)
         await self.keep()
         return draft.conversation, outcome
+
+    def _is_behind(self, session: Session, *, ask: bool) -> bool:
+        model, settings = session.model, self.workspace.settings
+        behind = partial(self._sections.is_behind, model=model, settings=settings, ask=ask)
+        return any(behind(section) for section in session.sections)
+
+    async def _settle(self, draft: Draft, *, ask: bool) -> None:
+        await self._sections.settle(draft.session, self.workspace.settings, ask=ask)
 
     def is_being_made(self, session_id: str | None) -> bool:
         """Whether an earlier request is at a session: one that is not there yet will be."""
@@ -202,14 +216,15 @@ class Changes:
         found = self.sessions.reading(session_id)
         return found if not isinstance(found, Conversation) else await self.counted(found)
 
-    async def counted(self, found: Conversation) -> Conversation:
+    async def counted(self, found: Conversation, *, ask: bool = False) -> Conversation:
         """A conversation with nothing left to count; itself where that is so already."""
         model = self.model_of(found.session.id)
         await self.services.look_up(model, self.workspace.settings)
-        if found.session.model == model and not _is_behind(found.session):
+        if found.session.model == model and not self._is_behind(found.session, ask=ask):
             return found
         draft = self.draft(found.session.id, found, model)
-        await self._run(partial(_counted, draft, lambda _: None))
+        await self._settle(draft, ask=ask)
+        await self._run(draft.session.total)
         if self.sessions.store.get(found.session.id) is found:
             self.sessions.store.put(draft.conversation)  # the same one, with what was counted
         return draft.conversation
@@ -221,7 +236,7 @@ class Changes:
             if current.session.model != (model := self.model_of(current.session.id)):
                 await self.know(model)
                 await self.replied(model)
-            current = await self.counted(current)
+            current = await self.counted(current, ask=True)
         self.sessions.publish()
         if isinstance(current, Conversation):
             await self._warn_of(current)
@@ -328,21 +343,13 @@ class Changes:
             logger.warning("sessions were not kept: %s", type(exc).__name__)
 
 
-def _counted(draft: Draft, work: Callable[[Draft], T]) -> T:
-    """The outcome of some work, with all counted that a number of the session needs. Blocking."""
+def _worked(draft: Draft, work: Callable[[Draft], T]) -> T:
+    """The outcome of some work, with all counted that a number of the session needs but for new
+    sections. Blocking."""
     outcome = work(draft)
-    draft.session.total()
+    if not draft.session.has_unsettled:
+        draft.session.total()
     return outcome
-
-
-def _is_behind(session: Session) -> bool:
-    """Whether a section follows a document that was edited since it was counted."""
-    sources = [section.source for section in session.sections]
-    return any(
-        source.followed.text() is not source
-        for source in sources
-        if isinstance(source, FollowedText)
-    )
 
 
 def chat_of(session: Session) -> list[dict[str, Any]]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sidecar.context.conversation import Conversation
-    from sidecar.context.session import Sample, Session
-    from sidecar.workspace.followed import FollowedText
+    from sidecar.context.model_counts import Sample
+    from sidecar.context.session import Session
+    from sidecar.workspace.followed import FollowedSection
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
 
@@ -153,16 +154,18 @@ class Sessions:
             pinned=info is not None and info.id == self._selected(),
         )
 
-    def followed(self) -> Iterator[FollowedText]:
-        """The documents' texts that sections of these conversations follow."""
+    def followed(self) -> Iterator[FollowedSection]:
+        """The sections of these conversations that follow a document."""
         if not any(self.store):
             return
-        from sidecar.workspace.followed import FollowedText
+        from sidecar.workspace.followed import FollowedSection, FollowedText
 
         for one in self.store:
             for section in one.session.sections:
-                if isinstance(section.source, FollowedText):
-                    yield section.source
+                source, known = section.source, section.settled
+                if isinstance(source, FollowedText):
+                    tokens = section.capped(known.measure).tokens if known else 0
+                    yield FollowedSection(source.followed, tokens, one is self._published)
 
     @property
     def state(self) -> ContextState:
@@ -241,6 +244,9 @@ class Sessions:
             sample.estimated, sample.reported, sample.kind, sample.doubt
         )
         self._services.state.calibrations_changed()
+        tokenizers = self._services.counts.tokenizers(self._workspace.settings)
+        if sample.kind and tokenizers.for_model(session.model).method != "exact":
+            self._services.publish(Event("endpoint", self._workspace))  # documents count otherwise
 
     def publish(self) -> None:
         """Work out what is shown, and publish it where it has changed."""

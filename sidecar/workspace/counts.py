@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from cachetools import LRUCache
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
     from sidecar.workspace.state import State
     from sidecar.workspace.windows import Windows
@@ -47,6 +48,15 @@ GUESS_PERCENT = 25.0
 """Half of the band of a number that is scaled up from a sample."""
 _LEARN_CHARACTERS = 200
 """A shorter text teaches nothing: what stands around it weighs too much."""
+
+
+class _AskedText(NamedTuple):
+    """A text that an endpoint is asked about, without holding it."""
+
+    endpoints: Endpoints
+    model: str
+    hash: int
+    characters: int
 
 
 class Counts(Gauges):
@@ -82,14 +92,27 @@ class Counts(Gauges):
                 return Gauge(model, self._fitted(taken, model, settings, whole), whole)
         return self.here(taken, model, settings)._replace(note=note)
 
+    def gauge_now(self, taken: Snapshot, model: str, settings: Settings) -> Gauge:
+        """The same by what is known already: nobody is asked."""
+        if taken.characters and self.asks(model, settings):
+            whole = self._answer_to(self._asked(taken, model, settings))
+            if whole is not None:
+                return Gauge(model, self._fitted(taken, model, settings, whole), whole)
+        return self.here(taken, model, settings)
+
+    def _asked(self, taken: Snapshot, model: str, settings: Settings) -> _AskedText:
+        return _AskedText(self.endpoints(settings), model, hash(taken.text), len(taken.text))
+
+    def _answer_to(self, text: _AskedText) -> Measure | None:
+        return self._answers.get((text.endpoints.standing(text.model), text))
+
     async def _ask(
         self, taken: Snapshot, model: str, settings: Settings
     ) -> tuple[Measure | None, str | None]:
         """The endpoint's count, or why there is none by now; those who ask together share one
         request, and an answer that is late is taken when it comes."""
-        endpoints = self.endpoints(settings)
-        text = endpoints, model, hash(taken.text), len(taken.text)
-        known = self._answers.get((endpoints.standing(model), *text))
+        text = self._asked(taken, model, settings)
+        known = self._answer_to(text)
         if known is not None:
             return known, None
         task = self._asking.get(text)
@@ -104,17 +127,16 @@ class Counts(Gauges):
         return None, f"no answer within {self.seconds:g} s"
 
     async def _answer(
-        self, taken: Snapshot, model: str, settings: Settings, text: tuple[Hashable, ...]
+        self, taken: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> tuple[Measure | None, str | None]:
-        endpoints = self.endpoints(settings)
-        found = await endpoints.count_text(model, taken.text, LATEST_SECONDS)
+        found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS)
         if not isinstance(found, EndpointCount):
             self._take_outcome(text, None)
             return None, found.reason
         measure = _by_endpoint(found)
-        standing = endpoints.standing(model)
+        standing = text.endpoints.standing(model)
         if standing is not None:
-            self._answers[standing, *text] = measure
+            self._answers[standing, text] = measure
         await self._learn(taken, model, settings, measure.tokens)
         self._take_outcome(text, measure.tokens)
         return measure, None

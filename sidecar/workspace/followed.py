@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.text.positions import Range
-from sidecar.workspace.model_counter import ModelCounter
+from sidecar.workspace.documents import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sidecar.context.counter import Counter
     from sidecar.counting.count import Measure
-    from sidecar.text.document import TextDocument
-    from sidecar.text.pieces import Piece
+    from sidecar.workspace.documents import Documents
 
 
 class FollowedText:
     """A followed document's text at one moment: what a section counts. Never changes."""
 
-    def __init__(self, followed: Followed, pieces: Sequence[Piece], version: int) -> None:
-        self.followed, self._pieces, self.version = followed, pieces, version
-        self._measures: dict[str, Measure] = {}
+    def __init__(self, followed: Followed, taken: Snapshot, version: int) -> None:
+        self.followed, self.taken, self.version = followed, taken, version
 
     def text(self) -> str:
         """The text as it was."""
-        return "".join(piece.text for piece in self._pieces)
-
-    @property
-    def known_tokens(self) -> int:
-        """Tokens as they were last counted; 0 before the first count."""
-        latest = next(reversed(self._measures.values()), None)
-        return 0 if latest is None else latest.tokens
+        return self.taken.text
 
     def measure(self, counter: Counter) -> Measure:
-        """Its tokens, counted once for each model."""
-        known = self._measures.get(counter.key)
-        if known is None:
-            if isinstance(counter, ModelCounter):
-                known = counter.pieces(self._pieces)
-            else:
-                known = counter.text(self.text())
-            self._measures[counter.key] = known
-        return known
+        """Its tokens by a counter alone; the workspace's sections have theirs from `Counts`."""
+        return counter.text(self.text())
+
+
+class FollowedSection(NamedTuple):
+    """A section of a conversation that follows a document."""
+
+    followed: Followed
+    tokens: int
+    """Those that it adds to the conversation."""
+    shown: bool
+    """Whether the conversation is the one that is shown."""
 
 
 class Followed:
@@ -51,12 +44,12 @@ class Followed:
     A document that was closed or is out of step stays as it was last.
     """
 
-    def __init__(self, uri: str, span: Range | None, documents: Mapping[str, TextDocument]) -> None:
+    def __init__(self, uri: str, span: Range | None, documents: Documents) -> None:
         self.uri = uri
         self._documents = documents
         self._place = self._offsets(span)
-        self._seen: Sequence[Piece] | None = None
-        self._text = FollowedText(self, (), 0)
+        self._seen: object = None
+        self._text = FollowedText(self, Snapshot(text=""), 0)
 
     def _offsets(self, span: Range | None) -> tuple[int, int] | None:
         document = self._documents.get(self.uri)
@@ -80,13 +73,13 @@ class Followed:
     def text(self) -> FollowedText:
         """The text as it is now; the same one until the document is edited."""
         document = self._documents.get(self.uri)
-        # A new tuple of pieces after each edit: a version may come twice, or not at all.
-        if document is None or not document.in_step or document.pieces is self._seen:
+        if document is None or not document.in_step or document.edition is self._seen:
             return self._text
-        pieces: Sequence[Piece] = document.pieces
-        if self._place is not None:
+        if self._place is None:
+            taken = self._documents.snapshot(self.uri)
+        else:
             start, end = (document.position_at(offset) for offset in self._place)
-            pieces = document.pieces_in(Range(start, end))
-        self._seen = document.pieces
-        self._text = FollowedText(self, pieces, self._text.version + 1)
+            taken = self._documents.part(self.uri, Range(start, end))
+        self._seen = document.edition
+        self._text = FollowedText(self, taken, self._text.version + 1)
         return self._text

@@ -8,7 +8,7 @@ import msgspec
 
 from sidecar.counting import fit as fitting
 from sidecar.counting import messages
-from sidecar.counting.incremental import count_pieces, count_text
+from sidecar.counting.incremental import count_text
 from sidecar.counting.tokenizer import SAMPLED
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.messages.turns import Turn
-    from sidecar.text.pieces import Piece
 
 
 class ModelCounter:
@@ -41,15 +40,6 @@ class ModelCounter:
     def text(self, text: str) -> Measure:
         """Tokens of a text on its own."""
         return self._tokenizer.measure(count_text(text, self._tokenizer), text[:SAMPLED])
-
-    def pieces(self, pieces: Sequence[Piece]) -> Measure:
-        """Tokens of an open document's snapshot: only what is new is tokenized."""
-        tokenizer = self._tokenizer
-        basis = tokenizer.basis
-        if basis.cuts != "lines":
-            return self.text("".join(piece.text for piece in pieces))
-        sample = "".join(piece.text for piece in pieces[:8])[:SAMPLED]
-        return tokenizer.measure(tokenizer.scale(count_pieces(pieces, basis)), sample)
 
     def message(self, turn: Turn) -> Measure:
         """Tokens of a message with what the model's format puts around it."""

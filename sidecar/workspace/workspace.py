@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sidecar.context.thresholds import Severity
     from sidecar.context.usage import ContextUsage
-    from sidecar.workspace.followed import FollowedText
+    from sidecar.workspace.followed import FollowedSection
 
 
 class ContextState(NamedTuple):
@@ -50,8 +50,8 @@ class Workspace:
 
     context: ContextState = field(default_factory=ContextState)
     """As its conversations published it last."""
-    followed: Callable[[], Iterable[FollowedText]] = tuple
-    """The documents' texts that sections of its conversations follow."""
+    followed: Callable[[], Iterable[FollowedSection]] = tuple
+    """The sections of its conversations that follow a document."""
 
     def limit_for(self, model: str) -> int | None:
         """The window in tokens that a client named for the current session's model."""

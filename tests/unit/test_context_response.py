@@ -29,7 +29,7 @@ from tests.unit.context_fakes import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.context.session import Sample
+    from sidecar.context.model_counts import Sample
 
 PARAMETERS = {"type": "object", "properties": {}, "required": ["path", "text"]}
 MORE = {"type": "object", "properties": {}, "required": ["path", "text", "mode"]}

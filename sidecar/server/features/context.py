@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from sidecar.context import params as p
-    from sidecar.context.session import Anchored, Sample, Session
+    from sidecar.context.model_counts import Anchored, Sample
+    from sidecar.context.session import Session
     from sidecar.cost.caps import CostVerdict
     from sidecar.server.server import SidecarServer
     from sidecar.text.positions import Range

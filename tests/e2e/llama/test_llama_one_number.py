@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,13 @@ from sidecar.counting.tokenizers import Tokenizers
 from tests.e2e.llama.own import text_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LINE = "The quick brown fox jumps over the lazy dog, and 日本語 too; x = {1: 'Straße'}.\n"
 TEXT = "# Everything\n\n" + LINE * 40
 BUDGET = 300
+LINE_TOKENS_LEAST = 10
 SIDECAR = [sys.executable, "-P", "-m", "sidecar"]
 
 METHODS = {
@@ -175,12 +178,13 @@ def test_one_number_of_a_conversation(
     configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
     turns = [{"role": "user", "content": LINE * 9}, {"role": "assistant", "content": LINE}]
     with closing(Editor(root)) as editor:
-        count = editor.about("tokens/count")  # the endpoint's number teaches: it comes first
+        editor.about("tokens/count")  # the endpoint's number teaches: it comes first
         section = {"name": "doc", "textDocument": {"uri": editor.uri}}
         prompt = {"systemPrompt": LINE * 3, "sections": [section]}
         editor.request("context/set", {**prompt, "persist": True})
         editor.request("context/append", {"turns": turns})
         shown = editor.request("context/usage", {})
+        again = editor.about("tokens/count")
         tokens = f'"tokens": {shown["tokens"]}'
         status = editor.shown("status/update", tokens)["context"]
     usage = ran("usage", root=root)
@@ -190,5 +194,48 @@ def test_one_number_of_a_conversation(
     ]
     assert {key: usage[key] for key in keys} == {key: shown[key] for key in keys}
     assert (status["tokens"], status["percent"]) == (usage["tokens"], usage["percent"])
-    if case == "exact":
-        assert usage["breakdown"]["sections"] == count["tokens"], "the document is a section of it"
+    assert usage["breakdown"]["sections"] == again["tokens"], "the document is a section of it"
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_a_section_has_its_documents_number_after_edits_and_reports(
+    case: str, root: Path, tmp_path: Path, llama_url: str
+) -> None:
+    """What is reported with a reply teaches a factor; the document's number is that of its kind."""
+    configured(tmp_path, case, "http://127.0.0.1:9" if case == "endpoint down" else llama_url)
+    with closing(Editor(root)) as editor:
+        section = {"name": "doc", "textDocument": {"uri": editor.uri}}
+        editor.request("context/set", {"sections": [section]})
+        for size in (1, 2, 3):
+            turns = [
+                {"role": "user", "content": LINE * size},
+                {"role": "assistant", "content": "."},
+            ]
+            usage = {"prompt_tokens": 1_500 + 90 * size, "completion_tokens": 1}
+            editor.request("context/append", {"turns": turns, "usage": usage})
+            assert sections_of(editor) == editor.about("tokens/count")["tokens"]
+            before = editor.request("context/usage", {})["tokens"]
+            assert before == 1_501 + 90 * size, "a reported number stays, whatever was learned"
+            edit(editor, size)
+            until(lambda: sections_of(editor) == editor.about("tokens/count")["tokens"])
+            assert editor.request("context/usage", {})["tokens"] > before + LINE_TOKENS_LEAST
+
+
+def sections_of(editor: Editor) -> int:
+    return int(editor.request("context/usage", {})["breakdown"]["sections"])
+
+
+def edit(editor: Editor, version: int) -> None:
+    """Put a line before the others."""
+    place = {"line": 0, "character": 0}
+    change = {"range": {"start": place, "end": place}, "text": LINE}
+    document = {"uri": editor.uri, "version": version + 1}
+    editor.notify("textDocument/didChange", {"textDocument": document, "contentChanges": [change]})
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a state, with patience."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)

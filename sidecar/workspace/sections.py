@@ -1,0 +1,89 @@
+"""Counts of a conversation's sections: each has the number that its document has everywhere.
+
+A section is counted by `Counts`, as the status and `tokens/count` do: by the user's endpoint, else
+by an estimate that was corrected for its kind of text. The number is kept with the section, and
+holds until its text or what the count rests on changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from sidecar.context.sections import RestoredPart, Settled
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.followed import FollowedText
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
+    from sidecar.context.sections import Section, SectionSource
+    from sidecar.context.session import Session
+    from sidecar.counting.count import Measure
+    from sidecar.workspace.counts import Counts
+
+
+class SectionCounts:
+    """Counts sections of one workspace's sessions. For the event loop."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._taken: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
+        """Of sections that were given as texts: their pieces remember what they count."""
+
+    def is_behind(
+        self, section: Section, model: str, settings: Settings, *, ask: bool = False
+    ) -> bool:
+        """Whether a section has another number by now. `ask`: or a surer one could be asked for."""
+        known, source = section.settled, section.source
+        if isinstance(source, RestoredPart):
+            return False
+        if isinstance(source, FollowedText) and source.followed.text() is not source:
+            return True
+        if known is None or known.source is not source or known.model != model:
+            return True
+        return known.basis != self._counts.basis(model, settings) or (ask and not known.final)
+
+    async def settle(self, session: Session, settings: Settings, *, ask: bool) -> None:
+        """Count the sections of a session that are behind.
+
+        `ask`: the endpoint is waited for; else its number is taken where it is known.
+        """
+        model, sections = session.model, session.sections
+        behind = [
+            index
+            for index, section in enumerate(sections)
+            if self.is_behind(section, model, settings, ask=ask)
+        ]
+        found = await asyncio.gather(
+            *[self._count(sections[i], model, settings, ask) for i in behind]
+        )
+        for index, (now, was) in zip(behind, found, strict=True):
+            session.settle_section(index, now, was)
+
+    async def _count(
+        self, section: Section, model: str, settings: Settings, ask: bool
+    ) -> tuple[Settled, Measure]:
+        """A section's count, and its earlier text's by what counts it now."""
+        counts, source, before = self._counts, section.source, section.settled
+        taken = self._snapshot(source)
+        if ask:
+            gauge = await counts.gauge(taken, model, settings)
+        else:
+            gauge = counts.gauge_now(taken, model, settings)
+        basis = counts.basis(model, settings)
+        measure = await counts.measure(taken, gauge)
+        final = gauge.whole is not None or not counts.asks(model, settings)
+        was = measure
+        if before is not None and before.source is not source:
+            whole = gauge._replace(whole=None)
+            was = await counts.measure(self._snapshot(before.source), whole)
+        return Settled(model, measure, source, basis, final), was
+
+    def _snapshot(self, source: SectionSource) -> Snapshot:
+        if isinstance(source, FollowedText):
+            return source.taken
+        taken = self._taken.get(source)
+        if taken is None:
+            taken = self._taken[source] = Snapshot(text=source.text())
+        return taken
