@@ -77,12 +77,21 @@ class ModelsParams(Params, frozen=True, kw_only=True):
 class CapabilitiesParams(Params, frozen=True, kw_only=True):
     """What is known of the endpoints; asks nobody."""
 
+    workspace: str | None = None
+    """Whose settings: a root, a path in it or an open document; the first root by default."""
+    text_document: TextDocumentIdentifier | None = None
+    """The same by a document, where no workspace is named."""
+
 
 class ProbeParams(Params, frozen=True, kw_only=True):
     """Ask again: every endpoint that the user declared, or one of them, for a model."""
 
     endpoint: str | None = None
     model: str | None = None
+    """By default that of the workspace."""
+    workspace: str | None = None
+    """Whose settings and model: as in `capabilities/list`."""
+    text_document: TextDocumentIdentifier | None = None
 
 
 class CountResult(Count, frozen=True, rename="camel", kw_only=True):

@@ -61,6 +61,14 @@ class Services(Shared):
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
+    def workspace_or_first(self, named: str | None) -> Workspace:
+        """The same; the first root where none is named, though there are several.
+
+        Raises:
+            RequestError: `badParams`.
+        """
+        return self.roots.default if named is None else self.workspace(named)
+
     async def ready(self, uri: str | None = None) -> None:
         """Wait for the settings, and for a long document (if it is one) to be cut into pieces: a
         worker does that, while whoever looks into it before has the event loop do it."""

@@ -143,20 +143,53 @@ async def test_a_picker_is_of_the_workspace_that_is_named(
 ) -> None:
     _picker(tmp_path / "config.toml", monkeypatch, "http://127.0.0.1:9", '"tiny"')
     bare.ignore("status/update")
-    roots = [tmp_path / name for name in ("one", "two")]
-    for root in roots:
-        root.mkdir()
-        (root / ".token-sidecar.toml").write_text(f'model = "model-{root.name}"\n')
-    folders = [{"uri": root.as_uri(), "name": root.name} for root in roots]
-    await bare.initialize(root=None, workspaceFolders=folders)
+    roots = await _roots(bare, tmp_path, "one", "two")
     usage = {"input_tokens": 9, "output_tokens": 2}
-    two = {"workspace": roots[1].as_uri()}
+    two = {"workspace": roots[1]}
     await bare.request("cost/record", {"model": "claude-haiku-4-5", "usage": usage, **two})
     assert (await _names(bare, **two))[:3] == ["model-two", "claude-haiku-4-5", "tiny"]
     assert (await _names(bare))[:2] == ["model-one", "tiny"], "as before: the first"
     with pytest.raises(RpcError) as caught:
         await _names(bare, workspace=tmp_path.as_uri())
     assert caught.value.data == {"kind": "badParams", "retryable": False}
+
+
+async def _roots(bare: Client, folder: Path, *names: str) -> list[str]:
+    """Root folders whose projects name a model each, `model-NAME`, by URI."""
+    roots = [folder / name for name in names]
+    for root in roots:
+        root.mkdir()
+        (root / ".token-sidecar.toml").write_text(f'model = "model-{root.name}"\n')
+    folders = [{"uri": root.as_uri(), "name": root.name} for root in roots]
+    await bare.initialize(root=None, workspaceFolders=folders)
+    return [root.as_uri() for root in roots]
+
+
+async def test_endpoints_are_probed_for_the_root_that_is_named(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its folder, a path in it, or a document; the first root where nothing is named."""
+    bare.ignore("status/update")
+    async with llamacpp("model-one", "model-two", "model-three", "model-four") as server:
+        _picker(tmp_path / "config.toml", monkeypatch, server.url, '["model-*"]')
+        _, two, three, four = await _roots(bare, tmp_path, "one", "two", "three", "four")
+
+        async def probed(**params: Any) -> list[str]:
+            found = await bare.request("capabilities/probe", params)
+            assert {(row["text"], row["limit"]) for row in found} == {("supported", 2048)}
+            return [row["model"] for row in found]
+
+        assert await probed(workspace=two) == ["model-two"]
+        assert await probed(workspace=f"{three}/a.md") == ["model-two", "model-three"]
+        assert (await probed(textDocument={"uri": f"{four}/a.md"}))[2:] == ["model-four"]
+        assert (await probed())[3:] == ["model-one"]
+        known = await bare.request("capabilities/list", {"workspace": two})
+        assert len(known) == 4
+        for method in ("capabilities/probe", "capabilities/list"):
+            with pytest.raises(RpcError) as caught:
+                await bare.request(method, {"workspace": tmp_path.as_uri()})
+            assert caught.value.data == {"kind": "badParams", "retryable": False}
+        await bare.server.services.aclose()
 
 
 async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) -> None:

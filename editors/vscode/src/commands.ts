@@ -172,7 +172,7 @@ async function resetContext(server: Server): Promise<ContextUsage> {
 }
 
 async function probeEndpoints(server: Server): Promise<Capability[]> {
-  const found = await server.request<Capability[]>("capabilities/probe", {});
+  const found = await server.request<Capability[]>("capabilities/probe", workspaceParam(server));
   if (found.length === 0) {
     void window.showInformationMessage("No endpoint is declared: tokenSidecar.endpoint in your user settings names one.");
     return found;

@@ -97,6 +97,8 @@ export interface CalibrationInfo {
  * What is known of the endpoints; asks nobody.
  */
 export interface CapabilitiesParams {
+  workspace?: string | null;
+  textDocument?: TextDocumentIdentifier | null;
 }
 
 /**
@@ -543,6 +545,8 @@ export interface PreflightResult {
 export interface ProbeParams {
   endpoint?: string | null;
   model?: string | null;
+  workspace?: string | null;
+  textDocument?: TextDocumentIdentifier | null;
 }
 
 /**

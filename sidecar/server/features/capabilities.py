@@ -10,19 +10,25 @@ if TYPE_CHECKING:
     from sidecar.endpoints.outcome import Capability
     from sidecar.server.methods import CapabilitiesParams, ProbeParams
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.workspace import Workspace
 
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services = server.services
 
-    async def known(_params: CapabilitiesParams) -> list[Capability]:
+    def meant(params: CapabilitiesParams | ProbeParams) -> Workspace:
+        if params.workspace is None and params.text_document is not None:
+            return services.roots.of_document(params.text_document.uri)
+        return services.workspace_or_first(params.workspace)
+
+    async def known(params: CapabilitiesParams) -> list[Capability]:
         await services.configured.wait()
-        return services.counts.endpoints(services.roots.default.settings).capabilities()
+        return services.counts.endpoints(meant(params).settings).capabilities()
 
     async def probe(params: ProbeParams) -> list[Capability]:
         await services.configured.wait()
-        workspace = services.roots.default
+        workspace = meant(params)
         found = await services.counts.endpoints(workspace.settings).probe(
             params.endpoint, params.model or workspace.model
         )

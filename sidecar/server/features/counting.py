@@ -58,8 +58,7 @@ def register(server: SidecarServer) -> None:
 
     async def models(params: ModelsParams) -> list[ModelInfo]:
         await services.configured.wait()
-        named = params.workspace
-        workspace = services.roots.default if named is None else services.workspace(named)
+        workspace = services.workspace_or_first(params.workspace)
         describe = services.counts.tokenizers(workspace.settings).describe
         if not params.choices:
             return await services.workers.run(partial(search, params.query, describe))

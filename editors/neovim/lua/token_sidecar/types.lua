@@ -75,6 +75,8 @@
 
 --- What is known of the endpoints; asks nobody.
 ---@class token_sidecar.CapabilitiesParams
+---@field workspace? string
+---@field textDocument? token_sidecar.TextDocumentIdentifier
 
 --- What one endpoint can do for one model (contract: `capabilities/list`).
 ---@class token_sidecar.Capability
@@ -416,6 +418,8 @@
 ---@class token_sidecar.ProbeParams
 ---@field endpoint? string
 ---@field model? string
+---@field workspace? string
+---@field textDocument? token_sidecar.TextDocumentIdentifier
 
 --- A half-open span of a document: `start` is in it, `end` is the first position after it.
 ---@class token_sidecar.Range
