@@ -180,16 +180,17 @@ def _public(
     """Each file's path and Count, with the model's window and price (which take 0.7 s to load)."""
     import msgspec
 
+    from sidecar.context.window import NamedLimits
     from sidecar.workspace.windows import Windows
 
     windows = Windows(gauges.state)
     windows.looking_up(model, settings)()
     windows.looked_up(model, settings)
-    endpoint = window_of(gauges, model, settings)
+    named = NamedLimits(endpoint=window_of(gauges, model, settings))
 
     def public(one: CountedFile) -> dict[str, Any]:
         count = windows.count(
-            one.measure, model, one.characters, settings, endpoint=endpoint, note=one.note
+            one.measure, model, one.characters, settings, named=named, note=one.note
         )
         return {"path": _printable(one.path), **msgspec.to_builtins(count)}
 

@@ -21,6 +21,17 @@ class Limit(msgspec.Struct, frozen=True):
     """What a prompt may hold, where that is less than the window: the rest is the reply's."""
 
 
+class NamedLimits(msgspec.Struct, frozen=True):
+    """Who beside the catalogue and the settings names a model's window, in tokens."""
+
+    request: int | None = None
+    """The client, for its session."""
+    transcript: int | None = None
+    """The agent, in its session's file or to its status line."""
+    endpoint: int | None = None
+    """The server that has the model, when asked or when it refused a prompt."""
+
+
 class Window(msgspec.Struct, frozen=True):
     """A limit with the reply's reserve taken off: what percent and `over` are measured by."""
 

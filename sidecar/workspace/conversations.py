@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.context.store import DEFAULT_ID, Conversations, outranks
 from sidecar.context.thresholds import budget_message, level, severity
 from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
-from sidecar.context.window import Window, resolve_limit
+from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.errors import RequestError
 from sidecar.text.printable import message as printable
@@ -198,8 +198,7 @@ class Sessions:
     def _counted_usage(self, one: CountedSession, warn_at: tuple[float, ...]) -> ContextUsage:
         model = one.model or self._workspace.settings.model
         settings, tokens = self._workspace.settings, one.tokens
-        named = one.limit if one.limit_source == "transcript" else None
-        limit = limit_of(model, settings, transcript=named)
+        limit = self._limit(model, NamedLimits(transcript=one.limit))
         usage = ContextUsage(
             tokens=tokens,
             method=None if tokens is None else one.quality,
@@ -216,12 +215,19 @@ class Sessions:
 
     def window(self, session: Session) -> Window:
         """The limit in force with the reply's reserve taken off; `know` has looked it up."""
-        settings, name = self._workspace.settings, session.model
-        endpoints = self._services.counts.endpoints(settings)
-        endpoint = self.refused_limits.get(name) or endpoints.known_limit(name)
-        limit = limit_of(name, settings, request=session.limit, endpoint=endpoint)
+        settings = self._workspace.settings
+        limit = self._limit(session.model, self._limits(session))
         reserve = settings.context.reserve if session.reserve is None else session.reserve
         return Window(limit or resolve_limit(setting=settings.context.limit), reserve)
+
+    def _limits(self, session: Session) -> NamedLimits:
+        refused = self.refused_limits.get(session.model)
+        return NamedLimits(request=session.limit, endpoint=refused)
+
+    def _limit(self, model: str, session: NamedLimits) -> Limit | None:
+        """A window as documents have it too: one session's model has one."""
+        settings, counts = self._workspace.settings, self._services.counts
+        return limit_of(model, settings, counts.named_limits(model, settings, session))
 
     def calibration(self, session: Session) -> ConversationCalibration:
         """What reported usage has taught about this session's estimates."""
@@ -254,7 +260,7 @@ class Sessions:
         if isinstance(current, CountedSession) and current.updated_at < datetime.now(UTC) - RECENT:
             current = None
         state = ContextState() if current is None else self._state(current)
-        self._workspace.context = state._replace(sessions=self._number(current))
+        self._workspace.context = state._replace(revision=self._revision(current))
         self._published = current
         if _basis(self.state) != _basis(before):
             self._services.publish(Event("model", self._workspace))
@@ -263,13 +269,13 @@ class Sessions:
         if isinstance(current, CountedSession) and self.state.usage is not None:
             self._warn_of(current, self.state.usage)
 
-    def _number(self, current: Conversation | CountedSession | None) -> int:
-        """That of the state's sessions: the next one where any of them has changed."""
+    def _revision(self, current: Conversation | CountedSession | None) -> int:
+        """The state's revision: the next one where any session has changed."""
         mine = tuple((one.session.id, one.session.updated_at) for one in self.store)
         name = current.id if isinstance(current, CountedSession) else current and current.session.id
         now = self.selected, name, mine, tuple(self._counted.values())
         changed, self._listed = now != self._listed, now
-        return self.state.sessions + changed
+        return self.state.revision + changed
 
     def _warn_of(self, current: CountedSession, usage: ContextUsage) -> None:
         """Warn once where an agent's session crossed a threshold or was compacted.
@@ -293,10 +299,10 @@ class Sessions:
         warn_at = self._workspace.settings.context.warn_at
         grade = severity(usage.tokens if usage.usable else None, usage.usable or 1, warn_at)
         if isinstance(current, CountedSession):
-            return ContextState(current.model, None, usage, grade)
+            return ContextState(current.model, NamedLimits(transcript=current.limit), usage, grade)
         session = current.session
         chosen = self.models.get(session.id)
-        return ContextState(chosen, session.limit, usage, grade, chosen)
+        return ContextState(chosen, self._limits(session), usage, grade, chosen)
 
     def warn(
         self, kind: Any, message: str, usage: ContextUsage | None, session: str | None = None
@@ -313,6 +319,6 @@ class Sessions:
         self._services.publish(Event("warning", self._workspace, warning=warning))
 
 
-def _basis(state: ContextState) -> tuple[str | None, int | None, str | None]:
+def _basis(state: ContextState) -> tuple[str | None, NamedLimits, str | None]:
     """What the counts of documents depend on."""
-    return state.model, state.limit, state.chosen
+    return state.model, state.limits, state.chosen

@@ -7,7 +7,6 @@ from typing import Literal
 
 import msgspec
 
-from sidecar.context.window import LimitSource
 from sidecar.counting.count import Method
 
 RECENT = timedelta(hours=24)
@@ -30,7 +29,7 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     error_percent: float = 0.0
     """Half of the band of the tokens."""
     limit: int | None = None
-    limit_source: LimitSource = "transcript"
+    """The window by the agent's own word, in tokens."""
     note: str | None = None
     """Why a number is missing or weak."""
     state: Literal["running", "idle", "ended"] = "idle"

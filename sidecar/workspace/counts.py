@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from sidecar.config.settings import Settings
+    from sidecar.context.window import NamedLimits
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
@@ -297,11 +298,13 @@ class Counts(Gauges):
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_unasked(model, settings)
-        endpoint = self.known_limit(model, settings)
-        request = workspace.limit_for(model)
-        return self.windows.count(
-            measure, model, characters, settings, request=request, endpoint=endpoint, note=note
-        )
+        named = self.named_limits(model, settings, workspace.limits_for(model))
+        return self.windows.count(measure, model, characters, settings, named=named, note=note)
+
+    def named_limits(self, model: str, settings: Settings, session: NamedLimits) -> NamedLimits:
+        """What a session's client, agent or server named, and what its endpoint has reported."""
+        endpoint = session.endpoint or self.known_limit(model, settings)
+        return msgspec.structs.replace(session, endpoint=endpoint)
 
     async def load(self, model: str, settings: Settings) -> None:
         """Have a model that is new here looked up off the event loop."""

@@ -53,7 +53,7 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     tooltip: str
     severity: Severity
     sessions: int = 0
-    """Another number whenever `context/sessions` would answer something else."""
+    """No count: another number whenever `context/sessions` would answer something else."""
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -186,7 +186,7 @@ def status_update(
     """The whole status of a document: its own part, the conversation's and the cost's."""
     status = workspace.settings.status
     state = workspace.context
-    context = context_status(state.usage, state.severity, status.show, state.sessions)
+    context = context_status(state.usage, state.severity, status.show, state.revision)
     cost = cost_status(workspace.costs, state.usage)
     parts = [part.text for part in (document, context, cost) if part is not None]
     if uri is not None and document is None:

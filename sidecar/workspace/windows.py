@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sidecar.context.window import Limit, Window, resolve_limit
+from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
 from sidecar.counting.count import Count
 from sidecar.models import catalogue
 
@@ -59,15 +59,11 @@ class Windows:
         characters: int,
         settings: Settings,
         *,
-        request: int | None = None,
-        endpoint: int | None = None,
+        named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
         note: str | None = None,
     ) -> Count:
-        """The public count: a measure beside the model's usable window.
-
-        `request`: the window that a client named; `endpoint`: that a server has reported. Tokens.
-        """
-        limit = limit_of(model, settings, request=request, endpoint=endpoint)
+        """The public count: a measure beside the model's usable window."""
+        limit = limit_of(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(
             tokens=measure.tokens,
@@ -92,19 +88,16 @@ def _look_up(state: State, model: str, settings: Settings) -> None:
 def limit_of(
     model: str,
     settings: Settings,
-    *,
-    request: int | None = None,
-    transcript: int | None = None,
-    endpoint: int | None = None,
+    named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
 ) -> Limit | None:
     """A model's window and its source; None while the catalogue is not loaded and nobody else
     says. Never waits."""
-    if not catalogue.loaded() and request is None and transcript is None and endpoint is None:
+    if not catalogue.loaded() and named == NamedLimits():
         return None
     return resolve_limit(
-        request=request,
-        transcript=transcript,
-        endpoint=endpoint,
+        request=named.request,
+        transcript=named.transcript,
+        endpoint=named.endpoint,
         catalogue=catalogue.known_window(model),
         setting=settings.context.limit,
         prompt=catalogue.prompt_limit_of(model),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sidecar.budget.rules import Rules
 from sidecar.config.loaded import Loaded
 from sidecar.config.settings import Settings
+from sidecar.context.window import NamedLimits
 from sidecar.workspace.spending import Costs
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ class ContextState(NamedTuple):
 
     model: str | None = None
     """That a client named for the session shown, or its agent says."""
-    limit: int | None = None
-    """The window that a client named for it, in tokens."""
+    limits: NamedLimits = NamedLimits()
+    """The windows that were named for that model in that session."""
     usage: ContextUsage | None = None
     severity: Severity = "ok"
     chosen: str | None = None
     """The model that a client named; what an agent says is not one."""
-    sessions: int = 0
-    """Another number after a change of any session, be it one that is not shown."""
+    revision: int = 0
+    """Another number after a change of any session, be it one that is not shown: no count."""
 
 
 @dataclass(eq=False, repr=False)
@@ -53,9 +54,10 @@ class Workspace:
     followed: Callable[[], Iterable[FollowedSection]] = tuple
     """The sections of its conversations that follow a document."""
 
-    def limit_for(self, model: str) -> int | None:
-        """The window in tokens that a client named for the current session's model."""
-        return self.context.limit if model == self.context.model else None
+    def limits_for(self, model: str) -> NamedLimits:
+        """The windows that were named for the current session's model; none for another."""
+        same = model == (self.context.model or self.settings.model)
+        return self.context.limits if same else NamedLimits()
 
     def take(self, loaded: Loaded, rules: Rules) -> None:
         """Put newly read settings in force."""

@@ -277,6 +277,37 @@ async def test_an_agents_estimate_has_a_band(talker: Client) -> None:
     assert (rounded["method"], rounded["errorPercent"]) == ("estimate", 75)
 
 
+async def test_a_model_has_one_window_whoever_names_it(client: Client) -> None:
+    """The tooltip's document had the catalogue's beside the one of the agent or its status line."""
+    await settled(client)
+    client.open("some words\n")
+    fed(client, agents(limit=123_456))
+    shown = await client.take(
+        "status/update",
+        lambda one: bool(one["context"]) and "123,456" in one["document"]["tooltip"],
+    )
+    client.ignore("status/update", "context/warning")
+    assert "123,456 tokens (from: transcript)" in shown["context"]["tooltip"]
+    counted = await client.count(models=["gpt-5", "gpt-4o"])
+    assert (counted["limit"], counted["limitSource"]) == (123_456, "transcript")
+    assert [one["limit"] for one in counted["models"]] == [123_456, 128_000]
+    fed(client, agents(limit=None))
+    gauge = await client.request("context/usage", {})
+    counted = await client.count()
+    assert (counted["limit"], counted["limitSource"]) == (gauge["limit"], gauge["limitSource"])
+    assert counted["limitSource"] == "catalogue"
+
+
+async def test_a_window_named_for_a_session_without_a_model_is_its_documents_too(
+    talker: Client,
+) -> None:
+    talker.open("some words\n")
+    gauge = await talker.request("context/set", {"limit": 5_000})
+    counted = await talker.count()
+    assert (gauge["limit"], gauge["limitSource"]) == (5_000, "request")
+    assert (counted["limit"], counted["limitSource"]) == (5_000, "request")
+
+
 async def test_an_agents_session_is_not_written_to(talker: Client) -> None:
     fed(talker, agents())
     with pytest.raises(RpcError) as refused:
