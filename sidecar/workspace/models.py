@@ -9,7 +9,7 @@ from sidecar.context.preflight import fitting
 from sidecar.context.results import Alternative
 from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
 from sidecar.context.thresholds import budget_message
-from sidecar.models import catalogue
+from sidecar.models import catalogue, families
 
 if TYPE_CHECKING:
     from sidecar.context.counter import Counter
@@ -21,6 +21,23 @@ _NO_CHAT = re.compile(
     "|computer-use|instruct|davinci|babbage|search|deep-research|voxtral|veo|imagen|live"
 )
 """Models that hold no conversation like this one, by what their names say."""
+
+_NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
+"""What the price list matches names by: it breaks off where a fine-tune's own id or region stands."""
+_VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
+"""OpenRouter's, which a maker's own API does not know."""
+_REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
+"""Bedrock's, before the maker: what an account may call goes by it."""
+
+
+def can_be_called(name: str, provider: str, model: str) -> bool:
+    """Whether who calls `model` at a provider can put `name` in its place."""
+    if _NO_NAME.match(name) or (provider != "openrouter" and _VARIANT.search(name)):
+        return False
+    if provider == families.maker_of(model) != families.maker_of(name):
+        return False  # of a guest at a maker's: another API
+    region, own = _REGION.match(name), _REGION.search(model)
+    return region is None or (own is not None and own[0] == region[0])
 
 
 class Alternatives(NamedTuple):
@@ -43,6 +60,7 @@ class Alternatives(NamedTuple):
             and info.provider == provider
             and info.context_window
             and not _NO_CHAT.search(info.id)
+            and can_be_called(info.id, provider, self.model)
         ]
         serving = {row.endpoint for row in self.capabilities if row.model == self.model}
         return found + [

@@ -234,6 +234,37 @@ class TestAlternatives:
         assert openai.issuperset(found)
         assert self.of("no-such-model", 4_096) == []
 
+    @pytest.mark.parametrize(
+        "model",
+        [
+            "gpt-3.5-turbo",
+            "gpt-4o",
+            "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+            "global.amazon.nova-2-lite-v1:0",
+            "gemini-1.0-pro-vision-001",
+            "mistral-7b",
+            "claude-v1",
+        ],
+    )
+    def test_only_what_can_be_called_in_its_place(self, model: str) -> None:
+        """The list names fine-tunes and regions by what their ids begin with."""
+        catalogue.warm()
+        known = Alternatives(model, FakeCounter(model), None, ()).all()
+        names = [one.model for one in known]
+        assert names
+        assert not [name for name in names if name.startswith(("ft:", "regional.", "eu."))]
+        assert not [name for name in names if name.endswith(("-", ".ft-", ":free", ":extended"))]
+        regions = {name.split(".")[0] for name in names if name.startswith(("us.", "global."))}
+        assert regions <= {model.split(".")[0]}
+
+    def test_a_makers_guests_are_not_offered(self) -> None:
+        """Claude at Google and GLM at Mistral are called by another API."""
+        catalogue.warm()
+        for model, guest in (("gemini-pro", "claude"), ("mistral-7b", "glm")):
+            known = Alternatives(model, FakeCounter(model), None, ()).all()
+            assert known
+            assert not [one.model for one in known if guest in one.model]
+
     def test_models_of_the_endpoint_that_serves_it(self) -> None:
         def row(endpoint: str, model: str, limit: int) -> Capability:
             return Capability(
