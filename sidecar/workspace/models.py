@@ -23,7 +23,7 @@ _NO_CHAT = re.compile(
 """Models that hold no conversation like this one, by what their names say."""
 
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
-"""What the price list matches names by: it breaks off where a fine-tune's own id or region stands."""
+"""Of what the price list matches names by: breaks off where a fine-tune's id or a region stands."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
 """OpenRouter's, which a maker's own API does not know."""
 _REGION = re.compile(r"(global|us|us-gov|eu|apac|au|ca|jp|sa|me|uk)\.(?=\w+\.)")
