@@ -94,6 +94,11 @@ class TextDocument:
         """What cuts the text as it was opened, for any thread."""
         return partial(_cut_up, self._uncut, self._piece_characters)
 
+    def reopening(self) -> Callable[[], TextDocument]:
+        """What makes this document again as it was opened: for one that is not cut yet."""
+        text, version = self._uncut, self.version
+        return partial(TextDocument, self.uri, text, version, self.encoding, self.language_id)
+
     def adopt(self, pieces: PieceList) -> None:
         """Take what `cutting` made, unless the text was cut meanwhile."""
         if self._cut is None:

@@ -176,20 +176,18 @@ class Documents(dict[str, TextDocument]):
         Raises:
             RequestError: `unknownDocument`.
         """
-        document = self.named(uri)
+        return self.taken(self.named(uri))
+
+    def taken(self, document: TextDocument) -> Snapshot:
+        """The same of a document that may have been closed, or be one that was held."""
+        uri = document.uri
+        if self.get(uri) is not document:
+            return Snapshot.of(document)
         known = self._taken.get(uri)
         if known is None or not known.is_of(document):
             known = self._taken[uri] = Snapshot.of(document)
         known.version = document.version
         return known
-
-    def part(self, uri: str, span: Range) -> Snapshot:
-        """A range of the document as it is now.
-
-        Raises:
-            RequestError: `unknownDocument`.
-        """
-        return Snapshot.part_of(self.named(uri), span)
 
     def closed(self, uri: str) -> None:
         """Forget a document."""

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding
     from sidecar.workspace.agents import AgentSessions
     from sidecar.workspace.budgets import Budgets
     from sidecar.workspace.changes import Changes
     from sidecar.workspace.conversations import Sessions
+    from sidecar.workspace.held import Held
     from sidecar.workspace.parts import Known
     from sidecar.workspace.state import State
     from sidecar.workspace.workers import Workers
@@ -76,6 +78,11 @@ class Services(Shared):
         document = self.documents.get(uri or "")
         if document is not None and not document.is_cut:
             await self.workers.cut(document)
+
+    async def held(self, held: Held) -> TextDocument:
+        """The same for a document as it was when it was held."""
+        await self.configured.wait()
+        return await held.document(self.workers)
 
     def closed(self, uri: str) -> None:
         """Forget a document."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tests.truth import truth
 if TYPE_CHECKING:
     from sidecar.text.piece_list import PieceList
 
+FIRST_LINE = edit((0, 0), (1, 0), "")["range"]
 TEXTS = [
     "hello world",
     "const x = 1;\r\nlet y = 2;\r\n",
@@ -111,7 +113,11 @@ async def test_long_runs_are_counted(client: Client) -> None:
     ("method", "more"),
     [
         ("tokens/count", {}),
+        ("tokens/count", {"range": FIRST_LINE}),
+        ("tokens/count", {"ranges": [FIRST_LINE, FIRST_LINE]}),
         ("tokens/fit", {"maxTokens": 50}),
+        ("tokens/fit", {"maxTokens": 50, "range": FIRST_LINE}),
+        ("textDocument/didClose", {}),
         ("textDocument/hover", {"position": {"line": 0, "character": 0}}),
     ],
 )
@@ -129,6 +135,47 @@ async def test_a_long_document_is_cut_once_and_never_on_the_event_loop(
     monkeypatch.setattr(document, "_cut_up", cut_up)
     client.ignore("status/update")
     client.open("some words\n" * (LONG_CHARACTERS // 10))
-    await client.request(method, {"textDocument": {"uri": URI}, **more})
-    assert len(cutters) == 1
-    assert cutters[0] is not threading.main_thread()
+    if method == "textDocument/didClose":
+        client.notify(method, {"textDocument": {"uri": URI}})
+        await client.request("tokens/count", {"text": "words"})
+    else:
+        await client.request(method, {"textDocument": {"uri": URI}, **more})
+        assert len(cutters) == 1
+    assert threading.main_thread() not in cutters
+
+
+@pytest.mark.parametrize("lines", [3, LONG_CHARACTERS // 10])
+async def test_ranges_are_of_the_document_that_the_client_had_when_it_asked(
+    client: Client, lines: int
+) -> None:
+    """Though an edit comes right behind the request, before the document is in pieces."""
+    client.ignore("status/update")
+    text = "some words\n" * lines
+    client.open(text)
+    fit = {"textDocument": {"uri": URI}, "maxTokens": 50, "range": FIRST_LINE}
+    asked = asyncio.gather(
+        client.count(ranges=[FIRST_LINE]),
+        client.count(range=FIRST_LINE),
+        client.request("tokens/fit", fit),
+    )
+    await asyncio.sleep(0)  # they are sent
+    client.change(edit((0, 0), (0, 0), "many more "))
+    both, alone, fitted = await asked
+    assert (both["version"], both["tokens"]) == (1, truth(text))
+    assert [part["tokens"] for part in both["ranges"]] == [truth("some words\n")]
+    assert (alone["version"], alone["tokens"]) == (1, truth("some words\n"))
+    assert fitted["text"] == "some words\n"
+    now = await client.count(range=FIRST_LINE)
+    assert (now["version"], now["tokens"]) == (2, truth("many more some words\n"))
+
+
+async def test_ranges_of_a_document_that_is_closed_meanwhile_are_counted(client: Client) -> None:
+    client.ignore("status/update")
+    client.open("some words\n" * (LONG_CHARACTERS // 10))
+    asked = asyncio.gather(client.count(ranges=[FIRST_LINE]))
+    await asyncio.sleep(0)
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    (count,) = await asked
+    assert [part["tokens"] for part in count["ranges"]] == [truth("some words\n")]
+    with pytest.raises(RpcError, match="not open"):
+        await client.count(ranges=[FIRST_LINE])

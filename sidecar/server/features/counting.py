@@ -18,13 +18,15 @@ from sidecar.server.methods import (
     ModelsParams,
 )
 from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.held import Held
 from sidecar.workspace.wording import comparison_text
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from sidecar.counting.count import Count
     from sidecar.counting.listing import ModelInfo
     from sidecar.server.server import SidecarServer
-    from sidecar.text.positions import Range
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 
@@ -33,17 +35,18 @@ def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services = server.services
 
-    async def count(params: CountParams) -> CountResult:
+    def count(params: CountParams) -> Awaitable[CountResult]:
         _check(params)
-        spans = params.range or params.ranges  # they are of the document as it is now
-        await services.ready(_uri(params) if spans is None else None)
         if params.messages is not None:
-            return await _count_messages(services, params, params.messages)
-        return await _count(services, params)
+            return _count_messages(services, params, params.messages)
+        return _count(services, params, _held(services, params, params.range or params.ranges))
 
-    async def fit(params: FitTextParams) -> FitTextResult:
-        await services.ready(_uri(params) if params.range is None else None)
-        taken, workspace = _fitted_text(services, params)
+    def fit(params: FitTextParams) -> Awaitable[FitTextResult]:
+        _check_fit(params)
+        return fitted(params, _held(services, params, params.range))
+
+    async def fitted(params: FitTextParams, held: Held | None) -> FitTextResult:
+        taken, _, workspace = await _look(services, params, held)
         model = params.model or workspace.model
         fitted, measure = await services.counts.fit(
             taken.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
@@ -89,23 +92,21 @@ def _uri(params: CountParams | FitTextParams) -> str | None:
     return params.text_document.uri if params.text_document else None
 
 
-def _fitted_text(services: Services, params: FitTextParams) -> tuple[Snapshot, Workspace]:
+def _check_fit(params: FitTextParams) -> None:
     if (params.text is None) == (params.text_document is None):
         raise RequestError("badParams", "give exactly one of textDocument and text")
-    if params.text_document is None:
-        return Snapshot(text=params.text or ""), services.roots.default
-    uri = params.text_document.uri
-    return _taken(services, uri, params.range), services.roots.of_document(uri)
 
 
-def _taken(services: Services, uri: str, span: Range | None) -> Snapshot:
-    documents = services.documents
-    return documents.snapshot(uri) if span is None else documents.part(uri, span)
+def _held(services: Services, params: CountParams | FitTextParams, spans: object) -> Held | None:
+    """The document that ranges are of: as it is now, before any edit that comes after them."""
+    uri = _uri(params)
+    return None if spans is None or uri is None else Held(services.documents.named(uri))
 
 
 async def _count_messages(
     services: Services, params: CountParams, messages: list[dict[str, Any]]
 ) -> CountResult:
+    await services.ready()
     workspace = services.roots.default
 
     async def one(model: str | None) -> Count:
@@ -116,25 +117,37 @@ async def _count_messages(
     return _result(count, None, None, models)
 
 
-async def _count(services: Services, params: CountParams) -> CountResult:
-    """Everything that is asked for is of one snapshot, taken before the first wait."""
+async def _look(
+    services: Services, params: CountParams | FitTextParams, held: Held | None
+) -> tuple[Snapshot, list[Snapshot], Workspace]:
+    """What is asked for and its ranges, all of one version, and the workspace; a long document is
+    cut into pieces by a worker before that."""
     uri = _uri(params)
     if uri is None:
-        taken, workspace = Snapshot(text=params.text or ""), services.roots.default
-    else:
-        taken, workspace = _taken(services, uri, params.range), services.roots.of_document(uri)
-    spans = None if params.ranges is None or uri is None else params.ranges
-    parts = [services.documents.part(uri or "", span) for span in spans or ()]
-    version = taken.version
+        await services.ready()
+        return Snapshot(text=params.text or ""), [], services.roots.default
+    if held is None:
+        await services.ready(uri)
+        return services.documents.snapshot(uri), [], services.roots.of_document(uri)
+    document = await services.held(held)
+    spans = getattr(params, "ranges", None) or ()
+    parts = [Snapshot.part_of(document, span) for span in spans]
+    span = params.range
+    whole = services.documents.taken(document) if span is None else Snapshot.part_of(document, span)
+    return whole, parts, services.roots.of_document(uri)
+
+
+async def _count(services: Services, params: CountParams, held: Held | None) -> CountResult:
+    taken, parts, workspace = await _look(services, params, held)
 
     async def one(what: Snapshot, model: str | None) -> Count:
         await asyncio.sleep(0)  # let others have the loop between many small counts
         return await services.counts.count(what, model, workspace)
 
     count = await one(taken, params.model)
-    ranges = None if spans is None else [await one(part, params.model) for part in parts]
+    ranges = [await one(part, params.model) for part in parts]
     models = None if params.models is None else [await one(taken, name) for name in params.models]
-    return _result(count, version, ranges, models)
+    return _result(count, taken.version, ranges if params.ranges is not None else None, models)
 
 
 def _result(

@@ -54,12 +54,17 @@ def register(server: SidecarServer) -> None:
         status.closed(uri)
         server.diagnostics.closed(uri)
         _edited(server, uri)
-        if document is not None and document.characters > LONG_CHARACTERS:
+        if document is not None and _is_long(document):
             work = partial(services.workers.run, give_back)
             server.scheduler.soon(("memory",), TRIM_SECONDS, work)
 
     for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
         server.protocol.not_understood[method] = partial(_not_understood, server)
+
+
+def _is_long(document: TextDocument) -> bool:
+    """One that is not cut yet is; to ask how long would have the event loop cut it."""
+    return not document.is_cut or document.characters > LONG_CHARACTERS
 
 
 def _apply(
