@@ -79,7 +79,7 @@ class Followed:
             taken = self._documents.snapshot(self.uri)
         else:
             start, end = (document.position_at(offset) for offset in self._place)
-            taken = self._documents.part(self.uri, Range(start, end))
+            taken = Snapshot.part_of(document, Range(start, end))
         self._seen = document.edition
         self._text = FollowedText(self, taken, self._text.version + 1)
         return self._text
