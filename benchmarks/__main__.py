@@ -3,8 +3,8 @@
 All parts by default; `--html` draws what is measured over size, log-log, on one page.
 
 Parts: startup, editing, opening, folder, estimates, conversations, occupancy, check, ledger,
-transcripts, following, memory, neovim-chats. Beside these `fit-estimates`, which writes the table of
-estimates anew.
+transcripts, following, memory, neovim-chats, neovim-startup. Beside these `fit-estimates`, which
+writes the table of estimates anew.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ PARTS = (
     "following",
     "memory",
     "neovim-chats",
+    "neovim-startup",
 )
 
 

@@ -3,39 +3,73 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from sidecar.messages.replies import read_reply
 from sidecar.server import server as server_module
 from tests.truth import truth
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable, Iterator
 
     from tests.protocol.client import Client
 
-CHUNKS = 3_000
-"""Enough that reading the reply takes longer than appending two turns."""
 PROMPT, OUTPUT = 1_000, 50
 CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 RESULT = "Sunny in Lisbon, with a light wind from the sea."
 
 
+class Hold:
+    """Work of a worker thread that goes on when the test lets it."""
+
+    def __init__(self) -> None:
+        self._gate = threading.Event()
+        self.release = self._gate.set
+        self.calls = 0
+
+    def first(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same work, its first call held."""
+
+        def held(*arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls == 1:
+                assert self._gate.wait(60)
+            return work(*arguments)
+
+        return held
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    made = Hold()
+    yield made
+    made.release()
+
+
+async def round_trips(client: Client) -> None:
+    """What is not held is answered by then."""
+    for _ in range(5):
+        await client.request("context/usage", {"session": "another"})
+
+
 def stream() -> list[dict[str, Any]]:
-    """A long reply as it came, with its usage at the end."""
+    """A reply as it came, with its usage at the end."""
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "gpt-4o"}
 
     def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         return head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
     usage = {"prompt_tokens": PROMPT, "completion_tokens": OUTPUT, "total_tokens": PROMPT + OUTPUT}
-    said = [chunk({"content": "word "}) for _ in range(CHUNKS)]
+    said = [chunk({"content": "word "}) for _ in range(9)]
     called = chunk({"tool_calls": [{"index": 0, **CALL}]}, "tool_calls")
     return [*said, called, head | {"choices": [], "usage": usage}]
 
 
 async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
-    client: Client,
+    client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin sends the tool's result before it has heard of the reply: it adds to the number."""
     client.ignore("status/update")
@@ -46,54 +80,54 @@ async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
         {"role": "assistant", "content": "", "toolCalls": [CALL]},
         {"role": "tool", "content": RESULT, "toolCallId": "c1"},
     ]
-    _, usage = await asyncio.gather(
-        client.request("context/response", {"session": "s", "response": stream()}),
-        client.request("context/append", {"session": "s", "turns": turns}),
+    monkeypatch.setattr("sidecar.server.features.context.read_reply", hold.first(read_reply))
+    replied, appended = (
+        asyncio.ensure_future(client.request(method, {"session": "s", **params}))
+        for method, params in (
+            ("context/response", {"response": stream()}),
+            ("context/append", {"turns": turns}),
+        )
     )
+    await round_trips(client)
+    assert not appended.done(), "the reply was sent before it, and is still being read"
+    hold.release()
+    _, usage = await asyncio.gather(replied, appended)
     assert usage["tokens"] >= PROMPT + OUTPUT + truth(RESULT)
     again = await client.request("context/usage", {"session": "s"})
     assert again["tokens"] == usage["tokens"]
 
 
 async def test_the_first_requests_of_all_are_done_in_their_order(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They come while what answers them is being loaded, the first of them longer than the rest."""
     client.ignore("status/update")
-    calls, load = 0, server_module.feature_of
-
-    def slowly(method: str) -> Any:
-        nonlocal calls
-        calls += 1
-        time.sleep(0.3 if calls == 1 else 0.0)
-        return load(method)
-
-    monkeypatch.setattr(server_module, "feature_of", slowly)
+    monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
     question = {"role": "user", "content": "What is the weather?"}
-    appended, _ = await asyncio.gather(
-        client.request("context/append", {"session": "s", "turns": [question], "model": "gpt-4o"}),
+    append = {"session": "s", "turns": [question], "model": "gpt-4o"}
+    both = asyncio.gather(
+        client.request("context/append", append),
         client.request("context/response", {"session": "s", "response": stream()}),
     )
+    for _ in range(5):
+        await client.request("models/list", {"query": "gpt-4o"})
+    hold.release()
+    appended, _ = await both
     usage = await client.request("context/usage", {"session": "s"})
     assert (appended["turns"], usage["tokens"]) == (1, PROMPT + OUTPUT)
 
 
 async def test_a_first_request_that_is_given_up_leaves_the_others_theirs(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = server_module.feature_of
-
-    def slowly(method: str) -> Any:
-        time.sleep(0.3)
-        return load(method)
-
-    monkeypatch.setattr(server_module, "feature_of", slowly)
+    monkeypatch.setattr(server_module, "feature_of", hold.first(server_module.feature_of))
     given_up = client.answers.setdefault(900, asyncio.get_running_loop().create_future())
     client.send({"jsonrpc": "2.0", "id": 900, "method": "context/usage", "params": {}})
     other = asyncio.ensure_future(client.request("context/usage", {}))
     await asyncio.sleep(0)
     client.notify("$/cancelRequest", {"id": 900})
     assert (await given_up)["error"]["code"] == -32800
+    hold.release()
     assert (await other)["tokens"] is None
 
 
