@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
 URI = "file:///ws/doc.md"
+USER = {"role": "user", "content": "How many tokens is this question?"}
+REPLY = {"role": "assistant", "content": "Not many."}
 
 Message = dict[str, Any]
 

@@ -27,3 +27,10 @@ async def client(bare: Client) -> Client:
     """An initialized client."""
     await bare.initialize()
     return bare
+
+
+@pytest.fixture
+async def talker(client: Client) -> Client:
+    """A client that does not look at the status."""
+    client.ignore("status/update")
+    return client

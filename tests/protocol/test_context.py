@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from sidecar.server.server import create_server
-from sidecar.workspace.wording import NO_CONTEXT
-from tests.protocol.client import URI, Client, RpcError, edit
+from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-USER = {"role": "user", "content": "How many tokens is this question?"}
-REPLY = {"role": "assistant", "content": "Not many."}
 OPENAI = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
@@ -36,12 +30,6 @@ OPENAI = {
         "completion_tokens_details": {"reasoning_tokens": 0},
     },
 }
-
-
-@pytest.fixture
-async def talker(client: Client) -> Client:
-    client.ignore("status/update")
-    return client
 
 
 async def test_nothing_is_known_before_anything_is_said(talker: Client) -> None:
@@ -144,78 +132,6 @@ async def test_a_cut_off_tool_call_is_dropped_and_told(talker: Client) -> None:
     assert told == {"exhausted", "droppedToolCalls"}
 
 
-async def test_a_section_follows_an_open_document(talker: Client) -> None:
-    talker.open("one two three\n")
-    section = {"name": "notes", "textDocument": {"uri": URI}}
-    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
-    assert usage["breakdown"]["sections"] == truth("one two three\n")
-    talker.change(edit((0, 0), (0, 0), "zero "))
-    usage = await talker.request("context/usage", {})
-    assert usage["breakdown"]["sections"] == truth("zero one two three\n")
-    section["textDocument"] = {"uri": "file:///none"}
-    with pytest.raises(RpcError) as caught:
-        await talker.request("context/set", {"sections": [section]})
-    assert caught.value.data == {"kind": "unknownDocument", "retryable": False}
-
-
-async def test_assembling_is_cached_and_cleared(talker: Client) -> None:
-    params = {"identity": "You are a test.", "logs": "a\nb", "user": "hello", "context": "x\ny"}
-    first = await talker.request("context/assemble", params)
-    again = await talker.request("context/assemble", params)
-    assert (first["prefixCached"], again["prefixCached"]) == (False, True)
-    assert (first["prefixHash"], again["contextCached"]) == (again["prefixHash"], True)
-    await talker.request("context/reset", {})
-    assert (await talker.request("context/assemble", params))["prefixCached"] is False
-
-
-async def test_preflight_says_what_it_costs_and_obeys_caps(bare: Client, tmp_path: Path) -> None:
-    config = tmp_path / "user-config.toml"  # the one that conftest names
-    config.write_text("[cost]\nhard-cap-usd = 0.001\n")
-    await bare.initialize(root=tmp_path.as_uri())
-    bare.ignore("status/update")
-    asked = {"text": "hello " * 2_000, "model": "gpt-4o"}
-    verdict = await bare.request("context/preflight", asked)
-    assert verdict["verdict"] == "refuse"
-    assert [reason["kind"] for reason in verdict["reasons"]] == ["hardCap"]
-    assert verdict["estimatedCostUsd"] == pytest.approx(verdict["promptTokens"] * 2.5e-6)
-    assert (await bare.take("context/warning"))["kind"] == "cap"
-    assert (await bare.request("context/preflight", {"text": "hi"}))["verdict"] == "ok"
-
-
-async def test_recording_twice_counts_once(talker: Client) -> None:
-    usage = {"prompt_tokens": 179, "completion_tokens": 8}
-    record = {
-        "model": "anthropic/claude-haiku-4.5",
-        "usage": usage,
-        "estimatedTokens": 150,
-        "requestId": "r1",
-    }
-    first = await talker.request("cost/record", record)
-    again = await talker.request("cost/record", record)
-    assert (first["duplicate"], again["duplicate"]) == (False, True)
-    report = await talker.request("cost/detail", {})
-    assert report["rows"][0]["text"] == (
-        "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
-    )
-    with pytest.raises(RpcError) as caught:
-        await talker.request("cost/detail", {"since": "not a day"})
-    assert caught.value.data == {"kind": "badParams", "retryable": False}
-
-
-async def test_context_and_cost_reach_the_status(client: Client) -> None:
-    client.open("hello world")
-    await client.take("status/update")
-    await client.request("context/append", {"turns": [USER]})
-    shown = await client.take("status/update", lambda u: u["context"] is not None)
-    assert "ctx" in shown["text"]
-    assert shown["text"].startswith("2 tokens")
-    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8}
-    await client.request("cost/record", {"model": "gpt-4o", "usage": usage})
-    shown = await client.take("status/update", lambda u: u["cost"] is not None)
-    assert "$2.50" in shown["text"]
-    client.ignore("status/update")
-
-
 async def test_the_model_of_the_session_is_that_of_its_documents(client: Client) -> None:
     client.open("hello world")
     await client.take("status/update")
@@ -269,21 +185,6 @@ async def test_messages_are_counted_with_their_format(client: Client) -> None:
     assert count["tokens"] == truth(USER["content"]) + 4 + 3
     assert count["method"] == "calibrated"
     assert count["characters"] == len(USER["content"])
-
-
-async def test_a_cap_that_is_far_away_does_not_colour_the_status(
-    bare: Client, tmp_path: Path
-) -> None:
-    (tmp_path / "user-config.toml").write_text("[cost]\nsoft-cap-usd = 3\nhard-cap-usd = 5\n")
-    await bare.initialize(root=tmp_path.as_uri())
-    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
-    await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
-    shown = await bare.take("status/update", lambda u: u["cost"] is not None)
-    assert (shown["cost"]["severity"], shown["severity"]) == ("ok", "ok")
-    for spent in ("warning", "error"):
-        await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
-        shown = await bare.take("status/update")
-        assert shown["cost"]["severity"] == spent, shown["cost"]["text"]
 
 
 async def test_giving_a_request_up_in_mid_count_leaves_the_conversation_right(
@@ -345,20 +246,6 @@ async def test_bad_params_are_said_to_be(
     assert caught.value.data == {"kind": "badParams", "retryable": False}
 
 
-async def test_a_range_moves_with_its_text(talker: Client) -> None:
-    talker.open("first line\nthe section\nlast line\n")
-    span = edit((1, 0), (2, 0), "")["range"]
-    section = {"name": "part", "textDocument": {"uri": URI}, "range": span}
-    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
-    assert usage["breakdown"]["sections"] == truth("the section\n")
-    talker.change(edit((0, 0), (0, 0), "zero\nand more 🙂\n"))
-    usage = await talker.request("context/usage")
-    assert usage["breakdown"]["sections"] == truth("the section\n")
-    talker.change(edit((3, 3), (3, 3), " longer"))
-    usage = await talker.request("context/usage")
-    assert usage["breakdown"]["sections"] == truth("the longer section\n")
-
-
 async def test_an_open_document_stands_for_the_workspace_that_counts_it(bare: Client) -> None:
     """One in no root has a workspace too, which nothing else names where several roots are open."""
     folders = [{"uri": f"file:///{name}", "name": name} for name in ("one", "two")]
@@ -380,111 +267,6 @@ async def test_an_open_document_stands_for_the_workspace_that_counts_it(bare: Cl
         assert caught.value.data == {"kind": "badParams", "retryable": False}
 
 
-async def test_usage_in_words_is_a_line_a_part(talker: Client) -> None:
-    """The same numbers; a label with a line break stays on its line."""
-    section = {"name": "two\nlines", "text": "some words of a section"}
-    begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
-    await talker.request("context/set", begun)
-    await talker.request("context/append", {"session": "s", "turns": [USER]})
-    assert (await talker.request("context/usage", {"session": "nobody"}))["text"] == NO_CONTEXT
-    usage = await talker.request("context/usage", {"session": "s"})
-    lines = usage["text"].splitlines()
-    assert lines[0].startswith(f"~{usage['tokens']:,} of {usage['usable']:,} usable tokens")
-    assert "session s (protocol), 1 turn" in lines
-    parts = {line.split()[0]: line.split()[1] for line in lines[lines.index("") + 1 :][:5]}
-    assert parts == {name: f"{usage['breakdown'][name]:,}" for name in parts}
-    assert any("two\nlines" in part["label"] for part in usage["largest"])
-    assert len(lines) == 5 + 5 + len(usage["largest"])
-
-
-async def test_the_gauge_knows_what_was_assembled_last(talker: Client) -> None:
-    parts = {"assistant": "Be brief.", "context": "one two three", "logs": "a\nb", "user": "Go."}
-    made = await talker.request("context/assemble", {**parts, "focus": "tests"})
-    assert (made["schemaVersion"], made["intent"], made["pack"]) == (1, "tests", [])
-    usage = await talker.request("context/usage", {})
-    assert usage["tokens"] == made["tokens"] > 0
-    assert usage["breakdown"]["logs"] == made["sections"][3]["tokens"] > 0
-    parts = usage["breakdown"]
-    assert sum(parts.values()) == usage["tokens"]
-
-
-async def test_a_section_that_its_cap_cut_is_trimmed(
-    talker: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG")
-    sections = [
-        {"name": "plan", "text": "word " * 200, "cap": 20},
-        {"name": "logs", "text": "one line"},
-    ]
-    usage = await talker.request("context/set", {"session": "s", "sections": sections})
-    assert usage["breakdown"]["logs"] > 0
-    assert usage["breakdown"]["sections"] == 20
-    params = {"session": "s", "logs": "x\n" * 90, "maxTokens": 60}
-    made = await talker.request("context/assemble", params)
-    context = next(one for one in made["sections"] if one["name"] == "context")
-    assert (context["trimmed"], made["budgetApplied"]) == (True, 60)
-    assert [(one["name"], one["trimmed"]) for one in made["pack"]] == [
-        ("plan", True),
-        ("logs", False),
-    ]
-    assert made["pack"][0]["tokens"] <= 20
-    assert sum("trim level" in line for line in caplog.messages) == made["trimLevel"] > 0
-
-
-async def test_a_recorded_call_takes_the_sessions_own_count(talker: Client) -> None:
-    turns = [{"role": "user", "content": "word " * 150}]
-    usage = await talker.request("context/append", {"session": "s", "turns": turns})
-    reply = [{"role": "assistant", "content": "Yes."}]
-    await talker.request("context/append", {"session": "s", "turns": reply})
-    call = {"session": "s", "model": "gpt-4o", "usage": {"input_tokens": 999, "output_tokens": 2}}
-    await talker.request("cost/record", call)
-    found = await talker.request("cost/detail", {})
-    assert found["rows"][0]["estimatedTokens"] == usage["tokens"]
-    assert f"~est={usage['tokens']}" in found["rows"][0]["note"]
-
-
 async def test_empty_states_name_the_next_step(talker: Client) -> None:
     assert "context/append" in (await talker.request("context/usage", {}))["text"]
     assert "cost/record" in (await talker.request("cost/detail", {}))["text"]
-
-
-async def test_the_models_in_use_and_the_makers_present_ones_come_first(talker: Client) -> None:
-    usage = {"input_tokens": 9, "output_tokens": 2}
-    await talker.request("cost/record", {"model": "claude-haiku-4-5", "usage": usage})
-    rows = await talker.request("models/list", {"choices": True})
-    names = [row["id"] for row in rows]
-    assert names[:2] == ["gpt-5", "claude-haiku-4-5"]
-    assert len(names) == len(set(names))
-    assert all((row["contextWindow"] or 0) >= 100_000 for row in rows[:20])
-    assert "ada" not in names[:50]
-
-
-@pytest.mark.parametrize(("thought", "shown"), [(0, 0), (300, 0), (-5, -5)])
-async def test_a_bare_total_anchors_and_is_not_billed(
-    talker: Client, thought: int, shown: int
-) -> None:
-    """What exceeds the prediction and the counted reply is reasoning, which is not sent back."""
-    await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
-    await talker.request("context/append", {"session": "s", "turns": [USER]})
-    counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]
-    usage = {"totalTokens": counted + thought}
-    known = await talker.request("context/append", {"session": "s", "turns": [], "usage": usage})
-    assert known["tokens"] == counted + shown
-    more = await talker.request("context/append", {"session": "s", "turns": [USER]})
-    assert more["tokens"] == counted + shown + truth(USER["content"]) + 4
-    assert (await talker.request("cost/detail", {}))["totals"]["calls"] == 0
-
-
-async def test_a_total_that_is_no_number_is_refused(talker: Client) -> None:
-    for total in (-1, 1.5, True, "9"):
-        with pytest.raises(RpcError, match="totalTokens"):
-            await talker.request(
-                "context/append", {"session": "s", "turns": [], "usage": {"totalTokens": total}}
-            )
-
-
-async def test_a_bare_total_may_come_before_any_reply(client: Client) -> None:
-    client.ignore("status/update")
-    for turns in ([], [{"role": "user", "content": "hello"}]):
-        params = {"session": f"{len(turns)}", "turns": turns, "usage": {"totalTokens": 100}}
-        assert (await client.request("context/append", params))["turns"] == len(turns)

@@ -1,0 +1,130 @@
+"""What a conversation costs, over frames and JSON: calls recorded and reported, caps, totals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.protocol.client import REPLY, USER, Client, RpcError
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_preflight_says_what_it_costs_and_obeys_caps(bare: Client, tmp_path: Path) -> None:
+    config = tmp_path / "user-config.toml"  # the one that conftest names
+    config.write_text("[cost]\nhard-cap-usd = 0.001\n")
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.ignore("status/update")
+    asked = {"text": "hello " * 2_000, "model": "gpt-4o"}
+    verdict = await bare.request("context/preflight", asked)
+    assert verdict["verdict"] == "refuse"
+    assert [reason["kind"] for reason in verdict["reasons"]] == ["hardCap"]
+    assert verdict["estimatedCostUsd"] == pytest.approx(verdict["promptTokens"] * 2.5e-6)
+    assert (await bare.take("context/warning"))["kind"] == "cap"
+    assert (await bare.request("context/preflight", {"text": "hi"}))["verdict"] == "ok"
+
+
+async def test_recording_twice_counts_once(talker: Client) -> None:
+    usage = {"prompt_tokens": 179, "completion_tokens": 8}
+    record = {
+        "model": "anthropic/claude-haiku-4.5",
+        "usage": usage,
+        "estimatedTokens": 150,
+        "requestId": "r1",
+    }
+    first = await talker.request("cost/record", record)
+    again = await talker.request("cost/record", record)
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    report = await talker.request("cost/detail", {})
+    assert report["rows"][0]["text"] == (
+        "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
+    )
+    with pytest.raises(RpcError) as caught:
+        await talker.request("cost/detail", {"since": "not a day"})
+    assert caught.value.data == {"kind": "badParams", "retryable": False}
+
+
+async def test_context_and_cost_reach_the_status(client: Client) -> None:
+    client.open("hello world")
+    await client.take("status/update")
+    await client.request("context/append", {"turns": [USER]})
+    shown = await client.take("status/update", lambda u: u["context"] is not None)
+    assert "ctx" in shown["text"]
+    assert shown["text"].startswith("2 tokens")
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8}
+    await client.request("cost/record", {"model": "gpt-4o", "usage": usage})
+    shown = await client.take("status/update", lambda u: u["cost"] is not None)
+    assert "$2.50" in shown["text"]
+    client.ignore("status/update")
+
+
+async def test_a_cap_that_is_far_away_does_not_colour_the_status(
+    bare: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "user-config.toml").write_text("[cost]\nsoft-cap-usd = 3\nhard-cap-usd = 5\n")
+    await bare.initialize(root=tmp_path.as_uri())
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+    await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
+    shown = await bare.take("status/update", lambda u: u["cost"] is not None)
+    assert (shown["cost"]["severity"], shown["severity"]) == ("ok", "ok")
+    for spent in ("warning", "error"):
+        await bare.request("cost/record", {"model": "gpt-4o", "usage": usage})
+        shown = await bare.take("status/update")
+        assert shown["cost"]["severity"] == spent, shown["cost"]["text"]
+
+
+async def test_a_recorded_call_takes_the_sessions_own_count(talker: Client) -> None:
+    turns = [{"role": "user", "content": "word " * 150}]
+    usage = await talker.request("context/append", {"session": "s", "turns": turns})
+    reply = [{"role": "assistant", "content": "Yes."}]
+    await talker.request("context/append", {"session": "s", "turns": reply})
+    call = {"session": "s", "model": "gpt-4o", "usage": {"input_tokens": 999, "output_tokens": 2}}
+    await talker.request("cost/record", call)
+    found = await talker.request("cost/detail", {})
+    assert found["rows"][0]["estimatedTokens"] == usage["tokens"]
+    assert f"~est={usage['tokens']}" in found["rows"][0]["note"]
+
+
+async def test_the_models_in_use_and_the_makers_present_ones_come_first(talker: Client) -> None:
+    usage = {"input_tokens": 9, "output_tokens": 2}
+    await talker.request("cost/record", {"model": "claude-haiku-4-5", "usage": usage})
+    rows = await talker.request("models/list", {"choices": True})
+    names = [row["id"] for row in rows]
+    assert names[:2] == ["gpt-5", "claude-haiku-4-5"]
+    assert len(names) == len(set(names))
+    assert all((row["contextWindow"] or 0) >= 100_000 for row in rows[:20])
+    assert "ada" not in names[:50]
+
+
+@pytest.mark.parametrize(("thought", "shown"), [(0, 0), (300, 0), (-5, -5)])
+async def test_a_bare_total_anchors_and_is_not_billed(
+    talker: Client, thought: int, shown: int
+) -> None:
+    """What exceeds the prediction and the counted reply is reasoning, which is not sent back."""
+    await talker.request("context/set", {"session": "s", "model": "gpt-4o", "systemPrompt": "Hi."})
+    await talker.request("context/append", {"session": "s", "turns": [USER]})
+    counted = (await talker.request("context/append", {"session": "s", "turns": [REPLY]}))["tokens"]
+    usage = {"totalTokens": counted + thought}
+    known = await talker.request("context/append", {"session": "s", "turns": [], "usage": usage})
+    assert known["tokens"] == counted + shown
+    more = await talker.request("context/append", {"session": "s", "turns": [USER]})
+    assert more["tokens"] == counted + shown + truth(USER["content"]) + 4
+    assert (await talker.request("cost/detail", {}))["totals"]["calls"] == 0
+
+
+async def test_a_total_that_is_no_number_is_refused(talker: Client) -> None:
+    for total in (-1, 1.5, True, "9"):
+        with pytest.raises(RpcError, match="totalTokens"):
+            await talker.request(
+                "context/append", {"session": "s", "turns": [], "usage": {"totalTokens": total}}
+            )
+
+
+async def test_a_bare_total_may_come_before_any_reply(client: Client) -> None:
+    client.ignore("status/update")
+    for turns in ([], [{"role": "user", "content": "hello"}]):
+        params = {"session": f"{len(turns)}", "turns": turns, "usage": {"totalTokens": 100}}
+        assert (await client.request("context/append", params))["turns"] == len(turns)

@@ -1,0 +1,98 @@
+"""Sections of a context and what is assembled of them, over frames and JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.workspace.wording import NO_CONTEXT
+from tests.protocol.client import URI, USER, Client, RpcError, edit
+from tests.truth import truth
+
+
+async def test_a_section_follows_an_open_document(talker: Client) -> None:
+    talker.open("one two three\n")
+    section = {"name": "notes", "textDocument": {"uri": URI}}
+    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    assert usage["breakdown"]["sections"] == truth("one two three\n")
+    talker.change(edit((0, 0), (0, 0), "zero "))
+    usage = await talker.request("context/usage", {})
+    assert usage["breakdown"]["sections"] == truth("zero one two three\n")
+    section["textDocument"] = {"uri": "file:///none"}
+    with pytest.raises(RpcError) as caught:
+        await talker.request("context/set", {"sections": [section]})
+    assert caught.value.data == {"kind": "unknownDocument", "retryable": False}
+
+
+async def test_assembling_is_cached_and_cleared(talker: Client) -> None:
+    params = {"identity": "You are a test.", "logs": "a\nb", "user": "hello", "context": "x\ny"}
+    first = await talker.request("context/assemble", params)
+    again = await talker.request("context/assemble", params)
+    assert (first["prefixCached"], again["prefixCached"]) == (False, True)
+    assert (first["prefixHash"], again["contextCached"]) == (again["prefixHash"], True)
+    await talker.request("context/reset", {})
+    assert (await talker.request("context/assemble", params))["prefixCached"] is False
+
+
+async def test_a_range_moves_with_its_text(talker: Client) -> None:
+    talker.open("first line\nthe section\nlast line\n")
+    span = edit((1, 0), (2, 0), "")["range"]
+    section = {"name": "part", "textDocument": {"uri": URI}, "range": span}
+    usage = await talker.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    assert usage["breakdown"]["sections"] == truth("the section\n")
+    talker.change(edit((0, 0), (0, 0), "zero\nand more 🙂\n"))
+    usage = await talker.request("context/usage")
+    assert usage["breakdown"]["sections"] == truth("the section\n")
+    talker.change(edit((3, 3), (3, 3), " longer"))
+    usage = await talker.request("context/usage")
+    assert usage["breakdown"]["sections"] == truth("the longer section\n")
+
+
+async def test_usage_in_words_is_a_line_a_part(talker: Client) -> None:
+    """The same numbers; a label with a line break stays on its line."""
+    section = {"name": "two\nlines", "text": "some words of a section"}
+    begun = {"session": "s", "systemPrompt": "Be brief.", "sections": [section]}
+    await talker.request("context/set", begun)
+    await talker.request("context/append", {"session": "s", "turns": [USER]})
+    assert (await talker.request("context/usage", {"session": "nobody"}))["text"] == NO_CONTEXT
+    usage = await talker.request("context/usage", {"session": "s"})
+    lines = usage["text"].splitlines()
+    assert lines[0].startswith(f"~{usage['tokens']:,} of {usage['usable']:,} usable tokens")
+    assert "session s (protocol), 1 turn" in lines
+    parts = {line.split()[0]: line.split()[1] for line in lines[lines.index("") + 1 :][:5]}
+    assert parts == {name: f"{usage['breakdown'][name]:,}" for name in parts}
+    assert any("two\nlines" in part["label"] for part in usage["largest"])
+    assert len(lines) == 5 + 5 + len(usage["largest"])
+
+
+async def test_the_gauge_knows_what_was_assembled_last(talker: Client) -> None:
+    parts = {"assistant": "Be brief.", "context": "one two three", "logs": "a\nb", "user": "Go."}
+    made = await talker.request("context/assemble", {**parts, "focus": "tests"})
+    assert (made["schemaVersion"], made["intent"], made["pack"]) == (1, "tests", [])
+    usage = await talker.request("context/usage", {})
+    assert usage["tokens"] == made["tokens"] > 0
+    assert usage["breakdown"]["logs"] == made["sections"][3]["tokens"] > 0
+    parts = usage["breakdown"]
+    assert sum(parts.values()) == usage["tokens"]
+
+
+async def test_a_section_that_its_cap_cut_is_trimmed(
+    talker: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    sections = [
+        {"name": "plan", "text": "word " * 200, "cap": 20},
+        {"name": "logs", "text": "one line"},
+    ]
+    usage = await talker.request("context/set", {"session": "s", "sections": sections})
+    assert usage["breakdown"]["logs"] > 0
+    assert usage["breakdown"]["sections"] == 20
+    params = {"session": "s", "logs": "x\n" * 90, "maxTokens": 60}
+    made = await talker.request("context/assemble", params)
+    context = next(one for one in made["sections"] if one["name"] == "context")
+    assert (context["trimmed"], made["budgetApplied"]) == (True, 60)
+    assert [(one["name"], one["trimmed"]) for one in made["pack"]] == [
+        ("plan", True),
+        ("logs", False),
+    ]
+    assert made["pack"][0]["tokens"] <= 20
+    assert sum("trim level" in line for line in caplog.messages) == made["trimLevel"] > 0
