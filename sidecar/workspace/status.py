@@ -9,6 +9,7 @@ import msgspec
 from sidecar.context.thresholds import Severity
 from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
 from sidecar.text.printable import counted, markdown, percent_text
+from sidecar.workspace.wording import session_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,9 +58,10 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """USD: what the agent's session that is shown has cost, else what was spent today, everywhere.
+    """USD: what the agent's session that is shown has cost, else what was spent today, everywhere:
+    then `text` says `today`.
 
-    The tooltip has the workspace's total too.
+    The tooltip has both, and the workspace's total.
     """
 
     cost_usd: float | None
@@ -228,20 +230,25 @@ def context_status(
 
 
 def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
-    """The cost's part; None until something was recorded. Of an agent's session: its own cost."""
+    """The cost's part; None until something was recorded. Of an agent's session: its own cost.
+
+    While that is not known, and for every other session, it is today's, and says so.
+    """
     session = usage.session if usage else None
-    agents = session is not None and session.source != "protocol"
-    live = costs.sessions.get(session.id) if session is not None and agents else None
+    agents = session if session is not None and session.source != "protocol" else None
+    live = costs.sessions.get(agents.id) if agents else None
     if costs.today is None and live is None:
         return None
-    amount, rows = costs.today if live is None else live, []
+    today, rows = costs.today or 0, []
     if live is not None:
         rows.append(("This session", f"${live:,.4f} {API_PRICES}"))
-    rows.append(("Today", f"${costs.today or 0:,.4f}"))
+    elif agents is not None:
+        rows.append(("This session", session_cost(costs, agents) or "nothing recorded"))
+    rows.append(("Today", f"${today:,.4f}"))
     rows.append(("This workspace", f"${costs.workspace:,.4f}"))
     return CostStatus(
-        cost_usd=float(amount or 0),
-        text=f"${amount or 0:,.2f}",
+        cost_usd=float(today if live is None else live),
+        text=f"${today:,.2f} today" if live is None else f"${live:,.2f}",
         tooltip=_table(rows),
         severity=costs.severity,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from sidecar.context.usage import SessionInfo, SessionRow
+from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
 from sidecar.text.tables import aligned, bar, gauge
 from sidecar.workspace.spending import Costs
+from sidecar.workspace.status import cost_status
 from sidecar.workspace.views import age, session_rows
 from sidecar.workspace.wording import BEING_READ, session_cost
 
@@ -33,6 +35,29 @@ def a_row(**fields: Any) -> SessionRow:
         "updated_at": "2026-11-22T11:57:00Z",
     }
     return SessionRow(**made | fields)
+
+
+@pytest.mark.parametrize(
+    ("source", "known", "reading", "text", "row"),
+    [
+        ("codex", {"s": 1.92}, False, "$1.92", "| This session | $1.9200 at API prices |"),
+        ("codex", {}, True, "$0.40 today", "| This session | cost is being read |"),
+        ("codex", {}, False, "$0.40 today", "| This session | cost not read yet |"),
+        ("codex", {"s": None}, True, "$0.40 today", "| This session | unpriced |"),
+        ("protocol", {"s": 1.92}, True, "$0.40 today", "| Today | $0.4000 |"),
+    ],
+)
+def test_the_status_says_whose_cost_it_shows(
+    source: str, known: dict[str, float | None], reading: bool, text: str, row: str
+) -> None:
+    """It meant today's sum until the session's was read, and then the session's."""
+    costs = Costs(today=Decimal("0.4"), sessions=known, reading=reading)
+    session = SessionInfo(id="s", source=source, updated_at="")
+    shown = cost_status(costs, ContextUsage(session=session))
+    assert shown is not None
+    assert shown.text == text
+    assert f"${shown.cost_usd:,.2f}" == text.removesuffix(" today")
+    assert row in shown.tooltip
 
 
 def test_a_row_says_agent_title_size_cost_age_state_and_model() -> None:

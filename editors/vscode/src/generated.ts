@@ -289,9 +289,10 @@ export interface CostRow {
 }
 
 /**
- * USD: what the agent's session that is shown has cost, else what was spent today, everywhere.
+ * USD: what the agent's session that is shown has cost, else what was spent today, everywhere:
+ *     then `text` says `today`.
  *
- *     The tooltip has the workspace's total too.
+ *     The tooltip has both, and the workspace's total.
  */
 export interface CostStatus {
   costUsd: number | null;

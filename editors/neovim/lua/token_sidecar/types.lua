@@ -223,9 +223,10 @@
 ---@field text string
 ---@field costText string
 
---- USD: what the agent's session that is shown has cost, else what was spent today, everywhere.
+--- USD: what the agent's session that is shown has cost, else what was spent today, everywhere:
+---     then `text` says `today`.
 ---
----     The tooltip has the workspace's total too.
+---     The tooltip has both, and the workspace's total.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
