@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from sidecar.cost.rows import DEFAULT_KEYS, CostKey
+from sidecar.counting.count import Method
 from sidecar.messages.usage import Usage
 
 
@@ -66,6 +67,11 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cached_percent: int | None
     """Of the requests, those that read a cache; null without any."""
     text: str
+    model: str | None = None
+    """What `tokens` are counted for: the model of most of those requests; without any, the one that
+    the user chose."""
+    method: Method | None = None
+    """How they were counted, as in `Count`."""
 
 
 class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,12 @@ from urllib.parse import unquote
 from sidecar.cost.params import FileCost
 from sidecar.cost.riding import Ridden, ridden
 from sidecar.counting.count import tokens_text
-from sidecar.text.printable import counted, percent_text
+from sidecar.text.printable import counted, percent_text, printable
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.prompt_files import PromptFile, agents_of, prompt_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sidecar.cost.params import CostFilesParams
     from sidecar.cost.riding import Calls
@@ -39,9 +40,15 @@ async def file_costs(
     run = services.workers.run
     files = await run(partial(_files, workspace, params.uris))
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
-    counts = [await _count(services, workspace, one) for one in files]
+    spending = services.spending(workspace)
+    used = await run(partial(spending.agents_models, since))
+    models = [_model(one, used) or workspace.budget_model for one in files]
+    counts = [
+        await _count(services, workspace, one, model)
+        for one, model in zip(files, models, strict=True)
+    ]
     sizes = [count.tokens for count in counts if count is not None]
-    calls = await run(partial(services.spending(workspace).riding, since, sizes))
+    calls = await run(partial(spending.riding, since, sizes))
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
     rows = [_row(one, count, calls, span) for one, count in zip(files, counts, strict=True)]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
@@ -63,13 +70,24 @@ def _files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]
     return [one for one in found if wanted is None or unquote(Path(one.path).as_uri()) in wanted]
 
 
-async def _count(services: Services, workspace: Workspace, one: PromptFile) -> Count | None:
+def _model(one: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
+    """That of most calls of the agents that send the file: what it was in fact sent to, whichever
+    session or document is open."""
+    calls = Counter[str]()
+    for agent in one.agents:
+        calls.update(used.get(agent, {}))
+    return min(calls, key=lambda model: (-calls[model], model), default=None)
+
+
+async def _count(
+    services: Services, workspace: Workspace, one: PromptFile, model: str
+) -> Count | None:
     """The tokens of a file, as it is where it is open; None where it is not read."""
     if one.text is None:
         return None
     uri = Path(one.path).as_uri()
     text = one.text if uri not in services.documents else services.documents.snapshot(uri).text
-    return await services.counts.count(Snapshot(text=text), None, workspace)
+    return await services.counts.count(Snapshot(text=text), model, workspace)
 
 
 def _row(one: PromptFile, count: Count | None, calls: list[Calls], span: str) -> FileCost:
@@ -91,17 +109,20 @@ def _row(one: PromptFile, count: Count | None, calls: list[Calls], span: str) ->
         cost_usd=None if found.cost is None else float(found.cost),
         cached_percent=100 * found.cached // found.requests if found.requests else None,
         text=_text(count, found, span),
+        model=count.model,
+        method=count.method,
     )
 
 
 def _text(count: Count, found: Ridden, span: str) -> str:
-    """`612 tokens · 1,204 requests in 30 days · about $0.41, 93 % from cache`."""
-    head = tokens_text(count.tokens, count.method)
+    """`612 tokens · 1,204 requests in 30 days · about $0.41, 93 % from cache · counted for o3`."""
+    head, model = tokens_text(count.tokens, count.method), f"counted for {printable(count.model)}"
     if not found.requests:
-        return f"{head} · no requests {span}"
+        return f"{head} · no requests {span} · {model}"
     cost = "unpriced"
     if found.cost is not None:
         cost = f"about ${found.cost:,.2f}" if found.cost >= 1 else f"about ${found.cost:.4f}"
         cost += f" + {found.unpriced:,} unpriced" if found.unpriced else ""
     share = percent_text(100 * found.cached // found.requests)
-    return f"{head} · {counted(found.requests, 'request')} {span} · {cost}, {share} from cache"
+    requests = counted(found.requests, "request")
+    return f"{head} · {requests} {span} · {cost}, {share} from cache · {model}"

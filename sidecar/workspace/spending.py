@@ -164,6 +164,20 @@ class Spending:
         found = self.book.detail(wanted, folders=self._folders)
         return {row.session: row.cost_usd for row in found.rows if isinstance(row.session, str)}
 
+    def agents_models(self, since: str) -> dict[str, dict[str, int]]:
+        """How many calls each agent's session made of each model in this workspace.
+
+        Raises BadParamsError for a time that is none, LedgerError.
+        """
+        from sidecar.cost.params import CostDetailParams
+
+        wanted = CostDetailParams(workspace=self._uri or None, by=("agent", "model"), since=since)
+        found: dict[str, dict[str, int]] = {}
+        for row in self.book.detail(wanted, folders=self._folders).rows:
+            if row.agent and row.model:
+                found.setdefault(row.agent, {})[row.model] = row.calls
+        return found
+
     def riding(self, since: str, sizes: Iterable[int]) -> list[Calls]:
         """This workspace's calls by what they paid for what stands at their head, and which of the
         files of these sizes (tokens) they can have carried.

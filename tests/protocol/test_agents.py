@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import sys
 import threading
@@ -11,8 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
+from sidecar.cli import main
 from sidecar.cli.check import run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private import make_folder
@@ -362,3 +365,23 @@ async def test_what_is_about_to_be_sent_is_added_to_an_agents_session(
 
 def costs_more_than(before: Any) -> Callable[[Any], bool]:
     return lambda one: bool(one["cost"]) and one["cost"]["costUsd"] > before["cost"]["costUsd"]
+
+
+async def test_a_prompt_file_is_counted_for_one_model_whoever_asks(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    """The editor counted by the open session's model, the command line by the setting's."""
+    (tmp_path / "CLAUDE.md").write_text("Write little, and test it.\n" * 6)
+    session = home.session(tmp_path)
+    session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda status: bool(status["context"]))
+    bare.ignore("status/update", "context/warning")
+    (shown,) = await bare.request("cost/files", {})
+    verb = ["cost", "files", "--json", "--workspace", str(tmp_path)]
+    done = await asyncio.to_thread(CliRunner().invoke, main, verb)
+    (printed,) = json.loads(done.stdout)["files"]
+    assert (printed["tokens"], printed["text"]) == (shown["tokens"], shown["text"])
+    assert (shown["model"], shown["requests"]) == (MODEL, 1)
+    await bare.request("context/set", {"model": "gpt-4o"})
+    assert await bare.request("cost/files", {}) == [shown], "no session that is open decides"

@@ -15,6 +15,7 @@ from benchmarks.agents import claude
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
+from sidecar.counting.tokenizers import Tokenizers
 from sidecar.workspace.prompt_files import imports
 from sidecar.workspace.statuslines import FILE_NAME
 from tests.truth import truth
@@ -246,18 +247,22 @@ def test_what_prompt_files_cost(root: Path, home: ClaudeHome) -> None:
     ours = [root / "CLAUDE.md", root / "docs" / "style.md", home.folder / "CLAUDE.md"]
     outside, agents = root.parent / "secret.md", root / "AGENTS.md"
     assert set(rows) == {path.as_uri() for path in (*ours, outside, agents)}
+    opus = Tokenizers().for_model("claude-opus-5")
     reads = [tokens.read for _, tokens in home.truth.calls.values()]
     for path in ours:
-        row, tokens = rows[path.as_uri()], truth(path.read_text())
+        row, tokens = rows[path.as_uri()], opus.count(path.read_text())
         paid = sum(1.0 if read else 10.0 for read in reads)
         assert (row["tokens"], row["requests"]) == (tokens, len(reads))
         assert row["costUsd"] == pytest.approx(tokens * paid / 1e6)
         assert row["cachedPercent"] == 75
-        assert row["text"].startswith(f"{tokens} tokens · 4 requests in 30 days · about $0.")
-        assert row["text"].endswith(", 75 % from cache")
+        assert row["text"].startswith(f"~{tokens} tokens · 4 requests in 30 days · about $0.")
+        assert row["text"].endswith(", 75 % from cache · counted for claude-opus-5")
+        assert (row["model"], row["method"]) == ("claude-opus-5", opus.method)
     assert rows[outside.as_uri()]["tokens"] is None
     assert "not read" in rows[outside.as_uri()]["text"]
-    assert (rows[agents.as_uri()]["requests"], rows[agents.as_uri()]["costUsd"]) == (0, None)
+    unsent = rows[agents.as_uri()]
+    assert (unsent["requests"], unsent["costUsd"]) == (0, None)
+    assert (unsent["model"], unsent["tokens"]) == ("gpt-5", truth(agents.read_text()))
     assert "CLAUDE.md: " in run("cost", "files")
     assert "no requests since" in run("cost", "files", "--since", "2099-01-01")
 

@@ -408,6 +408,8 @@ export interface FileCost {
   costUsd: number | null;
   cachedPercent: number | null;
   text: string;
+  model: string | null;
+  method: "calibrated" | "endpoint" | "estimate" | "exact" | null;
 }
 
 /**

@@ -8,6 +8,7 @@ from lsprotocol import types
 
 from sidecar.server.features.cost import riding_text
 from sidecar.server.features.parts import parts_of
+from sidecar.text.printable import markdown
 from sidecar.workspace.budgets import budget_of, model_of
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.status import comparison, document_status
@@ -41,7 +42,7 @@ async def _document(server: SidecarServer, uri: str) -> str:
     count = await services.counts.count(taken, model_of(uri, workspace), workspace)
     tooltip = document_status(count, budget_of(taken, workspace)).tooltip
     riding = await riding_text(server, uri)
-    return f"{tooltip}\n\nSent with every request: {riding}" if riding else tooltip
+    return f"{tooltip}\n\nSent with every request: {markdown(riding)}" if riding else tooltip
 
 
 async def _section(server: SidecarServer, uri: str, line: int) -> str:

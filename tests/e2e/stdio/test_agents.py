@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
+from sidecar.text.printable import markdown
 from tests.e2e.stdio.agents_session import AgentsServer, begin_now
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def test_what_a_prompt_file_costs_stands_in_lens_and_hover(claude: ClaudeHome, r
     server.open(text, row["uri"])
     place = {"textDocument": {"uri": row["uri"]}, "position": {"line": 0, "character": 0}}
     hover = server.request("textDocument/hover", place)
-    assert row["text"] in hover["contents"]["value"]
+    assert markdown(row["text"]) in hover["contents"]["value"]
+    assert row["text"].endswith(f" · counted for {session.model}")
     lenses = server.request("textDocument/codeLens", {"textDocument": {"uri": row["uri"]}})
     assert lenses[0]["command"]["title"] == row["text"]
     assert server.request("cost/files", {"uris": [f"{server.root}/other.md"]}) == []

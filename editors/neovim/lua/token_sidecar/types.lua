@@ -317,6 +317,8 @@
 ---@field costUsd? number
 ---@field cachedPercent? integer
 ---@field text string
+---@field model? string
+---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
 
 --- Ask for a plan that makes the conversation fit, or apply one.
 ---@class token_sidecar.FitParams
