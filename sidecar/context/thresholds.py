@@ -52,7 +52,8 @@ def budget_message(
     """What a `context/warning` of kind `budget` says; over the window also what could be done."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
-    text = f"Context {percent_text(usage.percent or 0)} full: {tokens} of {room}, {usage.model}."
+    model = "" if usage.model is None else f", {usage.model}"
+    text = f"Context {percent_text(usage.percent or 0)} full: {tokens} of {room}{model}."
     if not usage.over:
         return text
     return " ".join([text, *fallbacks(alternatives, heaviest)])

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
 
+NO_REPLY = "no reply yet"
+"""Why nothing is known of an agent's session: its file names a model with the first reply."""
+
 
 class Sessions:
     """All conversations of one workspace. For the event loop."""
@@ -196,6 +199,7 @@ class Sessions:
         return self.usage(one) if usage is None or self._published is not one else usage
 
     def _counted_usage(self, one: CountedSession, warn_at: tuple[float, ...]) -> ContextUsage:
+        unanswered = one.model is None and one.tokens is None
         model = one.model or self._workspace.settings.model
         settings, tokens = self._workspace.settings, one.tokens
         limit = self._limit(model, NamedLimits(transcript=one.limit))
@@ -203,14 +207,14 @@ class Sessions:
             tokens=tokens,
             method=None if tokens is None else one.quality,
             error_percent=None if tokens is None else one.error_percent,
-            model=model,
+            model=one.model,
             session=SessionInfo.of(one.id, one.source, one.updated_at),
             compacted=one.compacted,
             cost_usd=self._workspace.costs.sessions.get(one.id),
-            note=one.note,
+            note=one.note or (NO_REPLY if unanswered else None),
         )
-        if limit is None:  # the catalogue is not loaded yet: no window is better than a wrong one
-            return usage
+        if limit is None or (unanswered and one.limit is None):
+            return usage  # no window is better than a wrong one: of another model, or a guess
         return in_window(usage, Window(limit, settings.context.reserve), warn_at)
 
     def window(self, session: Session) -> Window:

@@ -261,7 +261,8 @@ def _context_tooltip(usage: ContextUsage, tokens: str) -> str:
     rows = [("Context", usage.note if usage.tokens is None and usage.note else tokens + share)]
     if usage.limit is not None:
         rows.append(("Window", f"{counted(usage.limit, 'token')} (from: {usage.limit_source})"))
-    rows.append(("Model", markdown(usage.model or "")))
+    if usage.model is not None:
+        rows.append(("Model", markdown(usage.model)))
     if usage.session is not None and usage.session.source != "protocol":
         rows.append(("Session", markdown(usage.session.source)))
     if usage.turns is not None:

@@ -84,7 +84,7 @@ def context_text(usage: ContextUsage, cost: str) -> str:
     turns = "" if usage.turns is None else f", {counted(usage.turns, 'turn')}"
     lines = [
         _fill_text(usage),
-        f"model {printable(usage.model or '')}, {_so_far(cost)}",
+        f"model {printable(usage.model or 'not known')}, {_so_far(cost)}",
         f"session {printable(session.id)} ({session.source}){turns}",
     ]
     if usage.limit is not None:

@@ -308,6 +308,24 @@ async def test_a_window_named_for_a_session_without_a_model_is_its_documents_too
     assert (counted["limit"], counted["limitSource"]) == (5_000, "request")
 
 
+async def test_a_session_without_a_reply_has_no_model(talker: Client) -> None:
+    """It had the workspace's, `gpt-5` for Claude Code, and that one's window."""
+    fed(talker, agents(model=None, tokens=None, limit=None))
+    usage = await talker.request("context/usage", {})
+    assert (usage["model"], usage["limit"], usage["percent"]) == (None, None, None)
+    assert (usage["note"], usage["session"]["source"]) == ("no reply yet", "codex")
+    assert "gpt-5" not in usage["text"]
+    (row,) = await talker.request("context/sessions", {})
+    assert (row["model"], row["limit"], row["note"]) == (None, None, "no reply yet")
+    assert "no reply yet" in row["text"]
+    assert (await talker.request("tokens/count", {"text": "word"}))["model"] == "gpt-5"
+    fed(talker, agents(model=None, tokens=None, limit=200_000))
+    assert (await talker.request("context/usage", {}))["limit"] == 200_000, "the agent's own word"
+    fed(talker, agents(model=None, tokens=5_000))
+    known = await talker.request("context/usage", {})
+    assert (known["model"], known["percent"], known["note"]) == (None, 5, None)
+
+
 async def test_an_agents_session_is_not_written_to(talker: Client) -> None:
     fed(talker, agents())
     with pytest.raises(RpcError) as refused:
