@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import since_ms, until_ms
-from sidecar.cost.events import Buckets, LedgerEvent, buckets_of
+from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.ledger import FILE_NAME, Ledger
 from sidecar.cost.params import CostRecorded
 from sidecar.cost.prices import Prices
@@ -143,8 +143,9 @@ class CostBook:
     def scope(
         self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()
     ) -> Scope:
-        """Which events are asked for. Raises BadParamsError for a time that is none."""
+        """Which events are asked for. Raises BadParamsError for a time or a name that is none."""
         workspace = params.workspace
+        check_names(workspace=workspace or "", session=params.session or "", agent=agent or "")
         return Scope(
             start_ms=0 if params.since is None else since_ms(params.since, self._zone),
             end_ms=END_MS if params.until is None else until_ms(params.until, self._zone),

@@ -195,10 +195,10 @@ class Ledger:
 
     def _row(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
         numbers = checked_numbers(event)
-        if event.request_id is not None and len(event.request_id) > LONGEST_ID:
-            check_names(requestId=event.request_id)
-        reported = None if event.reported_cost is None else _pico(event.reported_cost)
         request = event.request_id
+        if request is not None and (len(request) > LONGEST_ID or not request.isascii()):
+            check_names(requestId=request)
+        reported = None if event.reported_cost is None else _pico(event.reported_cost)
         return (
             None if request is None else _key(event.provider, request),
             request,

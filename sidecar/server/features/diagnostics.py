@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
+from sidecar.errors import RequestError
 from sidecar.server.convert import from_position
 from sidecar.text.printable import printable
 
@@ -123,7 +124,10 @@ class Diagnostics:
         version = document.version
         found: list[types.Diagnostic] = []
         if document.in_step:
-            version, found = await self.of(uri)
+            try:
+                version, found = await self.of(uri)
+            except RequestError:
+                return  # closed or out of step meanwhile: it is looked at again for that
         else:
             self._severities.pop(uri, None)
         if found or uri in self._sent:
