@@ -24,6 +24,7 @@ from sidecar.text.piece_list import PieceList, PiecePlace
 from sidecar.text.pieces import (
     PIECE_CHARACTERS,
     Piece,
+    Pieced,
     PieceOrigin,
     merge_counted,
     pieces_of,
@@ -48,7 +49,7 @@ TIDY_PIECES = 32
 """How many pieces are looked at for joining after one edit: so no edit pays for many others."""
 
 
-class TextDocument:
+class TextDocument(Pieced):
     """One open document. `version` and `language_id` are the client's, kept as given.
 
     `in_step` is False from a change that could not be applied until the whole text is replaced:
@@ -141,20 +142,6 @@ class TextDocument:
     def total(self, name: str) -> int | None:
         """The tokens of all pieces for the tokenizer `name`; None while some are not known."""
         return self._list.tally(name).total()
-
-    @property
-    def whole(self) -> Piece:
-        """The document now as one piece, for tokenizers that cannot be cut; new after each edit."""
-        if self._whole is None:
-            self._whole = Piece(self.text)
-        return self._whole
-
-    @property
-    def text(self) -> str:
-        """The whole text, joined when first asked for after an edit."""
-        if self._text is None:
-            self._text = "".join([piece.text for piece in self._list])
-        return self._text
 
     @property
     def characters(self) -> int:

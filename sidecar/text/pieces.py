@@ -98,6 +98,32 @@ class Piece:
         return self.counts.copy()
 
 
+class Pieced:
+    """A text in pieces, joined when first asked for."""
+
+    _text: str | None = None
+    _whole: Piece | None = None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Stretches whose counts add up, which remember them."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        if self._text is None:
+            self._text = "".join([piece.text for piece in self.pieces])
+        return self._text
+
+    @property
+    def whole(self) -> Piece:
+        """The whole text as one piece, for tokenizers that cannot be cut."""
+        if self._whole is None:
+            self._whole = Piece(self.text)
+        return self._whole
+
+
 def _count_line_ends(text: str) -> int:
     if "\r" not in text:
         return text.count("\n")

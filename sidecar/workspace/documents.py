@@ -14,7 +14,7 @@ from sidecar.counting.tokenizer import SAMPLED
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
 from sidecar.text.piece_list import in_order
-from sidecar.text.pieces import Piece, pieces_of, word_pieces
+from sidecar.text.pieces import Piece, Pieced, pieces_of, word_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KIND_CHARACTERS = SAMPLED
 
 
-class Snapshot:
+class Snapshot(Pieced):
     """One version of a text, from a document or given as it is. Never changes: any thread may
     read it. What is worked out of it is kept, so one snapshot a version is joined once."""
 
@@ -43,7 +43,6 @@ class Snapshot:
         self._pieces = None if pieces is None else tuple(pieces)
         self._text = text
         self._characters: int | None = None
-        self._whole: Piece | None = None
 
     @classmethod
     def of(cls, document: TextDocument) -> Snapshot:
@@ -77,20 +76,6 @@ class Snapshot:
             cut = pieces_of(self._text or "") if self._blocks is None else in_order(self._blocks)
             self._pieces = tuple(cut)
         return self._pieces
-
-    @property
-    def text(self) -> str:
-        """The whole text."""
-        if self._text is None:
-            self._text = "".join([piece.text for piece in self.pieces])
-        return self._text
-
-    @property
-    def whole(self) -> Piece:
-        """The whole text as one piece, for tokenizers that cannot be cut."""
-        if self._whole is None:
-            self._whole = Piece(self.text)
-        return self._whole
 
     @property
     def characters(self) -> int:
