@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.reader import stores_of
+from sidecar.agents.reader import Look, stores_of
 from sidecar.agents.values import Glance, StoredSession, bounded
 from sidecar.defects import log_defect
 
@@ -118,7 +118,7 @@ def _glance(
     if known is not None and known.found == found:
         return known
     try:
-        glance = reader.glance(places, found, roots, known)
+        glance = reader.glance(Look(places, found, roots, known))
         sessions = tuple(filter(None, map(bounded, glance.sessions)))
     except OSError as error:
         failed[found.path] = error.strerror or str(error)

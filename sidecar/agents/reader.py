@@ -7,7 +7,7 @@ All of it is synchronous and made for a worker thread; values may cross threads,
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sidecar.agents.homes import is_here
 from sidecar.defects import log_defect
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Glance, Mark
     from sidecar.config.settings import Agents
+
+
+class Look(NamedTuple):
+    """What a reader is shown of a store."""
+
+    places: Places
+    found: Found
+    roots: Roots
+    before: Glance | None = None
+    """What the last glance at the same store gave."""
 
 
 class Reader(Protocol):
@@ -46,13 +56,8 @@ class Reader(Protocol):
         None where that is none of this agent's, or is gone.
         """
 
-    def glance(
-        self, places: Places, found: Found, roots: Roots, before: Glance | None = None
-    ) -> Glance:
-        """The sessions of `roots` in a store that was found, from as little of it as will do.
-
-        `before` is what the last glance at the same store gave; it is never changed.
-        """
+    def glance(self, look: Look) -> Glance:
+        """The sessions of the roots in a store that was found, from as little of it as will do."""
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         """The calls after `mark` (None: all), each batch with the mark up to which it goes.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -76,15 +77,10 @@ class Aider:
     def store_at(self, places: Places, path: str) -> Found | None:  # noqa: ARG002
         return stat_of(AGENT, path) if os.path.basename(path) == AIDER_FILE else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found = look.found
         cwd = os.path.dirname(found.path)
-        if not roots.hold(cwd):
+        if not look.roots.hold(cwd):
             return Glance(found)
         reading = model = None
         started = ""

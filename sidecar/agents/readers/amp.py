@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -125,16 +126,11 @@ class Amp:
         named = one.name.startswith("T-") and one.suffix == ".json"
         return stat_of(AGENT, path) if named and str(one.parent) in self.folders(places) else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found = look.found
         with open_quietly(found.path) as file:
             thread = whole(file.read(), _Thread)
-        cwd = next(filter(roots.hold, thread.folders), None)
+        cwd = next(filter(look.roots.hold, thread.folders), None)
         if cwd is None:
             return Glance(found)
         track, at, model = Track(), from_ms(thread.created), None

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from sidecar.agents.occupancy import Track
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -81,16 +82,15 @@ class ClaudeCode:
                     return stat_of(AGENT, path, live=False)
         return None
 
-    def glance(
-        self, places: Places, found: Found, roots: Roots, before: Glance | None = None
-    ) -> Glance:
-        start = before.memory if before else _first_entry(found.path)
+    def glance(self, look: Look) -> Glance:
+        found = look.found
+        start = look.before.memory if look.before else _first_entry(found.path)
         newest = _Newest()
         newest.look(found.path, decode)
-        cwd = next(filter(roots.hold, (newest.cwd, start.cwd)), None)
+        cwd = next(filter(look.roots.hold, (newest.cwd, start.cwd)), None)
         if cwd is None:
             return Glance(found, memory=start, skipped=newest.skipped)
-        small = bool(places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT"))
+        small = bool(look.places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT"))
         window, title = _window(newest.track, small=small), newest.title or start.summary
         session = newest.session(found, Path(found.path).stem, cwd, title=title, window=window)
         return Glance(found, (session,), newest.skipped, start)

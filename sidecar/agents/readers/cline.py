@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -145,15 +146,10 @@ class Tasks:
         inside = str(parts.parent.parent) in self._tasks(places)
         return stat_of(self.agent, path) if inside and parts.name == _MESSAGES else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found = look.found
         task = _task(found.path)
-        if not roots.hold(task.workspace):
+        if not look.roots.hold(task.workspace):
             return Glance(found)
         with open_quietly(found.path) as file:
             messages = whole(file.read(), list[_Message])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -119,15 +120,10 @@ class ClineSessions:
             return None
         return stat_of(AGENT, path, live=parts.name.startswith(f"{parts.parent.name}."))
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found = look.found
         manifest = _manifest(found.path)
-        if not roots.hold(manifest.folder):
+        if not look.roots.hold(manifest.folder):
             return Glance(found)
         with open_quietly(found.path) as file:
             kept = one_document(file.read(), _File)

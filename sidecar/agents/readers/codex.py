@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -62,20 +63,15 @@ class Codex(LineFiles):
             if path.removesuffix(".zst") not in stores or not path.endswith(".zst"):
                 yield found
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,
-    ) -> Glance:
-        meta = before.memory if before else _first(found.path)
+    def glance(self, look: Look) -> Glance:
+        found = look.found
+        meta = look.before.memory if look.before else _first(found.path)
         if meta is None or meta.is_subagent:
             return Glance(found, memory=meta)
         newest = _Newest()
         for line in _newest_lines(found.path):
             newest.take(line)
-        cwd = next(filter(roots.hold, (newest.cwd, meta.cwd)), None)
+        cwd = next(filter(look.roots.hold, (newest.cwd, meta.cwd)), None)
         if cwd is None:
             return Glance(found, memory=meta, skipped=newest.skipped)
         session = StoredSession(

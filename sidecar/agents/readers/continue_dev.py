@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -68,14 +69,8 @@ class Continue:
         inside = one.name == _NAME and str(one.parents[1]) in self.folders(places)
         return stat_of(AGENT, path, live=False) if inside else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,  # noqa: ARG002
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
-        return Glance(found)
+    def glance(self, look: Look) -> Glance:
+        return Glance(look.found)
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         return fold_lines(found, mark, _State(), _fold)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Call, Found, Mark
 
@@ -76,19 +77,14 @@ class CopilotChat:
         inside = any(path.startswith(f"{user}{os.sep}") for user in editors(places, AGENT))
         return next(_found(path), None) if inside else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found, roots = look.found, look.roots
         kind = _kind(found.path)
         if kind == _TRACE:
             return _glance_traces(found, roots)
         cwd = storage(str(_storage_of(found.path))).of(roots)
         if kind == _CHAT:
-            return _glance_chat(found, cwd, roots, before)
+            return _glance_chat(found, cwd, roots, look.before)
         if cwd is None:
             return Glance(found)
         return _glance_log(found, cwd) if kind == _LOG else _glance_transcript(found, cwd)

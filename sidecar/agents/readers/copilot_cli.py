@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -152,13 +153,8 @@ class CopilotCli:
             return database(AGENT, path)
         return stat_of(AGENT, path) if os.path.basename(path) == _EVENTS else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found, roots = look.found, look.roots
         if os.path.basename(found.path) == _EVENTS:
             return _glance_events(found, roots)
         with read_only(found.path) as connection:

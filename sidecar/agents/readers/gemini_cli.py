@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -127,14 +128,9 @@ class GeminiCli:
                 return stat_of(AGENT, path, live=live) if path.endswith(_SUFFIXES) else None
         return None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
-        root = _root(str(Path(found.path).parents[1]), roots)
+    def glance(self, look: Look) -> Glance:
+        found = look.found
+        root = _root(str(Path(found.path).parents[1]), look.roots)
         if root is None:
             return Glance(found)
         log = _log_of(found.path)

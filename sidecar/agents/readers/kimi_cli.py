@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.reader import Look
     from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "kimi-cli"
@@ -97,13 +96,8 @@ class KimiCli(LineFiles):
     inner = "sessions"
     suffixes = ("wire.jsonl",)
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found, roots = look.found, look.roots
         folder = Path(found.path).parent
         named = (path for path in roots.paths if _hash(path) == folder.parent.name)
         cwd = next(named, None) or _workspace(folder)

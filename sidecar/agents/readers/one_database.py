@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark, StoredSession
 
@@ -50,15 +51,10 @@ class OneDatabase(NamedTuple):
         known = map(os.fspath, self.paths(places))
         return database(self.agent, path) if path in known else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found = look.found
         with read_only(found.path) as connection:
-            return Glance(found, tuple(self.sessions(found, connection, roots)))
+            return Glance(found, tuple(self.sessions(found, connection, look.roots)))
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         return fold_database(found, mark, Since(), self.fold(found.path))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Call, Found, Mark
 
@@ -108,13 +109,8 @@ class OpenCode:
                     return stat_of(self.agent, path, live=part == _SESSIONS)
         return None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found, roots = look.found, look.roots
         if found.path.endswith(".json"):
             return self._glance_file(found, roots)
         with read_only(found.path) as connection:

@@ -20,8 +20,7 @@ from sidecar.messages.usage import Usage, disjoint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.reader import Look
     from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "pi"
@@ -91,15 +90,10 @@ class Pi(LineFiles):
     agent = AGENT
     inner = "sessions"
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,
-    ) -> Glance:
-        first = before.memory if before else _header(found.path)
-        if not roots.hold(first.cwd):
+    def glance(self, look: Look) -> Glance:
+        found = look.found
+        first = look.before.memory if look.before else _header(found.path)
+        if not look.roots.hold(first.cwd):
             return Glance(found, memory=first)
         newest = _Newest()
         newest.look(found.path, _entry)

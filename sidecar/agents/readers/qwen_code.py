@@ -21,8 +21,7 @@ from sidecar.messages.usage import Usage, included
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
+    from sidecar.agents.reader import Look
     from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "qwen-code"
@@ -85,17 +84,12 @@ class QwenCode(LineFiles):
     def is_store(self, path: str) -> bool:
         return super().is_store(path) and os.path.basename(os.path.dirname(path)) == "chats"
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,
-    ) -> Glance:
-        first = before.memory if before else _first_cwd(found.path)
+    def glance(self, look: Look) -> Glance:
+        found = look.found
+        first = look.before.memory if look.before else _first_cwd(found.path)
         newest = _Newest()
         newest.look(found.path, _entry)
-        cwd = next(filter(roots.hold, (newest.cwd, first)), None)
+        cwd = next(filter(look.roots.hold, (newest.cwd, first)), None)
         if cwd is None:
             return Glance(found, memory=first, skipped=newest.skipped)
         name = newest.id or Path(found.path).stem

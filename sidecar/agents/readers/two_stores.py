@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Reader
+    from sidecar.agents.reader import Look, Reader
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Glance, Mark
 
@@ -31,10 +31,8 @@ class TwoStores:
     def store_at(self, places: Places, path: str) -> Found | None:
         return self._new.store_at(places, path) or self._old.store_at(places, path)
 
-    def glance(
-        self, places: Places, found: Found, roots: Roots, before: Glance | None = None
-    ) -> Glance:
-        return self._of(found).glance(places, found, roots, before)
+    def glance(self, look: Look) -> Glance:
+        return self._of(look.found).glance(look)
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         return self._of(found).read(found, mark)

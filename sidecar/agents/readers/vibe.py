@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
+    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
@@ -86,16 +87,11 @@ class Vibe:
         inside = one.name == _META and str(one.parents[1]) in self.folders(places)
         return stat_of(AGENT, path) if inside else None
 
-    def glance(
-        self,
-        places: Places,  # noqa: ARG002
-        found: Found,
-        roots: Roots,
-        before: Glance | None = None,  # noqa: ARG002
-    ) -> Glance:
+    def glance(self, look: Look) -> Glance:
+        found = look.found
         with open_quietly(found.path) as file:
             meta = whole(file.read(), _Meta)
-        if not roots.hold(meta.folder):
+        if not look.roots.hold(meta.folder):
             return Glance(found)
         size = count((meta.stats or _Stats()).context_tokens)
         session = StoredSession(
