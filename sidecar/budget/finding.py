@@ -137,7 +137,9 @@ def finding_of(
     )
 
 
-def severity_of(tokens: int, budget: int, warn_at: float) -> FindingSeverity | None:
+def severity_of(
+    tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
+) -> FindingSeverity | None:
     """Information from `warn_at`, Warning when over, Error from twice; None below all that."""
     if tokens >= 2 * budget:
         return "error"
@@ -145,6 +147,11 @@ def severity_of(tokens: int, budget: int, warn_at: float) -> FindingSeverity | N
         return "warning"
     # A hair less than the product, so that 0.7 * 10 in binary is not above 7.
     return "information" if tokens >= math.ceil(warn_at * budget - 1e-9) else None
+
+
+def percent_of(tokens: int, budget: int) -> int:
+    """Whole percent of a budget, rounded down; over 100 when over it."""
+    return 100 * tokens // max(1, budget)
 
 
 def sentence(
@@ -161,9 +168,10 @@ def sentence(
         subject, owner = f"{scope.section} in {name} is", "its"
     else:
         subject, owner = f"{name} is", "its"
-    percent = 100 * measure.tokens // budget
     distance = (
-        f"{number_text(over, measure.method)} over" if over > 0 else f"{percent_text(percent)} of"
+        f"{number_text(over, measure.method)} over"
+        if over > 0
+        else f"{percent_text(percent_of(measure.tokens, budget))} of"
     )
     tokens = tokens_text(measure.tokens, measure.method)
     how = f"({model}, {_method_text(measure)})"

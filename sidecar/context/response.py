@@ -52,7 +52,7 @@ def handle(
     Args:
         session: of which this is the reply; nothing is appended to it.
         plans: the session's.
-        reply: as `endpoints.replies.read_reply` gives it.
+        reply: as `messages.replies.read_reply` gives it.
         window: the session's.
         tools: the schemas that say which parameters a call needs; the session's by default.
         keep_turns: for the plan, where the window is full.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.budget.finding import percent_of, severity_of
 from sidecar.context.thresholds import Severity
 from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
 from sidecar.text.printable import counted, markdown, percent_text
@@ -88,9 +89,10 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 def document_severity(part: DocumentStatus) -> Severity:
     """Over its budget a document warns, from twice its budget it is an error."""
-    if part.budget is None or part.tokens <= part.budget:
+    if part.budget is None or not part.tokens:
         return "ok"
-    return "error" if part.tokens >= 2 * part.budget else "warning"
+    found = severity_of(part.tokens, part.budget)
+    return "ok" if found is None or found == "information" else found
 
 
 def document_status(count: Count, budget: int | None, show: Show = "both") -> DocumentStatus:
@@ -104,11 +106,6 @@ def document_status(count: Count, budget: int | None, show: Show = "both") -> Do
         text=_document_text(count, percent, show),
         tooltip=_document_tooltip(count, percent, budget),
     )
-
-
-def percent_of(tokens: int, budget: int) -> int:
-    """Whole percent of a budget, rounded down; over 100 when over it."""
-    return 100 * tokens // max(1, budget)
 
 
 def _document_text(count: Count, percent: int | None, show: Show) -> str:
