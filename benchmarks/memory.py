@@ -2,10 +2,15 @@
 
 Of what is resident, part is pages of shared libraries, which the system drops when it needs room:
 `own` is what the process alone holds. For Linux, which says so.
+
+Held against a process that has done no more than import pygls and load the same vocabulary by
+tiktoken: nobody who counts in Python as a language server holds less.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -28,9 +33,35 @@ class Held(NamedTuple):
         return f"{self.resident:6.1f} MB resident, {self.own:6.1f} MB own"
 
 
+_BARE = """
+from pygls.lsp.server import LanguageServer
+from sidecar.counting.engines.reference import Reference
+server = LanguageServer("bare", "0")
+Reference("o200k_base").count("some words")
+print("ready", flush=True)
+input()
+"""
+
+
+def bare() -> Held:
+    """What pygls and tiktoken hold by themselves."""
+    command = [sys.executable, "-P", "-c", _BARE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = held_by(process.pid)
+        process.communicate(b"\n")
+    return found
+
+
 def held(client: StdioClient) -> Held:
     """What a server holds now."""
-    lines = Path(f"/proc/{client.process.pid}/smaps_rollup").read_text().splitlines()[1:]
+    return held_by(client.process.pid)
+
+
+def held_by(pid: int) -> Held:
+    """What a process holds now."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     sizes = {line.split(":")[0]: int(line.split()[1]) / 1000 for line in lines}
     return Held(sizes["Rss"], sizes["Private_Dirty"] + sizes["Private_Clean"])
 
@@ -55,12 +86,18 @@ def run() -> None:
         part = text[number * 10_000 :][:10_000]
         _counted(client, f"file:///bench/small{number}", part)
     many = held(client)
+    count = {"text": "some words", "model": "gpt-4"}
+    client.request("tokens/count", count)
+    time.sleep(SETTLED_SECONDS)
+    another = held(client)
     client.close()
     print("\nMemory of the server with o200k_base")
+    print(f"  pygls and tiktoken alone      {bare()}")
     print(f"  idle                          {idle}")
     print(f"  {BIG} documents of 10 MB          {big}")
     print(f"  after they were closed        {closed}: {closed.own / idle.own:.2f}x of idle")
     print(f"  {MANY:,} documents of 10 KB       {many}: +{many.own - closed.own:.1f} MB")
+    print(f"  with cl100k_base too          {another}: +{another.own - many.own:.1f} MB")
 
 
 def _counted(client: StdioClient, uri: str, text: str) -> None:

@@ -33,6 +33,8 @@ class Workers:
         self._loaded: set[Tokenizer] = set()
         self._cutting: dict[TextDocument, asyncio.Task[None]] = {}
         self.second = SecondProcess()
+        self.loaded: Callable[[], None] = lambda: None
+        """Called on the event loop after a count had to load its tokenizer."""
 
     def stop(self) -> None:
         """Give up every count that runs (it raises `Stopped`)."""
@@ -83,6 +85,7 @@ class Workers:
         """A snapshot's tokens; only what no count of these pieces knows yet is tokenized."""
         if (known := self.known(taken, tokenizer)) is not None:
             return known
+        new = not self._is_loaded(tokenizer)
 
         def work(should_stop: Callable[[], bool]) -> int:
             self.load(tokenizer)
@@ -91,7 +94,10 @@ class Workers:
             count = partial(count_pieces, pieces, basis, should_stop)
             return tokenizer.scale(count_together(pieces, basis, count, self.second))
 
-        return await self._count_off(work)
+        tokens = await self._count_off(work)
+        if new:
+            self.loaded()
+        return tokens
 
     def known(self, taken: Snapshot, tokenizer: Tokenizer) -> int | None:
         """A snapshot's tokens if that takes under a millisecond, else None."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.server.features import documents
 from sidecar.text import document
 from sidecar.text.document import LONG_CHARACTERS
 from tests.protocol.client import URI, Client, RpcError, edit
@@ -179,3 +180,23 @@ async def test_ranges_of_a_document_that_is_closed_meanwhile_are_counted(client:
     assert [part["tokens"] for part in count["ranges"]] == [truth("some words\n")]
     with pytest.raises(RpcError, match="not open"):
         await client.count(ranges=[FIRST_LINE])
+
+
+async def test_what_a_tokenizer_was_made_of_is_given_back(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each, and by a worker; a count by one that is loaded gives nothing back."""
+    given, threads = asyncio.Event(), list[threading.Thread]()
+    loop = asyncio.get_running_loop()
+
+    def give_back() -> None:
+        threads.append(threading.current_thread())
+        loop.call_soon_threadsafe(given.set)
+
+    monkeypatch.setattr(documents, "give_back", give_back)
+    monkeypatch.setattr(documents, "TRIM_SECONDS", 0.01)
+    for _ in range(2):
+        await client.request("tokens/count", {"text": "some words", "model": "gpt-4"})
+        await asyncio.wait_for(given.wait(), 60)
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()

@@ -22,6 +22,7 @@ from sidecar.counting.engines.vocabularies import (
     Vocabulary,
     load_ranks,
 )
+from sidecar.counting.tokenizers import Tokenizers
 from tests.fuzz import differences, edits
 
 if TYPE_CHECKING:
@@ -161,17 +162,29 @@ def test_slow_pieces_are_known_before_they_are_counted() -> None:
 
 
 def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sidecar.counting import engines
 
     def missing(*_: Any) -> Any:
         raise ImportError
 
     monkeypatch.setattr(fast, "rs_bpe", missing)
     monkeypatch.setattr(fast, "toktok", missing)
-    monkeypatch.setattr(engines, "_made", {})
+    monkeypatch.setattr("sidecar.counting.engines._made", {})
     for purpose in PURPOSES:
         assert isinstance(engine("cl100k_base", purpose), Reference)
         assert engine("cl100k_base", purpose).count("hello world") == 2
+
+
+def test_an_engine_is_loaded_by_its_first_count_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lists models names what counts them, and has no use for 33 MB of tables."""
+    loads, real = list[str](), fast._rs_bpe
+    monkeypatch.setattr(fast, "_rs_bpe", lambda name: loads.append(name) or real(name))
+    monkeypatch.setattr("sidecar.counting.engines._made", {})
+    tokenizers = Tokenizers()
+    assert tokenizers.describe("gpt-4") == ("cl100k_base", "exact")
+    assert tokenizers.describe("claude-sonnet-4-5")[1] != "exact"
+    assert loads == []
+    assert [tokenizers.for_model("gpt-4").count("hello world") for _ in range(3)] == [2, 2, 2]
+    assert loads == ["cl100k_base"]
 
 
 def test_engines_are_made_once_and_say_what_they_are() -> None:

@@ -30,7 +30,7 @@ def names() -> list[str]:
 
 
 def engine(name: str, purpose: Purpose = "interactive") -> Fast | Reference:
-    """The engine for a vocabulary, made once. 50 ms for the first interactive one.
+    """The engine for a vocabulary, made once; it is loaded by its first count (50 ms or more).
 
     Raises KeyError for a vocabulary that is not shipped (see `names`).
     """

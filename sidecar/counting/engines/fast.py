@@ -14,6 +14,7 @@ right one is for the reference to say.
 from __future__ import annotations
 
 import re
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from sidecar.counting.engines.reference import Reference
@@ -126,8 +127,14 @@ def without_lone_surrogates(text: str) -> str:
 
 
 def rs_bpe(name: str, longest: int | None = None) -> Fast:
-    """The engine for interactive use. Raises ImportError where rs-bpe has no wheel."""
-    return Fast(name, _rs_bpe(name).count, longest)
+    """The engine for interactive use, its tables (18 MB) read at the first count.
+
+    Raises ImportError where rs-bpe has no wheel.
+    """
+    from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+
+    loaded = cache(partial(_rs_bpe, name))
+    return Fast(name, lambda text: loaded().count(text), longest)
 
 
 def _rs_bpe(name: str) -> Any:

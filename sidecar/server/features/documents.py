@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
-"""After a long document was closed: what counts it has given up by then."""
+"""After a long document was closed: what counts it has given up by then. A tokenizer's tables are
+read once, too."""
 
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services, status = server.services, server.status
+
+    services.workers.loaded = partial(_loaded, server)
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def did_open(params: types.DidOpenTextDocumentParams) -> None:
@@ -55,11 +58,21 @@ def register(server: SidecarServer) -> None:
         server.diagnostics.closed(uri)
         _edited(server, uri)
         if document is not None and _is_long(document):
-            work = partial(services.workers.run, give_back)
-            server.scheduler.soon(("memory",), TRIM_SECONDS, work)
+            _give_back_soon(server)
 
     for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
         server.protocol.not_understood[method] = partial(_not_understood, server)
+
+
+def _give_back_soon(server: SidecarServer) -> None:
+    work = partial(server.services.workers.run, give_back)
+    server.scheduler.soon(("memory",), TRIM_SECONDS, work)
+
+
+def _loaded(server: SidecarServer) -> None:
+    """What a tokenizer was made of goes back; at the start that is done with all that is loaded."""
+    if server.services.windows.ready:
+        _give_back_soon(server)
 
 
 def _is_long(document: TextDocument) -> bool:
