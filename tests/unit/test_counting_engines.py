@@ -177,7 +177,12 @@ def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatc
 def test_an_engine_is_loaded_by_its_first_count_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever lists models names what counts them, and has no use for 33 MB of tables."""
     loads, real = list[str](), fast._rs_bpe
-    monkeypatch.setattr(fast, "_rs_bpe", lambda name: loads.append(name) or real(name))
+
+    def load(name: str) -> Any:
+        loads.append(name)
+        return real(name)
+
+    monkeypatch.setattr(fast, "_rs_bpe", load)
     monkeypatch.setattr("sidecar.counting.engines._made", {})
     tokenizers = Tokenizers()
     assert tokenizers.describe("gpt-4") == ("cl100k_base", "exact")
