@@ -65,7 +65,7 @@ class ClaudeCode:
         return tuple(str(folder) for folder in _projects(places))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
-        slugs = None if roots is None else tuple(map(_slug, roots.paths))
+        slugs = None if roots is None else (*map(_slug, roots.paths), *_given(places))
         for projects in _projects(places):
             for project in entries(projects):
                 if project.is_dir():
@@ -256,6 +256,12 @@ def _slug(path: str) -> str:
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", path))
     return name[:_LONGEST_SLUG]
+
+
+def _given(places: Places) -> tuple[str, ...]:
+    """The name that a user gives to the folder of all projects alike."""
+    name = places.variable("CLAUDE_CODE_PROJECT_DIR_NAME")
+    return (name,) if name else ()
 
 
 def _below(folder: Path, path: str) -> tuple[str, ...]:

@@ -1,0 +1,183 @@
+"""What other readers of agents' files are known to get wrong, where no test of a reader has it yet.
+
+`docs/reference/promises.md` lists all such cases with the tests that hold them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.agents.claude import ClaudeHome, slug_of, usage
+from benchmarks.agents.codex import CodexHome
+from benchmarks.agents.copilot import MODEL, CodeHome
+from benchmarks.agents.opencode import OpenHome
+from benchmarks.agents.truth import Tokens
+from sidecar.cli import main
+from sidecar.cost.prices import Prices
+from sidecar.models import catalogue
+from sidecar.workspace.history import event_of
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.agents.claude import Transcript
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "claude-code")
+
+
+@pytest.fixture
+def home(world: World) -> ClaudeHome:
+    return ClaudeHome(world.home / ".claude")
+
+
+def _null_id(session: Transcript, tokens: Tokens) -> dict[str, Any]:
+    tool = {"type": "tool_use", "id": "toolu_1", "name": "Edit", "input": {"id": None}}
+    return session.message("msg_a", tokens, content=[tool])
+
+
+def _null_speed(session: Transcript, tokens: Tokens) -> dict[str, Any]:
+    return session.message("msg_a", tokens, usage=usage(tokens, speed=None, iterations=None))
+
+
+def _usage_in_a_tool(session: Transcript, tokens: Tokens) -> dict[str, Any]:
+    tool = {"type": "tool_use", "id": None, "input": {"message": {"usage": {"input_tokens": 9}}}}
+    return session.message("msg_a", tokens, content=[tool])
+
+
+@pytest.mark.parametrize("spaces", [False, True], ids=["compact", "spaces after the colon"])
+@pytest.mark.parametrize("make", [_null_id, _null_speed, _usage_in_a_tool])
+def test_no_line_is_dropped_for_a_null_or_a_space(
+    world: World, home: ClaudeHome, make: Any, spaces: bool
+) -> None:
+    session = home.session(world.root, spaces=spaces)
+    tokens = Tokens(5, 6, 7, 0, 8)
+    session.write(session.line("assistant", requestId="r", message=make(session, tokens)))
+    session.took("msg_a", tokens)
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+def test_a_reply_whose_lines_name_no_request(world: World, home: ClaudeHome) -> None:
+    """A gateway leaves the request's id out of some lines: by both ids one reply counts as two."""
+    session = home.session(world.root)
+    for fields in ({}, {"requestId": "req_1"}, {"requestId": None}, {"requestId": ""}):
+        body = session.message("msg_a", Tokens(5, 6, 7, 0, 8))
+        session.write(session.line("assistant", message=body, **fields))
+    session.took("msg_a", Tokens(5, 6, 7, 0, 8))
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_an_hour_of_cache_costs_twice_the_input(world: World, home: ClaudeHome) -> None:
+    """Five minutes cost 1.25 times as much as input, and what names no time is taken for those."""
+    session = home.session(world.root)
+    catalogue.warm()
+    usd = []
+    for write, hour in ((0, 0), (1_000_000, 0), (1_000_000, 1_000_000)):
+        tokens = Tokens(1_000_000 - write, 0, write, hour, 0)
+        body = session.message(f"msg_{len(usd)}", tokens)
+        session.write(session.line("assistant", message=body))
+        world.ingest()
+        usd.append(Prices().cost(event_of(world.calls[-1])).usd)
+    plain, minutes, hours = usd
+    assert plain
+    assert (minutes, hours) == (plain * Decimal("1.25"), plain * 2)
+
+
+def test_paths_that_begin_alike_are_two_projects(world: World, home: ClaudeHome) -> None:
+    """Of a long path only the first 200 characters are in the folder's name."""
+    deep = world.root / ("a" * 120) / ("b" * 120)
+    folders = [deep / "one", deep / "two"]
+    sessions = []
+    for folder in folders:
+        folder.mkdir(parents=True)
+        sessions.append(home.session(folder, slug=slug_of(folder)[:200]))
+        sessions[-1].reply()
+    assert [set(world.sessions(folder)) for folder in folders] == [{one.id} for one in sessions]
+
+
+def test_calls_that_look_alike_are_two(tmp_path: Path) -> None:
+    """Totals that grew are a call, though its numbers are those of the call before."""
+    world = World(tmp_path, "codex")
+    home = CodexHome(tmp_path / ".codex")
+    thread = home.thread(world.root)
+    thread.begin_turn()
+    thread.tokens = lambda: Tokens(900, 100, 0, 0, 50, 5)  # type: ignore[method-assign]
+    for repeats in (0, 2, 0):
+        thread.call(repeats=repeats)
+    world.ingest()
+    world.check(home.truth)
+    assert len(world.calls) == 3
+
+
+def test_calls_that_look_alike_are_two_in_a_debug_log(tmp_path: Path) -> None:
+    world = World(tmp_path, "copilot-chat")
+    log = CodeHome(tmp_path / ".config/Code/User").session(world.root).debug_log()
+    log.begin()
+    attrs = {"model": MODEL, "inputTokens": 900, "outputTokens": 9, "debugName": "panel/editAgent"}
+    for _ in range(2):
+        log.write("llm_request", attrs=attrs)
+    world.ingest()
+    assert [call.usage.prompt_tokens for call in world.calls] == [900, 900]
+
+
+def test_sessions_of_one_file_have_their_own_times(tmp_path: Path) -> None:
+    """The file's time is that of whichever wrote last."""
+    world = World(tmp_path, "opencode")
+    home = OpenHome(tmp_path / ".local/share/opencode")
+    first = home.session(world.root)
+    first.reply()
+    home.clock.now += timedelta(hours=1)
+    second = home.session(world.root)
+    second.reply()
+    assert list(world.sessions()) == [second.id, first.id]
+    home.clock.now += timedelta(hours=1)
+    first.reply()
+    first.save()
+    found = world.sessions()
+    home.close()
+    assert list(found) == [first.id, second.id]
+    gap = found[first.id].updated_at - found[second.id].updated_at
+    assert gap > timedelta(minutes=59)
+
+
+def test_a_model_of_a_million_is_not_measured_by_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name in the transcript has no `[1m]`, and no call of over 200,000 was seen yet."""
+    root = tmp_path / "home" / "app"
+    root.mkdir(parents=True)
+    monkeypatch.chdir(root)
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    session = home.session(root)
+    session.cached = 150_000
+    session.reply()
+    shown = json.loads(CliRunner().invoke(main, ["usage", "--json"]).output)
+    assert (shown["tokens"], shown["limit"]) == (home.truth.context[session.id], 1_000_000)
+
+
+def test_projects_that_share_a_folder_by_its_given_name(tmp_path: Path) -> None:
+    """`CLAUDE_CODE_PROJECT_DIR_NAME` names one folder, whatever the project."""
+    world = World(tmp_path, "claude-code", {"CLAUDE_CODE_PROJECT_DIR_NAME": "mine"})
+    home = ClaudeHome(tmp_path / ".claude")
+    other = tmp_path / "other"
+    other.mkdir()
+    sessions = [home.session(root, slug="mine") for root in (world.root, world.root, other)]
+    for age, session in enumerate(reversed(sessions)):
+        session.reply()
+        os.utime(session.path, (2_000_000_000 - age, 2_000_000_000 - age))
+    assert set(world.sessions()) == {one.id for one in sessions[:2]}
+    assert set(world.sessions(other)) == {sessions[2].id}
