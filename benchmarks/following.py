@@ -104,20 +104,34 @@ def _first(home: Path, state: Path, session: Transcript) -> float:
 
 
 def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
-    """Seconds until the ledger has every call of the history."""
+    """Seconds until the ledger has every call of the history, to the token."""
     server.request("cost/detail", {})
-    start, calls = time.perf_counter(), sum(len(truth.calls) for truth in truths)
-    while (found := _calls(state)) < calls:
-        assert time.perf_counter() - start < MOST_SECONDS, (found, calls)
+    start, totals = time.perf_counter(), [truth.total for truth in truths]
+    wanted = (
+        sum(len(truth.calls) for truth in truths),
+        sum(one.prompt for one in totals),
+        sum(one.output for one in totals),
+    )
+    while (found := _totals(state))[0] < wanted[0]:
+        assert time.perf_counter() - start < MOST_SECONDS, (found, wanted)
         time.sleep(0.5)
-    assert found == calls, (found, calls)
-    return time.perf_counter() - start
+    took = time.perf_counter() - start
+    while found != wanted:  # copies and ends of replies may come after the last new call
+        assert time.perf_counter() - start < MOST_SECONDS, (found, wanted)
+        time.sleep(0.5)
+        found = _totals(state)
+    return took
 
 
-def _calls(state: Path) -> int:
-    """Calls in the ledger."""
+def _totals(state: Path) -> tuple[int, int, int]:
+    """Calls in the ledger, their input and their output."""
     with closing(sqlite3.connect(f"file:{state / 'ledger.db'}?mode=ro", uri=True)) as ledger:
-        return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
+        count, prompt, output = ledger.execute(
+            "SELECT count(*),"
+            " sum(input + cache_read + cache_write_5m + cache_write_1h + cache_write),"
+            " sum(output + reasoning) FROM event"
+        ).fetchone()
+        return int(count), int(prompt or 0), int(output or 0)
 
 
 def _newest(home: Path) -> Transcript:

@@ -111,6 +111,20 @@ class Transcript:
         self.took(name, tokens)
         return line
 
+    def nameless(self) -> None:
+        """Replies through gateways: without a request's id, without a message's, without any."""
+        for name, request in (
+            (f"msg_05{self.clock.id()}", None),
+            (None, self.clock.id()),
+            (None, None),
+        ):
+            tokens = self.tokens()
+            named = {"requestId": request} if request else {}
+            body = self.message("", tokens, id=name)
+            line = self.line("assistant", message=body, **named)
+            self.write(line)
+            self.took(name or request or line["uuid"], tokens)
+
     def took(self, name: str, tokens: Tokens) -> None:
         """A call of the main conversation, as the truth knows it."""
         self.home.truth.calls[name] = (self.id, tokens)

@@ -117,6 +117,7 @@ class Rollout:
         self.event("task_started", **named, started_at=started, model_context_window=WINDOW)
         context = {**named, "cwd": self.cwd, "model": MODEL, "effort": "high", **fields}
         self.write("turn_context", context)
+        self.event("thread_settings_applied", **named, settings={"model": MODEL})
         text = self.clock.text(self.size) + '{"type":"token_count"}'
         content = [{"type": "input_text", "text": text}]
         self.write("response_item", {"type": "message", "role": "user", "content": content})
@@ -198,6 +199,11 @@ class Rollout:
     def reset_totals(self) -> None:
         """The totals fall, as at a compaction of some versions."""
         self.total = [number // 3 for number in self.total]
+
+    def roll_back(self) -> None:
+        """A turn is taken back: what is left was never measured."""
+        self.event("thread_rolled_back", num_turns=1)
+        self.home.truth.context[self.id] = None
 
     def fork(
         self, *, restamped: bool = True, names_ordinal: bool = False, spawned: bool = False

@@ -192,6 +192,11 @@ class ChatLog:
         """Lines as they are."""
         append(self.path, *lines)
 
+    def half_line(self) -> None:
+        """A line that is still being written."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write('{"kind":1,"k":["requests",0,"promptTokens"],"v":12')
+
     def debug_log(self) -> DebugLog:
         """The extension's own log of this session."""
         folder = self.path.parents[1] / "GitHub.copilot-chat" / "debug-logs" / self.id

@@ -1,13 +1,17 @@
-"""A history of many megabytes with exact known totals: Claude Code's and Codex', profiled as real.
+"""A history of many megabytes with exact known totals, profiled as real, with every trap in it.
 
-Most files are small, a few hold most of the bytes; most bytes are tool results and messages.
+Most files are small, a few hold most of the bytes; most bytes are tool results and messages. Claude
+Code's and Codex' share is nearly all of it; VS Code's chats and Gemini CLI's sessions have the traps
+that theirs cannot have: op logs that are cut, and rewinds.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.agents import claude, codex
+from benchmarks.agents import claude, codex, copilot, gemini
+from sidecar.agents.compressed import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,55 +19,168 @@ if TYPE_CHECKING:
 
     from benchmarks.agents.truth import Truth
 
+SOURCES = ("claude-code", "codex", "copilot-chat", "gemini-cli")
 _PROJECTS = 20
 _SIZES = (500, 1_000, 2_000, 4_000, 10_000)
 """Characters of a message, about."""
 _TURNS = (3, 5, 8, 12, 40, 150)
+_COPIED = 12
+"""Only sessions of so many turns at most are resumed and forked: copies take the bytes again."""
+_VERSIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"records": True},
+    {"records": True, "counts": False},
+    {"records": True, "ordinals": True},
+    {"spaces": True},
+    {"turn_ids": False},
+)
+"""Codex' ways to write what a call took."""
 
 
-def history(home: Path, megabytes: int, *, share: float = 0.7) -> tuple[Truth, Truth]:
-    """Write about `megabytes` below `home`, `share` of it Claude Code's; both agents' truths.
+class History(NamedTuple):
+    """The truths of the agents in `SOURCES`."""
 
-    The newest session of each agent works in `home/work/0`.
+    claude: Truth
+    codex: Truth
+    copilot: Truth
+    gemini: Truth
+
+
+def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
+    """Write about `megabytes` below `home`, `share` of it Claude Code's, 4 % of it chats.
+
+    The newest session of Claude Code and of Codex works in `home/work/0`.
     """
     roots = [home / "work" / str(number) for number in range(_PROJECTS)]
     for root in roots:
         root.mkdir(parents=True, exist_ok=True)
+    chats = copilot.CodeHome(home / ".config" / "Code" / "User")
+    geminis = gemini.GeminiHome(home / ".gemini")
     claudes, codexes = claude.ClaudeHome(home / ".claude"), codex.CodexHome(home / ".codex")
-    _fill(_claude(claudes, roots), int(megabytes * share * 1e6))
-    _fill(_codex(codexes, roots), int(megabytes * (1 - share) * 1e6))
+    _fill(_copilot(chats, roots), megabytes * 0.02)
+    _fill(_gemini(geminis, roots), megabytes * 0.02)
+    _fill(_claude(claudes, roots), megabytes * share)
+    _fill(_codex(codexes, roots), megabytes * (0.96 - share))
     claude.everyday(claudes, roots[0])
     codex.everyday(codexes, roots[0])
-    return claudes.truth, codexes.truth
+    return History(claudes.truth, codexes.truth, chats.truth, geminis.truth)
 
 
-def _fill(files: Iterator[Path], size: int) -> None:
+def _fill(files: Iterator[Path], megabytes: float) -> None:
     """Write files until they are so many bytes."""
     written = 0
-    while written < size:
+    while written < megabytes * 1e6:
         written += next(files).stat().st_size
 
 
 def _claude(home: claude.ClaudeHome, roots: list[Path]) -> Iterator[Path]:
-    rng = home.clock.rng
-    while True:
-        made = home.session(rng.choice(roots))
+    """Partial streams, sub-agents, synthetic lines, compaction, missing ids, resumes and forks."""
+    rng, copies = home.clock.rng, count()
+    for number in count():
+        made = home.session(rng.choice(roots), spaces=number % 5 == 0)
         made.size, made.trap_every = rng.choice(_SIZES), 200
-        for turn in range(rng.choice(_TURNS)):
+        turns = _TURNS[number % len(_TURNS)]
+        for turn in range(turns):
             made.user()
-            made.reply()
+            first = made.reply()
             made.tool_result()
             made.reply(blocks=2)
+            if turn % 10 == 4:
+                made.synthetic()
+                made.sidechain()
+                made.sidechain(replays=first)
+                made.nameless()
             if turn % 30 == 29:
-                made.subagent()
+                made.subagent(workflow="w" if turn % 20 == 9 else None)
                 made.compact()
+        if number % 7 == 0:
+            made.half_line()
+        if turns <= _COPIED and number % 3 == 0:
+            yield _copy(made, next(copies))
         made.history.clear()
         yield made.path
 
 
+def _copy(made: claude.Transcript, number: int) -> Path:
+    """A resumed session, a background fork, or a fork of its beginning; each goes on."""
+    copy = made.copy(background=number % 3 == 1, keeps=12 if number % 3 == 2 else None)
+    copy.reply()
+    if number % 2:
+        copy.half_line()
+    copy.history.clear()
+    return copy.path
+
+
 def _codex(home: codex.CodexHome, roots: list[Path]) -> Iterator[Path]:
+    """Re-emits, resets, nulls, turns taken back, all versions, forks, zst, half-written tails."""
+    rng, forks = home.clock.rng, count()
+    for number in count():
+        turns = _TURNS[number % len(_TURNS)]
+        made = codex.everyday(
+            home,
+            rng.choice(roots),
+            turns,
+            size=rng.choice(_SIZES),
+            **_VERSIONS[number * 7 // 6 % 6],
+        )
+        made.event("token_count", info=None, rate_limits=None)
+        if number % 5 == 1:
+            made.roll_back()
+        if turns <= _COPIED:
+            kind = next(forks)
+            fork = made.fork(restamped=kind % 2 == 0, spawned=kind % 3 == 1)
+            fork.begin_turn()
+            fork.call()
+            yield _ended(fork, kind)
+        yield _ended(made, number)
+
+
+def _ended(made: codex.Rollout, number: int) -> Path:
+    """A thread's file as it is left: whole, half written or compressed."""
+    made.history.clear()
+    if number % 7 == 3:
+        made.half_line()
+    return made.compress(zstd.compress) if number % 5 == 2 else made.path
+
+
+def _copilot(home: copilot.CodeHome, roots: list[Path]) -> Iterator[Path]:
+    """Samples, pushes that cut, logs that are compacted, flat files, half-written tails.
+
+    What was taken back is in no file any more once that is written as a whole.
+    """
     rng = home.clock.rng
-    while True:
-        made = codex.everyday(home, rng.choice(roots), rng.choice(_TURNS), size=rng.choice(_SIZES))
-        made.history.clear()
+    for number in count():
+        flat = number % 4 == 3
+        made = copilot.everyday(home, rng.choice(roots), rng.choice((2, 4, 8)), flat=flat)
+        made.size = rng.choice(_SIZES)
+        if not flat and number % 5 != 2:
+            made.undo(1)
+        made.turn()
+        if number % 3 == 1:
+            made.compact()
+            made.turn()
+        if number % 5 == 2:
+            made.log_every = 0
+            made.turn()
+        if not flat and number % 2:
+            made.half_line()
+        yield made.path
+
+
+def _gemini(home: gemini.GeminiHome, roots: list[Path]) -> Iterator[Path]:
+    """Messages that come again, rewinds, checkpoints, compressions and sub-agents."""
+    rng = home.clock.rng
+    for number in count():
+        made = gemini.everyday(home, rng.choice(roots), rng.choice((2, 4, 8)), flat=number % 4 == 3)
+        made.size = rng.choice(_SIZES)
+        asked = made.user()
+        made.reply()
+        if made.path.suffix == ".jsonl":
+            made.rewind(asked["id"])
+            if number % 3 == 1:
+                made.compress()
+                made.user()
+                made.reply()
+            if number % 2:
+                made.half_line()
         yield made.path

@@ -167,6 +167,11 @@ class Chat:
         other.write(*self.messages)
         return other
 
+    def half_line(self) -> None:
+        """A line that is still being written."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write('{"id":"half","type":"gemini","tokens":{"inp')
+
     def subagent(self) -> None:
         """A sub-agent's own file."""
         path = self.path.parent / self.id / f"{self.clock.uuid()}.jsonl"

@@ -84,7 +84,7 @@ def test_an_hour_of_cache_costs_twice_the_input(world: World, home: ClaudeHome) 
     """Five minutes cost 1.25 times as much as input, and what names no time is taken for those."""
     session = home.session(world.root)
     catalogue.warm()
-    usd = []
+    usd: list[Decimal | None] = []
     for write, hour in ((0, 0), (1_000_000, 0), (1_000_000, 1_000_000)):
         tokens = Tokens(1_000_000 - write, 0, write, hour, 0)
         body = session.message(f"msg_{len(usd)}", tokens)

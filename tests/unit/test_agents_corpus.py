@@ -1,0 +1,126 @@
+"""The generated history that benchmarks measure: every trap is in it, and every number is right."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents.corpus import SOURCES, History, history
+from sidecar.agents import ingest, live
+from sidecar.agents.places import Places
+from sidecar.agents.reader import readers_of
+from sidecar.agents.roots import Roots
+from sidecar.config.settings import Agents
+from sidecar.cost.ledger import Ledger
+from sidecar.workspace.history import event_of
+from tests.unit.agents_world import recorded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.agents.truth import Tokens
+
+MEGABYTES = 30
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("history") / "home"
+
+
+@pytest.fixture(scope="module")
+def truths(home: Path) -> History:
+    return history(home, MEGABYTES)
+
+
+TRAPS = {
+    "partial streams": (".claude", '"stop_reason":null'),
+    "background forks": (".claude", '"sessionKind":"bg"'),
+    "sub-agents": (".claude", '"agentId":"a"'),
+    "workflows' sub-agents": (".claude", "/subagents/workflows/"),
+    "sidechains": (".claude", '"isSidechain":true'),
+    "compaction": (".claude", '"subtype":"compact_boundary"'),
+    "synthetic lines": (".claude", '"<synthetic>"'),
+    "nulls": (".claude", '"speed":null'),
+    "tool input like a message": (".claude", '"input":{"id":null,"usage":'),
+    "missing message ids": (".claude", '"id":null,"type":"message"'),
+    "spaces": (".claude", '"usage": {'),
+    "records": (".codex", '"token_usage_record"'),
+    "forks": (".codex", '"forked_from_id"'),
+    "spawned threads": (".codex", '"thread_spawn"'),
+    "ordinals": (".codex", '"ordinal":'),
+    "null counts": (".codex", '"info":null'),
+    "compacted threads": (".codex", '"latest_token_usage_record"'),
+    "turns taken back": (".codex", '"thread_rolled_back"'),
+    "zst": (".codex", ".jsonl.zst"),
+    "op logs that are cut": (".config", '"k":["requests"],"i":'),
+    "chats in one document": (".config", '"requests": [\n'),
+    "compacted chats": (".config", '"slashCommand":{"name":"compact"}'),
+    "rewinds": (".gemini", '"$rewindTo"'),
+    "checkpoints": (".gemini", '{"$set":{"messages"'),
+}
+
+
+@pytest.fixture(scope="module")
+def contents(home: Path, truths: History) -> dict[Path, str]:
+    assert truths
+    files = (path for path in home.rglob("*") if path.is_file())
+    return {path: path.read_bytes().decode(errors="replace") for path in files}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_every_trap_is_in_it(home: Path, contents: dict[Path, str], name: str) -> None:
+    """By the files' contents, or by their places."""
+    folder, mark = TRAPS[name]
+    ours = {path: text for path, text in contents.items() if path.is_relative_to(home / folder)}
+    named = [path for path in ours if mark in str(path)]
+    assert named or any(mark in text for text in ours.values())
+
+
+@pytest.mark.parametrize("folder", [".claude", ".codex", ".config", ".gemini"])
+def test_half_written_tails_are_in_it(home: Path, contents: dict[Path, str], folder: str) -> None:
+    logs = (text for path, text in contents.items() if path.is_relative_to(home / folder)
+            and path.suffix == ".jsonl")  # fmt: skip
+    assert any(not text.endswith("\n") for text in logs)
+
+
+def test_counters_fall_and_events_come_again(home: Path, contents: dict[Path, str]) -> None:
+    totals = [
+        [json.loads(line)["payload"]["info"]["total_token_usage"]["total_tokens"]
+         for line in text.splitlines() if '"total_token_usage"' in line and line.endswith("}")]
+        for path, text in contents.items() if path.name.startswith("rollout-") and path.suffix == ".jsonl"
+    ]  # fmt: skip
+    steps = [later - one for each in totals for one, later in pairwise(each)]
+    assert min(steps) < 0
+    assert 0 in steps
+
+
+def test_every_call_of_a_history_counts_once(home: Path, truths: History, tmp_path: Path) -> None:
+    settings = Agents(sources=SOURCES)
+    readers, places = readers_of(settings), Places.of(settings, {"HOME": str(home)})
+    ledger = Ledger(tmp_path / "ledger.db")
+    for batch in ingest.read(readers, ingest.plan(readers, places, {}).stores, {}):
+        ledger.record_many(map(event_of, batch.calls), amend=True)
+    wanted: dict[str, tuple[str, Tokens]] = {}
+    for truth in truths:
+        wanted |= truth.calls
+    found = recorded(ledger)
+    ledger.close()
+    assert found == wanted
+
+
+def test_the_context_of_every_session_of_a_history(home: Path, truths: History) -> None:
+    settings = Agents(sources=SOURCES)
+    readers, places = readers_of(settings), Places.of(settings, {"HOME": str(home)})
+    shown: dict[str, int | None] = {}
+    for root in sorted((home / "work").iterdir()):
+        seen = live.look(readers, places, Roots.of([root]))
+        assert seen.failed == {}
+        shown |= {one.id: one.occupancy.tokens for one in seen.sessions}
+    wanted: dict[str, int | None] = {}
+    for truth in truths:
+        wanted |= truth.context
+    assert shown == wanted
