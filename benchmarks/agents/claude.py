@@ -142,7 +142,7 @@ class Transcript:
                 "type": "tool_use",
                 "id": f"toolu_{self.clock.id()}",
                 "name": "Edit",
-                "input": trap if traps else {},
+                "input": {**(trap if traps else {}), "file_path": self.clock.text(60)},
             },
         ]
         body = {

@@ -117,7 +117,7 @@ class Rollout:
         self.event("task_started", **named, started_at=started, model_context_window=WINDOW)
         context = {**named, "cwd": self.cwd, "model": MODEL, "effort": "high", **fields}
         self.write("turn_context", context)
-        self.event("thread_settings_applied", **named, settings={"model": MODEL})
+        self.event("thread_settings_applied", **named, thread_settings={"model": MODEL})
         text = self.clock.text(self.size) + '{"type":"token_count"}'
         content = [{"type": "input_text", "text": text}]
         self.write("response_item", {"type": "message", "role": "user", "content": content})
@@ -130,6 +130,10 @@ class Rollout:
         """A model call; its event is written `repeats` times more with unchanged totals."""
         text = [{"type": "output_text", "text": self.clock.text(self.size)}]
         self.write("response_item", {"type": "message", "role": "assistant", "content": text})
+        arguments = json.dumps({"command": ["cat", self.clock.text(60)]})
+        self.write(
+            "response_item", {"type": "function_call", "name": "shell", "arguments": arguments}
+        )
         output = {"type": "function_call_output", "output": self.clock.text(4 * self.size)}
         self.write("response_item", output)
         tokens = self.tokens()

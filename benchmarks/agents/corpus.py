@@ -54,9 +54,10 @@ def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
     roots = [home / "work" / str(number) for number in range(_PROJECTS)]
     for root in roots:
         root.mkdir(parents=True, exist_ok=True)
-    chats = copilot.CodeHome(home / ".config" / "Code" / "User")
-    geminis = gemini.GeminiHome(home / ".gemini")
-    claudes, codexes = claude.ClaudeHome(home / ".claude"), codex.CodexHome(home / ".codex")
+    chats = copilot.CodeHome(home / ".config" / "Code" / "User", seed=3)
+    geminis = gemini.GeminiHome(home / ".gemini", seed=4)
+    claudes = claude.ClaudeHome(home / ".claude", seed=1)
+    codexes = codex.CodexHome(home / ".codex", seed=2)  # another seed, as ids are drawn by it
     _fill(_copilot(chats, roots), megabytes * 0.02)
     _fill(_gemini(geminis, roots), megabytes * 0.02)
     _fill(_claude(claudes, roots), megabytes * share)

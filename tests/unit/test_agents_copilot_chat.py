@@ -466,10 +466,18 @@ def test_the_numbers_lie_on_another_machine(world: World) -> None:
     )
 
 
-def test_nothing_that_was_said_is_kept(world: World, chat: ChatLog) -> None:
+@pytest.mark.parametrize("flat", [False, True])
+def test_nothing_that_was_said_is_kept(world: World, home: CodeHome, flat: bool) -> None:
+    """A title is made of what was said, or was written by hand: it is shown and not kept."""
+    chat = everyday(home, world.root, 3, flat=flat)
+    chat.state["customTitle"] = "of a secret"
+    chat.save()
+    world.ingest()
     chat.turn()
     world.ingest()
     kept = b"".join(mark.state for mark in world.marks.values())
     assert b"tokenizer" in chat.path.read_bytes()
     assert b"tokenizer" not in kept
+    assert b"secret" not in kept
+    assert only(world).title == "of a secret"
     assert Tokens(1).prompt == 1

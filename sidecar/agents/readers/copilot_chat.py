@@ -108,7 +108,7 @@ class CopilotChat:
         state = _State(session, workspace_name, until=until)
         if found.path.endswith(".json"):
             return fold_whole(found, mark, state, _fold_whole)
-        return fold_lines(found, mark, state, partial(_fold, until))
+        return fold_lines(found, mark, state, partial(_fold_untitled, until))
 
 
 READER = CopilotChat()
@@ -137,6 +137,13 @@ def _fold(until: float | None, before: _State, data: bytes) -> Folded[_State]:
     return Folded(state, tuple(calls.values()), skipped)
 
 
+def _fold_untitled(until: float | None, before: _State, data: bytes) -> Folded[_State]:
+    """What the ledger keeps: a title is made of what was said."""
+    folded = _fold(until, before, data)
+    folded.state.chat.custom_title = None
+    return folded
+
+
 def _moves_turns(one: mutations.Mutation) -> bool:
     """Whether turns may go away, or others come into their places."""
     return one.kind == mutations.INITIAL or (one.path[:1] == ("requests",) and len(one.path) < 3)
@@ -156,7 +163,7 @@ def _changed(chat: Chat, one: mutations.Mutation, before: set[int], known: int) 
 def _fold_whole(state: _State, data: bytes) -> Folded[_State]:
     chat = whole(data, Chat)
     state = msgspec.structs.replace(state, session=chat.session_id or state.session)
-    state.chat = chat
+    state.chat, chat.custom_title = chat, None
     return Folded(state, tuple(_calls(state, range(len(chat.requests or ()))).values()))
 
 

@@ -1,0 +1,256 @@
+"""Secrets in every agent's sessions, and where none may be: `python -m tests.fuzz.agent_secrets [MEGABYTES]`.
+
+`TRACER=audit` looks by Python's audit events though strace is here. Keys, tokens, e-mail addresses, words and paths that are nowhere twice stand in messages, titles, tool
+inputs and outputs, and in broken lines of a generated history with every number known. A server and the
+command line read all of it. Then: the numbers are right, nothing that was planted is in ledger, state,
+logs or error messages; no agent's file was opened for writing but SQLite's own `-wal` and `-shm`, and
+none has changed; with `agents.enabled = false` none was opened at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from benchmarks.agents import (
+    claude,
+    cline,
+    cline_sessions,
+    codex,
+    copilot,
+    copilot_cli,
+    databases,
+    gemini,
+    opencode,
+)
+from benchmarks.agents.corpus import history
+from benchmarks.agents.truth import WORDS, Clock, append
+from benchmarks.client import StdioClient
+from benchmarks.following import _totals
+from sidecar.agents.compressed import zstd
+from tests.fuzz import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.agents.truth import Truth
+    from tests.fuzz.opened import Opened
+
+MEGABYTES = 100.0
+MARK = "planted"
+"""In all that is planted, whatever else it is made of."""
+_FORMS = (MARK.encode(), MARK.encode("utf-16-le"), MARK.encode().hex().encode())
+_NUMBERS = itertools.count()
+_HOMES = (".claude", ".codex", ".config", ".gemini", ".local", ".cline", ".copilot")
+
+
+def secret() -> str:
+    """What nobody wrote twice: a key, two tokens, an address, a word and a path."""
+    number = next(_NUMBERS)
+    return (
+        f"sk-{MARK}{number:016x} ghp_{MARK}{number:024x} AKIA{MARK.upper()}{number:09X}"
+        f" person{number}@{MARK}.example {MARK}word{number} /home/{MARK}{number}/notes.txt "
+    )
+
+
+def _text(_: Clock, length: int) -> str:
+    text = secret()
+    return text + WORDS * max(0, (length - len(text)) // len(WORDS))
+
+
+def plant(home: Path, megabytes: float, writers: ExitStack) -> list[Truth]:
+    """Sessions of all kinds of stores below `home`, databases held open by their writers."""
+    root = home / "work" / "0"
+    truths = list(history(home, megabytes))
+    code = home / ".config" / "Code" / "User"
+    chat = copilot.everyday(chats := copilot.CodeHome(code, seed=11), root)
+    chat.state["customTitle"] = secret()
+    chat.save()
+    chat.write({"kind": 1, "k": ["requests", 0, "elapsedMs"], "v": secret()})
+    tasks = cline.ClineHome(code / "globalStorage" / "saoudrizwan.claude-dev", seed=12)
+    cline.everyday(tasks, root)
+    sessions = cline_sessions.SessionsHome(home / ".cline" / "data" / "sessions", seed=13)
+    cline_sessions.everyday(sessions, root)
+    open_home = opencode.OpenHome(home / ".local" / "share" / "opencode", seed=14)
+    opencode.everyday(open_home, root)
+    open_home.db.execute("UPDATE session_v2 SET title = ?", (secret(),))
+    zed = databases.ZedStore(home / ".local" / "share" / "zed" / "threads" / "threads.db", seed=15)
+    zed.pack = zstd.compress
+    zed.thread(root)
+    zed.db.execute("UPDATE threads SET summary = ?", (secret(),))
+    cli = copilot_cli.CliHome(home / ".copilot", seed=16)
+    copilot_cli.everyday(cli, root)
+    for made in (open_home, zed, cli):
+        writers.enter_context(closing(made.db))
+    titled = claude.ClaudeHome(home / ".claude", seed=17)
+    _broken(claude.everyday(titled, root))
+    asked = gemini.everyday(geminis := gemini.GeminiHome(home / ".gemini", seed=18), root)
+    asked.write({"$set": {"summary": secret()}})
+    thread = codex.everyday(codexes := codex.CodexHome(home / ".codex", seed=19), root)
+    thread.event("thread_name_updated", thread_name=secret())
+    made_by = (geminis, codexes, chats, tasks, sessions, open_home, zed, cli, titled)
+    return [*truths, *(one.truth for one in made_by)]
+
+
+def _broken(session: claude.Transcript) -> None:
+    """Titles, and lines that no reader understands."""
+    session.write({"type": "custom-title", "customTitle": secret()})
+    session.write({"type": "summary", "summary": secret()})
+    append(session.path, {"type": "assistant", "message": {"usage": secret(), "model": secret()}})
+    with session.path.open("a", encoding="utf-8") as file:
+        file.write('{"usage" broken ' + secret() + "\n")
+
+
+def states(home: Path) -> dict[str, tuple[int, int, str]]:
+    """Size, time and contents of the agents' files; of databases all rows and the schema too."""
+    found = {}
+    for path in (one for name in _HOMES for one in (home / name).rglob("*") if one.is_file()):
+        if not path.name.endswith(("-wal", "-shm")):
+            stat, digest = path.stat(), hashlib.sha256(path.read_bytes())
+            for line in _dump(path) if path.suffix == ".db" else ():
+                digest.update(line.encode())
+            found[str(path)] = (stat.st_size, stat.st_mtime_ns, digest.hexdigest())
+    return found
+
+
+def _dump(path: Path) -> Iterator[str]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        yield from database.iterdump()
+
+
+class Reading:
+    """token-sidecar at work on a home: what it kept and said, and what it opened."""
+
+    def __init__(self, home: Path, state: Path, *, enabled: bool = True) -> None:
+        self.home, self.state = home, state
+        self.traced = os.environ.get("TRACER") != "audit" and opened.may_trace()
+        state.mkdir()
+        config = state.with_suffix(".toml")
+        config.write_text("" if enabled else "[agents]\nenabled = false\n")
+        variables = {"HOME": str(home), "TOKEN_SIDECAR_STATE": str(state),
+                     "TOKEN_SIDECAR_CONFIG": str(config)}  # fmt: skip
+        os.environ.update(variables)
+        self.logs = state.with_suffix(".opened")
+        self.logs.mkdir()
+        self.said: list[bytes] = []
+
+    def serve(self) -> None:
+        """A session of an editor's: everything that is asked about agents, errors too."""
+        command = opened.command(
+            self.logs / "serve", "serve", "--log-level", "DEBUG", traced=self.traced
+        )
+        with (self.state.with_suffix(".stderr")).open("wb") as stderr:
+            client = StdioClient(command, stderr=stderr)
+            uri = (self.home / "work" / "0").as_uri()
+            folders: Any = [{"uri": uri, "name": "root"}]
+            params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}
+            client.request("initialize", params)
+            client.notify("initialized", {})
+            rows = client.request("context/sessions", {"all": True})
+            self._ask(client, "cost/detail", {})
+            self._ask(client, "cost/files", {})
+            for row in rows[:3]:
+                for method in ("context/select", "context/fit", "context/append"):
+                    self._ask(client, method, {"session": row["id"]})
+            self._ask(client, "context/usage", {"session": "nobody's"})
+            client.close()
+        self.said.append(self.state.with_suffix(".stderr").read_bytes())
+
+    def _ask(self, client: StdioClient, method: str, params: dict[str, Any]) -> None:
+        try:
+            client.request(method, params)
+        except RuntimeError as error:
+            self.said.append(str(error).encode())
+
+    def verb(self, *arguments: str, titles: bool = False) -> None:
+        """A verb of the command line; one that prints titles says those alone."""
+        log = self.logs / arguments[0]
+        command = opened.command(log, *arguments, traced=self.traced)
+        done = subprocess.run(
+            command, cwd=self.home / "work" / "0", capture_output=True, stdin=subprocess.DEVNULL
+        )
+        assert done.returncode == 0, done.stderr
+        self.said += [done.stderr] if titles else [done.stdout, done.stderr]
+
+    def run(self) -> None:
+        """Editor and command line, one after the other."""
+        self.serve()
+        self.verb("cost", "--json")
+        self.verb("doctor", "--json")
+        self.verb("statusline")
+        self.verb("usage", "--all", "--json", titles=True)
+
+    def leaks(self) -> list[str]:
+        """Where something that was planted is kept or said."""
+        kept = [path for path in self.state.rglob("*") if path.is_file()]
+        found = [str(path) for path in kept if _holds(path.read_bytes())]
+        return found + [text.decode(errors="replace")[:500] for text in self.said if _holds(text)]
+
+    def opened(self) -> list[Opened]:
+        """The agents' files that were opened or changed."""
+        homes = tuple(f"{self.home}/{name}/" for name in _HOMES)
+        found = itertools.chain(*map(opened.read, sorted(self.logs.iterdir())))
+        return [one for one in found if one.path.startswith(homes)]
+
+
+def _holds(data: bytes) -> bool:
+    lower = data.lower()
+    return any(form in data or form in lower for form in _FORMS)
+
+
+def check(home: Path, folder: Path, truths: list[Truth]) -> None:
+    """Everything that the module promises. Raises AssertionError."""
+    before = states(home)
+    reading = Reading(home, folder / "state")
+    reading.run()
+    totals = [truth.total for truth in truths]
+    assert _totals(reading.state) == (
+        sum(len(truth.calls) for truth in truths),
+        sum(one.prompt for one in totals),
+        sum(one.output for one in totals),
+    )
+    assert reading.leaks() == [], reading.leaks()
+    seen = reading.opened()
+    assert len({one.path for one in seen}) > len(_HOMES)
+    written = {one.path for one in seen if one.writes}
+    assert [path for path in written if not path.endswith(("-wal", "-shm"))] == []
+    assert states(home) == before
+    disabled = Reading(home, folder / "disabled", enabled=False)
+    disabled.run()
+    assert disabled.opened() == []
+    assert states(home) == before
+    kept = sum(path.is_file() for path in reading.state.rglob("*"))
+    print(f"  {next(_NUMBERS):,} secrets planted, none in {kept} files kept nor in what was said")
+    print(f"  {len(before)} files of agents as they were, {len(seen)} openings,"
+          f" {len(written)} of SQLite's own for writing, by {_by(reading)}")  # fmt: skip
+    print("  agents.enabled = false: none opened")
+
+
+def _by(reading: Reading) -> str:
+    return "strace" if reading.traced else "Python's audit events"
+
+
+def main(megabytes: float) -> None:
+    """Plant, read, look."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as writers:
+        folder = Path(name).resolve()
+        home = folder / "home"
+        with patch.object(Clock, "text", _text):
+            truths = plant(home, megabytes, writers)
+        print(
+            f"Secrets in {megabytes:g} MB of sessions, {sum(len(one.calls) for one in truths)} calls"
+        )
+        check(home, folder, truths)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if sys.argv[1:] else MEGABYTES)
