@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sidecar.agents.homes import is_here
+from sidecar.config.settings import AGENTS
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
@@ -84,30 +85,8 @@ def stores_of(reader: Reader, places: Places, roots: Roots | None = None) -> lis
         return []
 
 
-_MODULES = {
-    "claude-code": "claude_code",
-    "codex": "codex",
-    "copilot-chat": "copilot_chat",
-    "copilot-cli": "copilot_cli",
-    "gemini-cli": "gemini_cli",
-    "opencode": "opencode",
-    "cline": "cline_sessions",
-    "roo-code": "roo_code",
-    "kilo": "kilo",
-    "goose": "goose",
-    "crush": "crush",
-    "zed": "zed",
-    "amp": "amp",
-    "vibe": "vibe",
-    "continue": "continue_dev",
-    "aider": "aider",
-    "qwen-code": "qwen_code",
-    "pi": "pi",
-    "kimi-cli": "kimi_cli",
-}
-"""Agents and the modules of `sidecar.agents.readers` that read them; each has a `READER`."""
-
-KNOWN = tuple(_MODULES)
+_MODULES = {"cline": "cline_sessions", "continue": "continue_dev"}
+"""The modules of `sidecar.agents.readers` that are not called as their agents are."""
 
 
 def readers_of(settings: Agents) -> tuple[Reader, ...]:
@@ -125,11 +104,12 @@ def agents_of(settings: Agents) -> list[str]:
     """The agents that the settings allow; none where they are disabled."""
     if not settings.enabled:
         return []
-    wanted = KNOWN if settings.sources is None else settings.sources
-    return [agent for agent in KNOWN if agent in wanted]
+    wanted = AGENTS if settings.sources is None else settings.sources
+    return [agent for agent in AGENTS if agent in wanted]
 
 
 def reader_of(agent: str) -> Reader:
     """The reader of an agent that is known; imported when it is first asked for. Blocking."""
-    reader: Reader = import_module(f"sidecar.agents.readers.{_MODULES[agent]}").READER
+    name = _MODULES.get(agent, agent.replace("-", "_"))
+    reader: Reader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.agents.fields import from_ns
-from sidecar.agents.reader import KNOWN, stores_of
+from sidecar.agents.reader import stores_of
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Reader
     from sidecar.agents.values import Found
-    from sidecar.config.settings import Agents
 
 
 class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,12 +46,6 @@ def survey(readers: Sequence[Reader], places: Places) -> Iterator[Surveyed]:
         size = sum(found.size for found in stores)
         at = from_ns(newest.mtime_ns)
         yield Surveyed(reader.agent, len(stores), size, at, calls, skipped, problem)
-
-
-def unknown(settings: Agents) -> tuple[str, ...]:
-    """Names in the settings that no reader has, as a mistyped one would be."""
-    named = (*(settings.sources or ()), *settings.paths)
-    return tuple(name for name in dict.fromkeys(named) if name not in KNOWN)
 
 
 def _sample(reader: Reader, found: Found) -> tuple[int, int, str | None]:

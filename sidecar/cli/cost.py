@@ -126,8 +126,9 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     Exits 0; 2 where the configuration is wrong or the ledger cannot be read.
     """
     from sidecar.cli.sessions import SessionsView
+    from sidecar.config.load import find_root
 
-    root = workspace.resolve()
+    root = find_root(workspace.resolve())
     with _book() as book:
         _ingest(book, root)
     with _errors(), SessionsView(root) as view:

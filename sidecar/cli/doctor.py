@@ -81,8 +81,7 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "stateFolder": str(state_dir()),
             "values": _values(loaded),
             "problems": [str(problem) for problem in loaded.problems]
-            + _tokenizer_problems(settings)
-            + _agent_problems(settings),
+            + _tokenizer_problems(settings),
         },
     }
 
@@ -172,12 +171,6 @@ def _agents(settings: Settings) -> list[dict[str, Any]]:
 
     places = Places.of(settings.agents)
     return [msgspec.to_builtins(one) for one in survey(readers_of(settings.agents), places)]
-
-
-def _agent_problems(settings: Settings) -> list[str]:
-    from sidecar.agents.survey import unknown
-
-    return [f"agents: no reader is called {name}" for name in unknown(settings.agents)]
 
 
 def _values(loaded: Loaded) -> list[dict[str, str]]:

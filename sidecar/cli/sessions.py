@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sidecar.budget.rules import Rules
 from sidecar.config.load import load
 from sidecar.cost.params import CostFilesParams
-from sidecar.errors import SidecarError
+from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace.history import is_read
 from sidecar.workspace.services import Services
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from sidecar.cost.params import FileCost
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.workspace import Workspace
+
+
+_MOST_NAMED = 10
 
 
 class SessionsView:
@@ -70,18 +73,33 @@ class SessionsView:
     async def _usage(self, session: str | None) -> ContextUsage:
         await self._look()
         changes, costs = self.services.changes(self.workspace), self.workspace.costs
-        found = await changes.look(session)
+        found = await changes.look(await self._whole(session))
         if found is None:
             return usage_report(None, costs)
         await changes.know(changes.sessions.usage(found).model or self.workspace.model)
         return usage_report(changes.sessions.usage(found), costs)
 
+    async def _whole(self, session: str | None) -> str | None:
+        """A session's id by how it begins. Raises BadParamsError where several do so."""
+        if session is None:
+            return None
+        known = [row.id for row in await self._known()]
+        begin = sorted({name for name in known if name.startswith(session)})
+        if session in known or not begin:
+            return session
+        if len(begin) > 1:
+            some = ", ".join(begin[:_MOST_NAMED])
+            raise BadParamsError(f"{len(begin):,} sessions begin with {session}: {some}")
+        return begin[0]
+
     async def _rows(self) -> list[SessionRow]:
         await self._look()
+        return session_rows(await self._known(), self.workspace.costs)
+
+    async def _known(self) -> list[SessionRow]:
         changes = self.services.changes(self.workspace)
         await changes.restore()
-        rows = changes.sessions.rows(await self.services.agents.every(self.workspace))
-        return session_rows(rows, self.workspace.costs)
+        return changes.sessions.rows(await self.services.agents.every(self.workspace))
 
     def cost(self, session: SessionInfo | None) -> str:
         """What a session has cost, in words; why that is not known."""

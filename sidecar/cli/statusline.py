@@ -104,9 +104,10 @@ def _quotas(limits: RateLimits | None) -> list[str]:
 def _live(root: Path) -> str:
     """The line of the session that the editor would show; "" where there is none."""
     from sidecar.cli.sessions import SessionsView
+    from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
 
-    view = SessionsView(root)
+    view = SessionsView(find_root(root))
     try:
         usage = view.usage()
     finally:

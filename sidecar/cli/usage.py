@@ -13,6 +13,7 @@ from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json, warn_of
 from sidecar.context.usage import SessionInfo
 from sidecar.counting.count import number_text, tokens_text
+from sidecar.errors import BadParamsError
 from sidecar.text.printable import counted, percent_text
 from sidecar.workspace.wording import NOT_READ
 
@@ -29,7 +30,11 @@ POLL_SECONDS = 5.0
 
 @click.command()
 @workspace_option("The workspace's root folder")
-@click.option("--session", help="Which session; by default the one that the editor would show.")
+@click.option(
+    "--session",
+    metavar="ID",
+    help="Which session, by its id or how that begins; by default the one the editor would show.",
+)
 @click.option("--all", "every", is_flag=True, help="List every session of the workspace.")
 @click.option("--watch", is_flag=True, help="Print again whenever it changes, until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON.")
@@ -41,8 +46,9 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
     wrong.
     """
     from sidecar.cli.sessions import SessionsView
+    from sidecar.config.load import find_root
 
-    view = SessionsView(workspace.resolve())
+    view = SessionsView(find_root(workspace.resolve()))
     wrong = warn_of(view.problems)
     try:
         before: object = None
@@ -51,6 +57,8 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
             if found != before:
                 _show(found, as_json, session, view.cost)
             before = found
+    except BadParamsError as error:
+        raise click.UsageError(str(error)) from error
     finally:
         view.close()
     sys.exit(2 if wrong else 0)

@@ -11,14 +11,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from sidecar.config.settings import Url
+from sidecar.config.settings import AGENTS, Url
 from sidecar.text.globs import MAX_PATTERNS, problem_of
 from sidecar.typed import convert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.config.settings import Budget, Caps, Context
+    from sidecar.config.settings import Agents, Budget, Caps, Context
 
 _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 MAX_SECTIONS = 200
@@ -117,6 +117,28 @@ def check_context(context: Context) -> str | None:
     if list(levels) != sorted(set(levels)):
         return "must rise from one number to the next, such as [0.8, 0.95]"
     return None
+
+
+def check_agents(names: Sequence[str]) -> str | None:
+    """Which of these are no agents' names; by their places, as one may be a key that was pasted."""
+    import difflib
+
+    wrong = [(place, name) for place, name in enumerate(names, 1) if name not in AGENTS]
+    if not wrong:
+        return None
+    near = [one for _, name in wrong for one in difflib.get_close_matches(name[:60], AGENTS, 1)]
+    meant = f"; did you mean {' and '.join(dict.fromkeys(near))}?" if near else ";"
+    places = " and ".join(str(place) for place, _ in wrong[:5])
+    return f"holds names of no agent, at place {places}{meant} known: {', '.join(sorted(AGENTS))}"
+
+
+def known_agents(agents: Agents) -> dict[str, Any]:
+    """What of the settings holds: of a list with a mistake in it the rest, and never all agents."""
+    sources = agents.sources and tuple(name for name in agents.sources if name in AGENTS)
+    return {
+        "sources": sources,
+        "paths": {name: folder for name, folder in agents.paths.items() if name in AGENTS},
+    }
 
 
 def soft_over_hard(caps: Caps) -> list[str]:

@@ -8,15 +8,17 @@ import msgspec
 
 from sidecar.config.checks import (
     InvalidError,
+    check_agents,
     check_budget,
     check_context,
     check_models,
+    known_agents,
     soft_over_hard,
     typed,
 )
 from sidecar.config.loaded import Loaded
 from sidecar.config.options import Layer, Origin, Problem, key_text
-from sidecar.config.settings import TRUSTED, Budget, Context, Settings, Table
+from sidecar.config.settings import TRUSTED, Agents, Budget, Context, Settings, Table
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
@@ -180,6 +182,9 @@ class _Resolver:
             if wrong is not None:
                 self._report_at(path, "warn-at", f"{wrong} (left out)")
                 return msgspec.structs.replace(table, warn_at=Context().warn_at)
+        if isinstance(table, Agents):
+            self._report_agents(table, path)
+            return msgspec.structs.replace(table, **known_agents(table))
         if isinstance(table, Settings):
             if sum(len(budget.files) for budget in table.budgets) > MAX_PATTERNS:
                 wrong = f"has more than {MAX_PATTERNS:,} patterns in all its files (left out)"
@@ -188,6 +193,13 @@ class _Resolver:
             for key in soft_over_hard(table.cost):
                 self._report_at(("cost",), key, "is above the hard cap, which comes first")
         return table
+
+    def _report_agents(self, table: Agents, path: KeyPath) -> None:
+        """Names that no agent has."""
+        for key, names in (("sources", table.sources or ()), ("paths", tuple(table.paths))):
+            wrong = check_agents(names)
+            if wrong is not None:
+                self._report_at(path, key, f"{wrong} (left out)")
 
     def _report_at(self, path: KeyPath, key: str, message: str) -> None:
         """A problem with the value that won, wherever it came from."""

@@ -172,6 +172,14 @@ class Settings(Table, frozen=True):
     agents: Agents = Agents()
 
 
+AGENTS = (
+    "claude-code", "codex", "copilot-chat", "copilot-cli", "gemini-cli", "opencode", "cline",
+    "roo-code", "kilo", "goose", "crush", "zed", "amp", "vibe", "continue", "aider", "qwen-code",
+    "pi", "kimi-cli",
+)  # fmt: skip
+"""The agents whose session files are read, by the names that `agents` and `source` give them."""
+
+
 @cache
 def setting_names() -> frozenset[str]:
     """Every key that some table may hold, as TOML has it."""

@@ -15,13 +15,13 @@ from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.codex import everyday as codex_thread
 from benchmarks.agents.gemini import GeminiHome
-from sidecar.agents import live, reader, tail
+from sidecar.agents import live, tail
 from sidecar.agents.places import Places
-from sidecar.agents.reader import KNOWN, readers_of
+from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.agents.values import StoredSession
 from sidecar.agents.watch import changes
-from sidecar.config.settings import Agents
+from sidecar.config.settings import AGENTS, Agents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,8 +189,7 @@ def test_a_path_that_the_settings_name(tmp_path: Path, root: Path, claude: Claud
 
 
 def test_every_known_agent_has_a_reader_of_its_name() -> None:
-    assert [one.agent for one in readers_of(Agents())] == list(KNOWN)
-    assert set(reader._MODULES) == set(KNOWN)
+    assert [one.agent for one in readers_of(Agents())] == list(AGENTS)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.agents.claude import ClaudeHome, slug_of, usage
-from benchmarks.agents.codex import CodexHome
+from benchmarks.agents.codex import CodexHome, everyday
 from benchmarks.agents.copilot import MODEL, CodeHome
 from benchmarks.agents.opencode import OpenHome
 from benchmarks.agents.truth import Tokens
@@ -106,6 +106,21 @@ def test_paths_that_begin_alike_are_two_projects(world: World, home: ClaudeHome)
         sessions.append(home.session(folder, slug=slug_of(folder)[:200]))
         sessions[-1].reply()
     assert [set(world.sessions(folder)) for folder in folders] == [{one.id} for one in sessions]
+
+
+@pytest.mark.parametrize("restamped", [False, True])
+def test_records_that_a_fork_copied_are_its_parents(tmp_path: Path, restamped: bool) -> None:
+    """A record names its thread, so that it is known though the parent's file is gone."""
+    world = World(tmp_path, "codex")
+    home = CodexHome(tmp_path / ".codex")
+    parent = everyday(home, world.root, 2, records=True, counts=False)
+    known = set(home.truth.calls)
+    fork = parent.fork(restamped=restamped)
+    fork.begin_turn()
+    fork.call()
+    parent.path.unlink()
+    world.ingest()
+    assert set(world.recorded()) == set(home.truth.calls) - known
 
 
 def test_calls_that_look_alike_are_two(tmp_path: Path) -> None:

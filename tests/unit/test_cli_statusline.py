@@ -169,6 +169,45 @@ def test_usage_lists_every_session_however_old(root: Path, home: ClaudeHome) -> 
     assert json.loads(run("usage", "--json"))["session"]["id"] == new.id
 
 
+def test_a_folder_of_the_project_is_the_project(
+    root: Path, home: ClaudeHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other verbs have it: the nearest folder above with a `.git` or a configuration."""
+    (root / ".git").mkdir()
+    session = home.session(root)
+    session.reply()
+    below = root / "src" / "deep"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert json.loads(run("usage", "--json"))["session"]["id"] == session.id
+    assert [row["id"] for row in json.loads(run("usage", "--all", "--json"))] == [session.id]
+    assert "ctx" in run("statusline")
+    (root / "CLAUDE.md").write_text("Be kind.\n")
+    assert "CLAUDE.md: " in run("cost", "files")
+
+
+def test_a_session_by_how_its_id_begins(root: Path, home: ClaudeHome) -> None:
+    ids = ["c386aaaa-1", "c386bbbb-2", "c386"]
+    for number, name in enumerate(ids):
+        home.clock.now = datetime.now(UTC) - timedelta(minutes=50) - timedelta(days=40 * number)
+        session = home.session(root)
+        session.id = name
+        home.truth.context[name] = None
+        session.reply()
+    for asked, name in (
+        ("c386a", ids[0]),
+        ("c386bbbb-2", ids[1]),
+        ("c386b", ids[1]),
+        ("c386", "c386"),
+    ):
+        shown = json.loads(run("usage", "--session", asked, "--json"))
+        assert (shown["session"]["id"], shown["tokens"]) == (name, home.truth.context[name])
+    assert "No session d is known" in run("usage", "--session", "d")
+    done = CliRunner().invoke(main, ["usage", "--session", "c38"])
+    assert done.exit_code == 2
+    assert "3 sessions begin with c38: c386, c386aaaa-1, c386bbbb-2" in done.output
+
+
 def test_usage_has_the_words_that_an_editor_shows(root: Path, home: ClaudeHome) -> None:
     assert "No conversation is known" in json.loads(run("usage", "--json"))["text"]
     session = home.session(root)

@@ -151,6 +151,18 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         "above the hard cap",
     ),
     "unknown key of the agents": ("[agents]\nx = 1", "agents.x", 3, "enabled, paths, sources"),
+    "a source that is no agent": (
+        '[agents]\nsources = ["codex", "claude"]',
+        "agents.sources",
+        3,
+        "at place 2; did you mean claude-code? known: aider, amp, claude-code, cline, codex, ",
+    ),
+    "a path of no agent": (
+        '[agents]\npaths = { planted = "/x" }',
+        "agents.paths",
+        3,
+        "holds names of no agent, at place 1; known: ",
+    ),
     "path of an agent": ("[agents]\npaths = { codex = 1 }", "agents.paths.codex", 3, "a string"),
     "paths of agents": (
         '[agents]\npaths = "x"',
@@ -209,6 +221,15 @@ def test_several_mistakes_are_each_named(tmp_path: Path, env: dict[str, str]) ->
     ]
     assert loaded.settings.context == Settings().context
     assert loaded.settings.budgets[0].max_tokens == 9
+
+
+def test_of_agents_those_that_are_known_are_read_and_no_others(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    """A list with nothing right in it is not "all that are known"."""
+    for written, kept in (('["codx", "pi"]', ("pi",)), ('["codx"]', ()), ("[]", ())):
+        (tmp_path / "config.toml").write_text(f"[agents]\nsources = {written}\n")
+        assert load(None, None, env).settings.agents.sources == kept
 
 
 def test_the_entry_that_is_wrong_goes_the_others_stay(tmp_path: Path, env: dict[str, str]) -> None:

@@ -112,12 +112,28 @@ def test_every_command_of_the_server_has_a_row() -> None:
     assert of("Commands of the server") == ids
 
 
+def test_what_others_do_wrong_is_held_by_tests_that_are_there() -> None:
+    part = PAGE.read_text("utf-8").split("\n## Where others go wrong\n")[1]
+    rows = [row for row in part.splitlines() if row.startswith("| ")][1:]
+    named = [re.fullmatch(r"\| .+ \| .+ \| `([^`:]+)::(\w+)` \|", row) for row in rows]
+    assert len(rows) > 40
+    for row, found in zip(rows, named, strict=True):
+        assert found, row
+        assert found[2] in functions_of(ROOT / found[1]), row
+
+
+@cache
+def functions_of(file: Path) -> set[str]:
+    """The functions of a file."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+    return {node.name for node in nodes if isinstance(node, kinds)}
+
+
 @pytest.mark.parametrize(("name", "page", "anchor", "file", "test"), ROWS)
 def test_a_row_names_what_is_there(name: str, page: str, anchor: str, file: str, test: str) -> None:
     section = sections((PAGE.parent / page).resolve()).get(anchor)
     assert section is not None, f"{page} has no heading {anchor}"
     word = name.split()[-1] if name.startswith("[[") else name
     assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", section), f"{anchor} says nothing"
-    nodes = ast.walk(ast.parse((ROOT / file).read_text("utf-8")))
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    assert test in {node.name for node in nodes if isinstance(node, kinds)}
+    assert test in functions_of(ROOT / file)

@@ -13,9 +13,9 @@ from benchmarks.client import StdioClient
 from benchmarks.corpus import source_text
 from sidecar.agents.homes import is_here
 from sidecar.agents.places import Places
-from sidecar.agents.reader import KNOWN, readers_here, readers_of
+from sidecar.agents.reader import readers_here, readers_of
 from sidecar.agents.roots import Roots
-from sidecar.config.settings import Agents
+from sidecar.config.settings import AGENTS, Agents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,4 +142,4 @@ def test_aider_is_here_in_a_project_with_its_history(tmp_path: Path) -> None:
     (tmp_path / ".aider.chat.history.md").write_text("")
     here = readers_here(Agents(), Places(home=tmp_path / "home"), Roots((str(tmp_path),)))
     assert [one.agent for one in here] == ["aider"]
-    assert "aider" in KNOWN
+    assert "aider" in AGENTS
