@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sidecar.cli.gauging import gauged, window_of
-from sidecar.cli.output import say, say_json, warn, warn_of, with_progress
+from sidecar.cli.output import as_utf8, say, say_json, warn, warn_of, with_progress
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import STDIN, File, Skipped, find, read
 
@@ -169,7 +169,7 @@ def _print_json(
     result: dict[str, Any] = {
         "files": _public(counted, model, settings, gauges),
         "total": {"tokens": total.tokens, "files": len(counted), "method": total.method},
-        "skipped": [{"path": _printable(one.path), "reason": one.reason} for one in skipped],
+        "skipped": [{"path": as_utf8(one.path), "reason": one.reason} for one in skipped],
     }
     say_json(result)
 
@@ -192,11 +192,6 @@ def _public(
         count = windows.count(
             one.measure, model, one.characters, settings, named=named, note=one.note
         )
-        return {"path": _printable(one.path), **msgspec.to_builtins(count)}
+        return {"path": as_utf8(one.path), **msgspec.to_builtins(count)}
 
     return [public(one) for one in counted]
-
-
-def _printable(path: str) -> str:
-    """A path that can be printed: names may hold bytes that are no UTF-8."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

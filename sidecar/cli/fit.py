@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.output import say_json, warn_of
+from sidecar.cli.output import as_utf8, say_json, warn_of
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -59,7 +59,7 @@ def fit(
 def _print_json(fitted: Fitted, model: str, how: Measure) -> None:
     import msgspec
 
-    printable = msgspec.structs.replace(fitted, text=_printable(fitted.text))
+    printable = msgspec.structs.replace(fitted, text=as_utf8(fitted.text))
     made = {"method": how.method, "tokenizer": how.tokenizer, "errorPercent": how.error_percent}
     say_json(msgspec.to_builtins(printable) | {"model": model} | made)
 
@@ -89,10 +89,6 @@ def _read(file: Path) -> str:
         raise click.UsageError(f"{file} is a binary file; fit works on text")
     unknown = "surrogateescape" if encoding.startswith("utf-8") else "replace"
     return data.decode(encoding, unknown)
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _settings(file: Path) -> tuple[Settings, bool]:

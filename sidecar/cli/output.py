@@ -68,9 +68,9 @@ def warn(*lines: str) -> None:
 
 def warn_of(problems: Iterable[Problem]) -> bool:
     """Print what is wrong in the configuration; whether some of it is an error (exit 2)."""
-    told = [(str(problem), problem.severity == "error") for problem in problems]
-    warn(*(text for text, _ in told))
-    return any(error for _, error in told)
+    lines = [(str(problem), problem.severity == "error") for problem in problems]
+    warn(*(text for text, _ in lines))
+    return any(error for _, error in lines)
 
 
 def refuse(refused: click.ClickException, _: object = None) -> None:
@@ -79,6 +79,11 @@ def refuse(refused: click.ClickException, _: object = None) -> None:
         usage, command = refused.ctx.get_usage(), refused.ctx.command_path
         say(*usage.splitlines(), f"Try '{command} --help' for help.", "", err=True)
     warn(refused.format_message())
+
+
+def as_utf8(text: str) -> str:
+    """A text that can be encoded: names and files may hold bytes that are no UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def say_json(value: object) -> None:

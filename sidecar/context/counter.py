@@ -198,10 +198,10 @@ def with_marks(measure: Measure) -> Measure:
 
 
 def _percent(doubt: float, tokens: int) -> float:
-    return _told(100 * doubt / max(1, tokens))
+    return _rounded(100 * doubt / max(1, tokens))
 
 
-def _told(error_percent: float) -> float:
+def _rounded(error_percent: float) -> float:
     """To hundredths; what is not certain is not told as certain, however little it is."""
     return max(0.01, round(error_percent, 2)) if error_percent > 0 else 0.0
 
@@ -210,4 +210,4 @@ def _share(error_percent: float | None, part: float, whole: int) -> float | None
     """The error of a whole of which only a part is uncertain."""
     if error_percent is None:
         return None
-    return _told(min(error_percent, error_percent * part / max(1, whole)))
+    return _rounded(min(error_percent, error_percent * part / max(1, whole)))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, cast
 
-from sidecar.text.pieces import Piece, pieces_of, word_pieces
+from sidecar.text.pieces import Piece, Pieced, pieces_of, word_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.text.document import TextDocument
@@ -28,15 +28,15 @@ class Stopped(Exception):  # noqa: N818 - it is no error
     """A count was given up because `should_stop` returned true. What was counted is remembered."""
 
 
-def units_of(doc: TextDocument, tokenizer: Tokenizer) -> Sequence[Piece]:
-    """What to count of a document for a tokenizer: immutable, their counts add up.
+def units_of(text: Pieced, tokenizer: Tokenizer) -> Sequence[Piece]:
+    """What to count of a text for a tokenizer: immutable, their counts add up.
 
-    A snapshot: safe to count in another thread while the document is edited.
+    Safe to count in another thread while a document is edited.
     """
     cuts = tokenizer.cuts
-    if cuts == "lines":
-        return doc.pieces
-    return word_pieces(doc.pieces) if cuts == "words" else (doc.whole,)
+    if cuts == "none":
+        return (text.whole,)
+    return text.pieces if cuts == "lines" else word_pieces(text.pieces)
 
 
 def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
@@ -52,19 +52,23 @@ def _document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
 
 
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer, enough: int = SLOW) -> int:
-    """How many characters a count of the document would have to tokenize now.
+    """How many characters a count of the document would have to tokenize now (`pending_in`)."""
+    basis = tokenizer.basis
+    pieces = doc.missing(basis.name) if basis.cuts == "lines" else units_of(doc, basis)
+    return pending_in(pieces, basis, enough)
+
+
+def pending_in(pieces: Iterable[Piece], basis: Tokenizer, enough: int) -> int:
+    """How many characters of these pieces are to be tokenized.
 
     Where that is more than `enough`, any number above it. A piece that the tokenizer says is slow
     counts as a million more: that is nothing to wait for on an event loop.
     """
-    tokenizer = tokenizer.basis
-    name = tokenizer.name
-    pieces = doc.missing(name) if tokenizer.cuts == "lines" else units_of(doc, tokenizer)
     needed, total = set[Piece](), 0
-    for part in (part for piece in pieces for part in piece.needs(name)):
+    for part in (part for piece in pieces for part in piece.needs(basis.name)):
         if part not in needed:
             needed.add(part)
-            total += len(part) + SLOW * tokenizer.slow(part.text)
+            total += len(part) + SLOW * basis.slow(part.text)
         if total > enough:
             break
     return total

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sidecar.counting.incremental import (
-    SLOW,
     count_pieces,
     document_tokens,
     pending_characters,
+    pending_in,
+    units_of,
 )
 from sidecar.counting.tokenizer import SAMPLED
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
 from sidecar.text.piece_list import in_order
-from sidecar.text.pieces import Piece, Pieced, pieces_of, word_pieces
+from sidecar.text.pieces import Piece, Pieced, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,13 +98,6 @@ class Snapshot(Pieced):
             start += piece.text
         return start[:KIND_CHARACTERS]
 
-    def units(self, tokenizer: Tokenizer) -> Sequence[Piece]:
-        """What to count for a tokenizer: its counts of these add up."""
-        cuts = tokenizer.cuts
-        if cuts == "none":
-            return (self.whole,)
-        return self.pieces if cuts == "lines" else word_pieces(self.pieces)
-
     @property
     def is_cut(self) -> bool:
         """Whether the pieces are there already: making them of a long text takes its time."""
@@ -118,16 +112,10 @@ class Snapshot(Pieced):
             return document_tokens(document, basis) if few else None
         if self.characters > most and not self.is_cut:
             return None  # cutting it takes its time too
-        return count_pieces(self.units(basis), basis) if self._pending(basis) <= most else None
-
-    def _pending(self, basis: Tokenizer) -> int:
-        """How many characters a count would have to tokenize, a slow piece taken for many."""
-        if basis.cuts == "none" and self._whole is None:
-            return self.characters  # there is nothing yet that could have remembered a count
-        name = basis.name
-        new = [piece for piece in self.units(basis) if name not in piece.counts]
-        needed = {part for piece in new for part in piece.needs(name)}
-        return sum([len(part) + SLOW * basis.slow(part.text) for part in needed])
+        if basis.cuts == "none" and self._whole is None and self.characters > most:
+            return None  # there is nothing yet that could have remembered a count
+        units = units_of(self, basis)
+        return count_pieces(units, basis) if pending_in(units, basis, most) <= most else None
 
     def document(self) -> TextDocument:
         """The document as it was. Blocking for big ones."""

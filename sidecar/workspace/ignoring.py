@@ -116,8 +116,8 @@ def _rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> Ignor
         if not wrong:
             kept.append(line)
             used += more
-    told = problem and f"not read in full: {problem}"
-    return IgnoreRules(prefix, PathGlobs(kept), told, min(len(lines), max(0, most_lines)), used)
+    cut = problem and f"not read in full: {problem}"
+    return IgnoreRules(prefix, PathGlobs(kept), cut, min(len(lines), max(0, most_lines)), used)
 
 
 def _wildcards(line: str) -> int:

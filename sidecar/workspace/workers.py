@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.counting.incremental import count_pieces
+from sidecar.counting.incremental import count_pieces, units_of
 from sidecar.workspace.second_process import SecondProcess, count_together
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Workers:
         def work(should_stop: Callable[[], bool]) -> int:
             self.load(tokenizer)
             basis = tokenizer.basis
-            pieces = taken.units(basis)
+            pieces = units_of(taken, basis)
             count = partial(count_pieces, pieces, basis, should_stop)
             return tokenizer.scale(count_together(pieces, basis, count, self.second))
 
