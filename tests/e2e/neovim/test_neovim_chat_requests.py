@@ -102,6 +102,52 @@ def test_a_background_request_that_is_the_first_of_all_is_in_the_ledger(
     assert row["promptTokens"] == server.received[0].prompt
 
 
+def test_a_first_request_that_fails_is_not_billed_to_the_next(begin: Callable[..., Any]) -> None:
+    """It is sent before there are hooks, and where curl fails the plugin tells of no reply."""
+    plugin = msgspec.structs.replace(CODECOMPANION, open="", session="return ''")
+    editor, server, _ = begin(plugin, waits=False)
+    editor.lua("""
+        local adapter = require('codecompanion.adapters').resolve('mine')
+        adapter.env.url = 'http://127.0.0.1:9'
+        require('codecompanion.http').new({ adapter = adapter:map_schema_to_params() }):request(
+          { messages = { { role = 'user', content = 'Name the sea.' } } },
+          { callback = function(err) _G.failed = err end }, { interaction = 'inline' })""")
+    wait_for(lambda: editor.lua("return _G.failed ~= nil"), "the failure")
+    editor.lua("""
+        local adapter = require('codecompanion.adapters').resolve('mine')
+        local made = require('codecompanion.interactions.background').new({ adapter = adapter })
+        made:ask({ { role = 'user', content = 'Name the sea.' } }, { method = 'sync' })""")
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    (row,) = ask(editor, "cost/detail")["rows"]
+    assert (row["category"], row["promptTokens"]) == ("background", server.received[0].prompt)
+
+
+def test_a_reply_that_comes_before_that_of_the_first_request_is_its_own(
+    begin: Callable[..., Any],
+) -> None:
+    """Two requests at one adapter: the first was sent before there were hooks."""
+    plugin = of_class(Inline, CODECOMPANION, open="", session="return ''")
+    editor, server, _ = begin(plugin)
+    editor.lua("""
+        local adapter = require('codecompanion.adapters').resolve('mine')
+        local made = require('codecompanion.interactions.background').new({ adapter = adapter })
+        made:ask({ { role = 'user', content = 'Name the sea.' } },
+          { method = 'async', on_done = function() end })""")
+    first = server.arrived.get(timeout=WAIT_SECONDS)
+    editor.command("set nomore")
+    editor.keys(":CodeCompanion Name the sea at Lisbon.<CR>")
+    second = server.arrived.get(timeout=WAIT_SECONDS)
+    second.answered.set()
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 1, "the call")
+    (row,) = ask(editor, "cost/detail")["rows"]
+    assert (row["category"], row["promptTokens"]) == ("inline", second.prompt)
+    first.answered.set()
+    wait_for(lambda: ask(editor, "cost/detail")["totals"]["calls"] == 2, "the first's call")
+    rows = {row["category"]: row for row in ask(editor, "cost/detail")["rows"]}
+    assert rows["background"]["promptTokens"] == first.prompt
+    editor.errors_expected = True  # E31, as above
+
+
 def test_copilotchats_resources_are_counted(begin: Callable[..., Any]) -> None:
     """`#file` and `#buffer` in a prompt bring texts that the next prompt does not have."""
     editor, server, session = begin(COPILOTCHAT)

@@ -4,7 +4,8 @@ local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 local chats = require('token_sidecar.integrations.chats')
 local NAME = 'codecompanion'
 local current, closed = nil, {}
-local missed ---@type {call: token_sidecar.Call, name: string}? a request that was on its way before there were hooks
+local missed ---@type {call: token_sidecar.Call, name: string, id: any}? on its way before there were hooks
+local followed = setmetatable({}, { __mode = 'k' }) -- each request has a copy of its adapter: of those with hooks
 local function quietly(read) return chats.quietly(NAME, read) end
 
 local function session_of(chat) return NAME .. ':' .. assert(chat.id, 'no member id') end
@@ -69,8 +70,9 @@ local function around_sync(send_sync)
 end
 
 local function around_body(merge_body)
-  return function(...)
-    local body, now = merge_body(...), current
+  return function(adapter, ...)
+    local body, now = merge_body(adapter, ...), current
+    followed[adapter] = true
     if now then now.call.body, current = body, nil end
     if now and now.begin then now.begin() end
     return body
@@ -124,7 +126,8 @@ local function around_handler(call_handler)
     chats.reply(call)
   end)
   return function(adapter, handler, data, ...)
-    if missed and handler == 'on_exit' and type(data) == 'table' and adapter.name == missed.name then take(adapter, data) end
+    local ends = missed and handler == 'on_exit' and type(data) == 'table'
+    if ends and adapter.name == missed.name and not followed[adapter] then take(adapter, data) end
     return call_handler(adapter, handler, data, ...)
   end
 end
@@ -133,7 +136,7 @@ local function miss(data)
   local category = data.interaction or 'background'
   if category == 'chat' then return end
   local call = { session = NAME .. ':' .. category, category = category, lines = {} }
-  missed = { call = call, name = (data.adapter or {}).name }
+  missed = { call = call, name = (data.adapter or {}).name, id = data.id }
 end
 
 --- Whether it was done just now.
@@ -152,6 +155,7 @@ local LOOKED_AT = { ChatCreated = true, ChatDone = true, ChatCleared = true, Cha
 M.on_event = quietly(function(event)
   local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
   if hook() and name == 'RequestStarted' then miss(data) end
+  if name == 'RequestFinished' and missed and missed.id == data.id then missed = nil end -- without a reply
   if name == 'ChatClosed' then
     closed[data.id] = true
     return chats.forget(NAME .. ':' .. data.id)
