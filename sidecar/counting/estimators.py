@@ -7,8 +7,9 @@ characters. All are pure, take milliseconds a megabyte, and call an empty text 0
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from sidecar.counting.estimates import Bands, bands_of
 from sidecar.counting.heuristic import heuristic_tokens, heuristic_units
@@ -79,6 +80,8 @@ class Chars4:
         return len(text) // 4
 
 
+_log = logging.getLogger(__name__)
+_TRIED = "A plug-in is tried with this: 1 line.\n"
 _lock = threading.Lock()
 _registry: dict[str, Estimator] = {}
 _broken: dict[str, str] = {}
@@ -133,19 +136,37 @@ def _read_plugins() -> None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS):
+        if point.name in BUILT_IN:
+            _broken[f"{point.name} (plug-in)"] = "the name is a built-in one's"
+            continue
         try:
-            made = point.load()
-            found: Estimator = made() if isinstance(made, type) else made
-            if found.estimate("") != 0:
-                raise ValueError("an empty text must be 0 tokens")
-            register(found, point.name)
+            register(_usable(point.load()), point.name)
+        except _UnusableError as error:
+            _broken[point.name] = f"the plug-in cannot be used: {error}"
         except Exception as error:  # somebody else's code
             _broken[point.name] = f"the plug-in cannot be used ({type(error).__name__})"
+
+
+class _UnusableError(Exception):
+    """A plug-in does not do what is asked of it."""
+
+
+def _usable(loaded: Any) -> Estimator:
+    """The estimator that an entry point is, or makes."""
+    is_made = hasattr(loaded, "estimate") and not isinstance(loaded, type)
+    found: Estimator = loaded if is_made else loaded()
+    if not isinstance(getattr(found, "name", None), str):
+        raise _UnusableError("it has no name")
+    if found.estimate("") != 0:
+        raise _UnusableError("an empty text is not 0 tokens to it")
+    int(found.estimate(_TRIED))
+    return found
 
 
 for _each in (Heuristic(), Whitespace(), Chars4()):
     register(_each)
 register(Heuristic(), "default")
+BUILT_IN = frozenset(_registry)
 
 
 class HeuristicUnits(Tokenizer):
@@ -202,6 +223,8 @@ class Estimated(Tokenizer):
         try:
             return max(0, int(self.estimator.estimate(text)))
         except Exception as error:
+            if self.name not in _broken:
+                _log.warning("estimator %s failed; the heuristic counts instead", self.name)
             _broken[self.name] = f"the plug-in failed ({type(error).__name__})"
             return default().estimate(text)
 

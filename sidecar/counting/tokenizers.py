@@ -338,5 +338,7 @@ class Tokenizers:
     def _asked(self) -> Estimator | None:
         """The estimator that was chosen in place of the default; None where there is none."""
         chosen = estimators.estimator(self._estimator)
+        if why := estimators.why_not(self._estimator):
+            _log.warning("%s", why)
         is_default = self._estimator == "default" and isinstance(chosen, estimators.Heuristic)
         return None if is_default else chosen

@@ -230,6 +230,76 @@ def test_installed_plugins_are_values_of_the_setting(
     assert set(estimators.broken()) == {"broken"}
 
 
+class _NoName:
+    def estimate(self, text: str) -> int:
+        return len(text)
+
+
+class _NotEmpty(estimators.Chars4):
+    def estimate(self, text: str) -> int:
+        return len(text) + 1
+
+
+def _make() -> Estimator:
+    return _Halves()
+
+
+_ready = _Halves()
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("_Halves", None),
+        ("_make", None),
+        ("_ready", None),
+        ("_NoName", "estimator mine: the plug-in cannot be used: it has no name"),
+        ("_NotEmpty", "estimator mine: the plug-in cannot be used: an empty text is not 0 tokens"),
+        ("_Broken", "estimator mine: the plug-in cannot be used (RuntimeError)"),
+        ("_absent", "estimator mine: the plug-in cannot be used (AttributeError)"),
+    ],
+)
+@pytest.mark.usefixtures("registry")
+def test_what_a_plug_in_may_be(
+    written: str,
+    problem: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A class, what makes one, or one itself; one without a name ended each count, and one that
+    fails counted under its own name. What is wrong is told, and the default counts."""
+    point = EntryPoint("mine", f"{__name__}:{written}", estimators.ENTRY_POINTS)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints([point]))
+    monkeypatch.setattr(estimators, "_broken", {})
+    tokenizers = Tokenizers(estimator="mine")
+    tokenizer = tokenizers.for_model("no-such-model")
+    if problem is None:
+        assert (tokenizer.name, tokenizer.count("x" * 40)) == ("halves", 20)
+        assert (tokenizers.problems, caplog.messages) == ([], [])
+    else:
+        default = Tokenizers().for_model("no-such-model")
+        assert (tokenizer.name, tokenizer.count("x" * 40)) == (
+            default.name,
+            default.count("x" * 40),
+        )
+        assert [one.startswith(problem) for one in tokenizers.problems] == [True]
+        assert caplog.messages == tokenizers.problems
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_plug_in_does_not_take_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted in `doctor` alone: what is built in was found before plug-ins are looked for."""
+    points = [
+        EntryPoint(name, f"{__name__}:_Halves", estimators.ENTRY_POINTS)
+        for name in ("heuristic", "default")
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints(points))
+    monkeypatch.setattr(estimators, "_broken", {})
+    assert set(estimators.broken()) == {"heuristic (plug-in)", "default (plug-in)"}
+    assert type(named("heuristic")) is type(named("default")) is estimators.Heuristic
+    assert Tokenizers(estimator="heuristic").problems == []
+
+
 class _Words(estimators.Chars4):
     """A token a word, cut between words."""
 
