@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,7 @@ from sidecar.agents.fields import (
     whole,
 )
 from sidecar.agents.folding import Folded, fold_whole
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import entries, listed, stat_of
+from sidecar.agents.line_files import LineFiles
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import open_quietly
 from sidecar.agents.values import Call, Glance, Reading, StoredSession
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
-    from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "amp"
@@ -107,24 +105,15 @@ class _State(msgspec.Struct, frozen=True):
     thread: str
 
 
-class Amp:
+class Amp(LineFiles):
     """See `sidecar.agents.reader.Reader`."""
 
     agent = AGENT
+    inner = "threads"
+    suffixes = (".json",)
 
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / "threads") for home in homes(places, AGENT))
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
-        for folder in self.folders(places):
-            for entry in entries(folder):
-                if entry.name.startswith("T-") and entry.name.endswith(".json"):
-                    yield from listed(AGENT, entry)
-
-    def store_at(self, places: Places, path: str) -> Found | None:
-        one = Path(path)
-        named = one.name.startswith("T-") and one.suffix == ".json"
-        return stat_of(AGENT, path) if named and str(one.parent) in self.folders(places) else None
+    def is_store(self, path: str) -> bool:
+        return super().is_store(path) and os.path.basename(path).startswith("T-")
 
     def glance(self, look: Look) -> Glance:
         found = look.found
