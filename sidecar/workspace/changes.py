@@ -285,7 +285,9 @@ class Changes:
         name = session_id or DEFAULT_ID if found is None else found.session.id
         wanted = model or self.model_of(name)
         await self.know(wanted)
-        return self.draft(name, found, wanted)
+        draft = self.draft(name, found, wanted)
+        await self._settle(draft, ask=False)
+        return draft
 
     async def _stand_in(self, agents: CountedSession, model: str) -> Draft:
         """A conversation of the size of an agent's own session, of which nothing else is known."""

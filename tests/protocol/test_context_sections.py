@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from sidecar.counting.calibration import Calibrations, document_key
+from sidecar.counting.calibration_file import save
+from sidecar.counting.kinds import kind_of
+from sidecar.counting.tokenizers import Tokenizers
 from sidecar.workspace.wording import NO_CONTEXT
 from tests.protocol.client import URI, USER, Client, RpcError, edit
 from tests.truth import truth
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def test_a_section_follows_an_open_document(talker: Client) -> None:
@@ -96,3 +105,25 @@ async def test_a_section_that_its_cap_cut_is_trimmed(
     ]
     assert made["pack"][0]["tokens"] <= 20
     assert sum("trim level" in line for line in caplog.messages) == made["trimLevel"] > 0
+
+
+async def test_a_verdict_for_another_model_counts_a_section_as_its_document(
+    bare: Client, tmp_path: Path
+) -> None:
+    """By the factor that was learned for the document's kind of text."""
+    model, text = "unheard-of", "The quick brown fox jumps over the lazy dog. " * 40
+    learned = Calibrations()
+    estimator = Tokenizers().for_model(model).name
+    learned.learn(document_key(model, estimator, kind_of(text)), 1_000, 1_300, 1.0)
+    save(tmp_path / "state", learned)
+    await bare.initialize()
+    bare.ignore("status/update")
+    bare.open(text)
+    section = {"name": "notes", "textDocument": {"uri": URI}}
+    await bare.request("context/set", {"sections": [section], "model": "gpt-4o"})
+    verdict = await bare.request("context/preflight", {"model": model})
+    usage = await bare.request("context/set", {"model": model})
+    count = await bare.count()
+    assert (count["model"], count["method"]) == (model, "calibrated")
+    assert usage["breakdown"]["sections"] == count["tokens"]
+    assert verdict["promptTokens"] == usage["tokens"]
