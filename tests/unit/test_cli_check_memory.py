@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -281,3 +283,17 @@ def test_what_was_learned_since_is_heeded(root: Path, tmp_path: Path) -> None:
     assert [file.method for file in after.files] == ["calibrated"] * len(before.files)
     assert all(a.tokens > b.tokens for a, b in zip(after.files, before.files, strict=True))
     assert run([str(root)], model)[0] == after
+
+
+def test_of_many_files_nothing_is_taken_down_before_the_end(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To free what a run holds, object by object, is work that no one sees the result of."""
+    few, _ = run([str(root)])
+    frozen = gc.get_freeze_count()
+    monkeypatch.setattr(sys.modules[run.__module__], "MANY", 1)
+    try:
+        assert run([str(root)])[0] == few
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
