@@ -99,7 +99,8 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     note: str | None = None
     """Why a number is missing or weak."""
     text: str = ""
-    """The same in words, a line a part: in the answer to `context/usage`, else empty."""
+    """The same in words, a line a part: in the answer to `context/usage`. What was done: in that to
+    `context/undo`. Else empty."""
     rows: list[ViewRow] = []
     """The same for a tree: in the answer to `context/usage`, else empty."""
 

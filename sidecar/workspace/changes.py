@@ -31,6 +31,7 @@ from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.models import Alternatives
 from sidecar.workspace.sections import SectionCounts
+from sidecar.workspace.wording import NO_CONTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -272,7 +273,8 @@ class Changes:
         if found is None and self.is_being_made(session_id):
             return session_id or self.sessions.writing(None)
         if found is None:
-            raise RequestError("badParams", "there is no such session in this workspace")
+            missing = "there is no such session in this workspace" if session_id else NO_CONTEXT
+            raise RequestError("badParams", missing)
         if isinstance(found, CountedSession):
             raise RequestError("noText", "the session is an agent's own: known by its counts only")
         return found.session.id

@@ -122,6 +122,14 @@ def fit_text(plan: FitResult) -> str:
     return "\n".join([head, "", *map(_removed_text, plan.removed)])
 
 
+def undo_text(usage: ContextUsage, undone: bool) -> str:
+    """What taking the last plan back has done."""
+    if not undone:
+        return "Nothing is taken back: no plan was applied since the last time."
+    size = tokens_text(usage.tokens or 0, usage.method or "exact")
+    return f"The last plan is taken back: {size}."
+
+
 def _removed_text(turn: Removed) -> str:
     tokens = counted(turn.tokens, "token")
     return f"turn {turn.index} ({printable(turn.role)}): {tokens}, {turn.reason}"

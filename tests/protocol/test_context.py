@@ -107,7 +107,14 @@ async def test_plan_apply_and_undo(talker: Client) -> None:
     assert unchanged["tokens"] == before["tokens"]
     await talker.request("context/fit", {"planId": plan["planId"], "apply": True})
     assert (await talker.request("context/usage"))["tokens"] == plan["tokensAfter"] <= 300
-    assert (await talker.request("context/undo"))["tokens"] == before["tokens"]
+    undone = await talker.request("context/undo")
+    assert undone["tokens"] == before["tokens"]
+    assert undone["text"] == f"The last plan is taken back: ~{before['tokens']:,} tokens."
+    again = await talker.request("context/undo")
+    assert (again["tokens"], again["text"].partition(":")[0]) == (
+        before["tokens"],
+        "Nothing is taken back",
+    )
 
 
 async def test_a_cut_off_tool_call_is_dropped_and_told(talker: Client) -> None:

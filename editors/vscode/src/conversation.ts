@@ -46,6 +46,6 @@ export async function fitContext(server: Server): Promise<FitResult> {
 
 export async function undoFitContext(server: Server): Promise<ContextUsage> {
   const usage = await server.request<ContextUsage>("context/undo", workspaceParam(server));
-  void window.showInformationMessage(`The last plan is taken back: ${counted(usage.tokens ?? 0, "token")}.`);
+  void window.showInformationMessage(usage.text);
   return usage;
 }

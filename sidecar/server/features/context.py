@@ -26,7 +26,7 @@ from sidecar.messages.usage import Usage, normalise_usage
 from sidecar.workspace.events import Event
 from sidecar.workspace.followed import Followed, FollowedText
 from sidecar.workspace.views import session_rows, usage_report
-from sidecar.workspace.wording import fit_text
+from sidecar.workspace.wording import fit_text, undo_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -206,8 +206,9 @@ async def _existing(changes: Changes, session: str | None) -> str:
 
 async def _undo(changes: Changes, params: p.UndoParams) -> ContextUsage:
     name = await _existing(changes, params.session)
-    conversation, _ = await changes.change(name, lambda draft: draft.conversation.plans.undo())
-    return changes.sessions.latest(conversation)
+    conversation, undone = await changes.change(name, lambda draft: draft.conversation.plans.undo())
+    usage = changes.sessions.latest(conversation)
+    return msgspec.structs.replace(usage, text=undo_text(usage, undone))
 
 
 async def _assemble(changes: Changes, params: p.AssembleParams) -> AssembleResult:

@@ -413,8 +413,18 @@ def test_a_context_is_fitted_after_its_plan_was_shown_and_taken_back(ready: Edit
     ready.wait_message("fitted: ")
     assert ask(ready, "context/usage", {"session": "s"})["tokens"] < before
     ready.command("TokenSidecar undofit")
-    ready.wait_message("taken back")
+    ready.wait_message("The last plan is taken back: ")
     assert ask(ready, "context/usage", {"session": "s"})["tokens"] == before
+    ready.command("TokenSidecar undofit")
+    ready.wait_message("Nothing is taken back: no plan was applied")
+    assert ask(ready, "context/usage", {"session": "s"})["tokens"] == before
+
+
+@pytest.mark.parametrize("command", ["fitcontext", "undofit"])
+def test_what_needs_a_conversation_says_what_makes_one(ready: Editor, command: str) -> None:
+    ready.errors_expected = True
+    ready.command(f"TokenSidecar {command}")
+    ready.wait_message("No conversation is known here yet.")
 
 
 def test_a_session_is_chosen(ready: Editor) -> None:

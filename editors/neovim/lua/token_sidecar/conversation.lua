@@ -46,10 +46,7 @@ end
 
 ---@param ask token_sidecar.Ask
 function M.undo(ask)
-  ask('context/undo', {}, function(usage)
-    local tokens = usage.tokens and format.tokens_text(usage.tokens, usage.method) or 'nothing'
-    notify('the last plan is taken back: ' .. tokens)
-  end)
+  ask('context/undo', {}, function(usage) notify(usage.text) end)
 end
 
 --- Asks each declared endpoint again what it can count.
