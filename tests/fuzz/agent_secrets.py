@@ -31,9 +31,10 @@ from benchmarks.agents import (
     databases,
     gemini,
     opencode,
+    others,
 )
 from benchmarks.agents.corpus import history
-from benchmarks.agents.truth import WORDS, Clock, append
+from benchmarks.agents.truth import WORDS, Clock, Truth, append
 from benchmarks.client import StdioClient
 from benchmarks.following import _totals
 from sidecar.agents.compressed import zstd
@@ -42,7 +43,6 @@ from tests.fuzz import opened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.agents.truth import Truth
     from tests.fuzz.opened import Opened
 
 MEGABYTES = 100.0
@@ -69,36 +69,56 @@ def _text(_: Clock, length: int) -> str:
 
 def plant(home: Path, megabytes: float, writers: ExitStack) -> list[Truth]:
     """Sessions of all kinds of stores below `home`, databases held open by their writers."""
-    root = home / "work" / "0"
-    truths = list(history(home, megabytes))
-    code = home / ".config" / "Code" / "User"
-    chat = copilot.everyday(chats := copilot.CodeHome(code, seed=11), root)
+    truths, root = history(home, megabytes), home / "work" / "0"
+    return [*truths, *_logs(home, root), *_documents(home, root), *_databases(home, root, writers)]
+
+
+def _logs(home: Path, root: Path) -> Iterator[Truth]:
+    """Line files with titles and broken lines."""
+    chats = copilot.CodeHome(home / ".config" / "Code" / "User", seed=11)
+    chat = copilot.everyday(chats, root)
     chat.state["customTitle"] = secret()
     chat.save()
     chat.write({"kind": 1, "k": ["requests", 0, "elapsedMs"], "v": secret()})
-    tasks = cline.ClineHome(code / "globalStorage" / "saoudrizwan.claude-dev", seed=12)
+    titled = claude.ClaudeHome(home / ".claude", seed=12)
+    _broken(claude.everyday(titled, root))
+    geminis = gemini.GeminiHome(home / ".gemini", seed=13)
+    gemini.everyday(geminis, root).write({"$set": {"summary": secret()}})
+    codexes = codex.CodexHome(home / ".codex", seed=14)
+    codex.everyday(codexes, root).event("thread_name_updated", thread_name=secret())
+    yield from (one.truth for one in (chats, titled, geminis, codexes))
+
+
+def _documents(home: Path, root: Path) -> Iterator[Truth]:
+    """Files that are written as a whole."""
+    storage = home / ".config" / "Code" / "User" / "globalStorage"
+    tasks = cline.ClineHome(storage / "saoudrizwan.claude-dev", seed=15)
     cline.everyday(tasks, root)
-    sessions = cline_sessions.SessionsHome(home / ".cline" / "data" / "sessions", seed=13)
+    sessions = cline_sessions.SessionsHome(home / ".cline" / "data" / "sessions", seed=16)
     cline_sessions.everyday(sessions, root)
-    open_home = opencode.OpenHome(home / ".local" / "share" / "opencode", seed=14)
-    opencode.everyday(open_home, root)
-    open_home.db.execute("UPDATE session_v2 SET title = ?", (secret(),))
-    zed = databases.ZedStore(home / ".local" / "share" / "zed" / "threads" / "threads.db", seed=15)
+    path = others.amp(home / ".local" / "share" / "amp", root, amp := Truth())
+    path.write_text(path.read_text().replace("A title", secret()))
+    yield from (tasks.truth, sessions.truth, amp)
+
+
+def _databases(home: Path, root: Path, writers: ExitStack) -> Iterator[Truth]:
+    """Stores of SQLite's, whose writers live on."""
+    data = home / ".local" / "share"
+    opened_code = opencode.OpenHome(data / "opencode", seed=17)
+    opencode.everyday(opened_code, root)
+    opened_code.db.execute("UPDATE session_v2 SET title = ?", (secret(),))
+    zed = databases.ZedStore(data / "zed" / "threads" / "threads.db", seed=18)
     zed.pack = zstd.compress
     zed.thread(root)
     zed.db.execute("UPDATE threads SET summary = ?", (secret(),))
-    cli = copilot_cli.CliHome(home / ".copilot", seed=16)
+    goose = databases.GooseStore(data / "goose" / "sessions" / "sessions.db", seed=19)
+    goose.session(root, ledger=True)
+    goose.db.execute("UPDATE sessions SET name = ?", (secret(),))
+    cli = copilot_cli.CliHome(home / ".copilot", seed=20)
     copilot_cli.everyday(cli, root)
-    for made in (open_home, zed, cli):
+    for made in (opened_code, zed, goose, cli):
         writers.enter_context(closing(made.db))
-    titled = claude.ClaudeHome(home / ".claude", seed=17)
-    _broken(claude.everyday(titled, root))
-    asked = gemini.everyday(geminis := gemini.GeminiHome(home / ".gemini", seed=18), root)
-    asked.write({"$set": {"summary": secret()}})
-    thread = codex.everyday(codexes := codex.CodexHome(home / ".codex", seed=19), root)
-    thread.event("thread_name_updated", thread_name=secret())
-    made_by = (geminis, codexes, chats, tasks, sessions, open_home, zed, cli, titled)
-    return [*truths, *(one.truth for one in made_by)]
+        yield made.truth
 
 
 def _broken(session: claude.Transcript) -> None:
