@@ -28,7 +28,7 @@ _HOMES = {
     "copilot-cli": _Home("COPILOT_HOME", lambda at: [at.home / ".copilot"]),
     "gemini-cli": _Home(None, lambda at: [at.home / ".gemini"]),
     "opencode": _Home("OPENCODE_DATA_DIR", lambda at: [at.data / "opencode"]),
-    "kilo": _Home(None, lambda at: [at.data / "kilo"]),
+    "kilo-code": _Home(None, lambda at: [at.data / "kilo"]),
     "goose": _Home(None, lambda at: [_goose(at)]),
     "crush": _Home("CRUSH_GLOBAL_DATA", lambda at: [at.local_data / "crush"]),
     "zed": _Home(None, lambda at: [at.local_data / ("zed" if _is_free_unix(at) else "Zed")]),
@@ -40,9 +40,9 @@ _HOMES = {
     "pi": _Home("PI_CODING_AGENT_DIR", lambda at: [at.home / ".pi" / "agent"]),
     "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
 }
-_DATABASES = {"opencode": "OPENCODE_DB", "kilo": "KILO_DB"}
+_DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}
 """Variables that name one more database of an agent, wherever it lies."""
-_IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo")
+_IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo-code")
 """Extensions of VS Code and its kin, with what they keep among the editor's user data."""
 _CLINE = (
     ("CLINE_SESSION_DATA_DIR",),

@@ -174,8 +174,8 @@ class Settings(Table, frozen=True):
 
 AGENTS = (
     "claude-code", "codex", "copilot-chat", "copilot-cli", "gemini-cli", "opencode", "cline",
-    "roo-code", "kilo", "goose", "crush", "zed", "amp", "vibe", "continue", "aider", "qwen-code",
-    "pi", "kimi-cli",
+    "roo-code", "kilo-code", "goose", "crush", "zed", "amp", "vibe", "continue", "aider",
+    "qwen-code", "pi", "kimi-cli",
 )  # fmt: skip
 """The agents whose session files are read, by the names that `agents` and `source` give them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -10,6 +10,9 @@ from sidecar.context.counter import Sums
 from sidecar.context.counts import TurnCounts, shares
 from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind
+
+if TYPE_CHECKING:
+    from sidecar.counting.calibration import ConversationCalibration
 
 CHAT_MARKS = 8
 """Tokens by which an endpoint's count of a chat may exceed the same chat's reported usage: the
@@ -61,6 +64,24 @@ class Sample(msgspec.Struct, frozen=True):
     kind: Kind | None = None
     doubt: float | None = None
     """Half of the band of the estimate; None where that was not measured."""
+    apart: int = 0
+    """The part of what was reported that was estimated apart from this: sections."""
+    apart_doubt: float = 0.0
+    """Half of the band of that part, in tokens."""
+    steady: bool = True
+    """Whether that part is the same text as at the last report."""
+
+    def teach(self, calibration: ConversationCalibration) -> None:
+        """Have a conversation's calibration learn from it."""
+        calibration.learn(
+            self.estimated,
+            self.reported,
+            self.kind,
+            self.doubt,
+            apart=self.apart,
+            apart_doubt=self.apart_doubt,
+            steady=self.steady,
+        )
 
 
 class Anchored(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ class SavedSection(msgspec.Struct, frozen=True):
 
     name: str
     measure: Measure
-    settled: bool = True
+    settled: bool = False
     """Whether it is a document's own, which no conversation's calibration applies to."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.context.counter import settled_sums, sums_of
+from sidecar.context.counter import Sums, settled_sums, sums_of
 from sidecar.context.errors import no_text
 from sidecar.counting.count import Measure
 from sidecar.messages.tool_schemas import read_tools
@@ -17,7 +17,7 @@ from sidecar.messages.turns import Turn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sidecar.context.counter import Counter, Sums
+    from sidecar.context.counter import Counter
 
 TOOLS_SHOWN = 3
 """Of the heaviest, in a message."""
@@ -148,6 +148,18 @@ class Settled(msgspec.Struct, frozen=True):
     final: bool = True
     """Whether nobody is left to be asked for a surer one."""
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the model's own tokenizer or server has counted it."""
+        return self.measure.method in ("exact", "endpoint")
+
+    def is_like(self, other: Settled) -> bool:
+        """Whether both were counted in one way: their difference is then a text's, not a way's."""
+        mine, its = self.measure, other.measure
+        if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
+            return False
+        return self.is_sure or (self.basis, self.final) == (other.basis, other.final)
+
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """A section of the context, and how it gives way when room is short."""
@@ -156,6 +168,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     source: SectionSource
     settled: Settled | None = None
     """Its count, where the owner of documents' counts has given it."""
+    reported: Settled | None = None
+    """The surest count of the text that it had when the last number was reported."""
+    held: Settled | None = None
+    """The count of that text that stands beside the reported number now."""
     cap: int | None = None
     """Tokens that it may take at most."""
     priority: int = 0
@@ -181,6 +197,23 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         known = self.settled
         holds = known and known.model == model and known.source is self.source
         return known.measure if known and holds else None
+
+    def as_reported(self, model: str) -> Section:
+        """The same when a number was reported that holds its text as it is."""
+        held = self.settled if self.settled_for(model) is not None else None
+        return msgspec.structs.replace(self, reported=held, held=held)
+
+    def settled_as(self, now: Settled, then: Settled | None) -> tuple[Section, Sums]:
+        """The same with another count of its text, and of the text that was reported; and by what
+        the latter has changed what stands beside the reported number."""
+        held = self.held
+        if held is None or then is None or held.model != then.model:
+            return msgspec.structs.replace(self, settled=now), Sums()
+        is_surer = self.reported is None or then.is_sure or not self.reported.is_sure
+        reported = then if is_surer else self.reported
+        made = msgspec.structs.replace(self, settled=now, reported=reported, held=then)
+        mine, its = self.capped(then.measure), self.capped(held.measure)
+        return made, settled_sums(mine).minus(settled_sums(its))
 
     def sums(self, counter: Counter) -> Sums:
         """What it adds to the conversation."""

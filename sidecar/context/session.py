@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.context.counter import Counter, Sums, settled_sums, sums_of
+from sidecar.context.counter import Counter, Sums, sums_of
 from sidecar.context.counts import TurnCounts
 from sidecar.context.edits import Edit, Saved, edited_anchor, restored_ledger
 from sidecar.context.model_counts import Anchor, Anchored, ModelCounts, Sample
@@ -159,19 +159,15 @@ class Session:
         """What the sections take, as their sources are now."""
         return _sum([section.sums(self.counter) for section in self.sections])
 
-    def settle_section(self, index: int, now: Settled, was: Measure) -> None:
+    def settle_section(self, index: int, now: Settled, then: Settled | None) -> None:
         """Take the count of a section's text. It counts no turn.
 
-        `was`: the text that the section had, counted as `now` is: a reported number held it.
+        `then`: the text that it had at the last report, counted as `now` is.
         """
-        section, ledger = self.sections[index], self._ledgers.get(self.model)
-        self.sections[index] = msgspec.structs.replace(section, settled=now)
-        before, anchor = section.settled, ledger.anchor if ledger else None
-        if ledger is None or anchor is None or before is None or before.model != self.model:
-            return
-        held = settled_sums(section.capped(before.measure))
-        change = settled_sums(section.capped(was)).minus(held)
-        if anchor.with_sections and change != Sums():
+        self.sections[index], change = self.sections[index].settled_as(now, then)
+        ledger = self._ledgers.get(self.model)
+        anchor = ledger.anchor if ledger else None
+        if ledger and anchor and anchor.with_sections and change != Sums():
             ledger.anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
             if self._saved is not None:
                 self._saved = self._saved.rebased(anchor, ledger.anchor, change)
@@ -312,6 +308,7 @@ class Session:
             pending=pending,
             cached=usage.cache_read_tokens + usage.cache_write_tokens,
         )
+        self.sections = [section.as_reported(self.model) for section in self.sections]
         self.compacted = sample.compacted
         return sample
 
@@ -330,9 +327,16 @@ class Session:
         own = self.own_count(prompt_covers)
         if own.endpoint:  # of what an estimate would have been off by this says nothing
             return Anchored()
-        doubt = None if own.unmeasured else own.error
-        settled = own.settled  # of which this calibration is not to learn anything
-        sample = Sample(own.tokens() - settled, prompt - settled, self._kind(prompt_covers), doubt)
+        held = anchor.fixed.settled if anchor and anchor.with_sections else 0
+        sample = Sample(
+            own.tokens() - own.settled,
+            prompt,
+            self._kind(prompt_covers),
+            None if own.unmeasured else own.error,
+            apart=own.settled,
+            apart_doubt=abs(own.settled_error),
+            steady=own.settled == held,
+        )
         return Anchored(sample)
 
     def newest_kind(self) -> Kind:

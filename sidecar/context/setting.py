@@ -48,9 +48,12 @@ def sections_from(
         for section in old
         if isinstance(section.source, TextSource)
     }
+    named = {section.name: section for section in old}
     return [
         Section(
             name=spec.name,
+            reported=named[spec.name].reported if spec.name in named else None,
+            held=named[spec.name].held if spec.name in named else None,
             source=_source(spec, known, follow),
             cap=spec.cap,
             priority=spec.priority or 0,

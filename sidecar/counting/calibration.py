@@ -54,6 +54,8 @@ HIDDEN_SHARE = 0.25
 """Of what is hidden around the texts, may be another share the next time; known from one report."""
 HIDDEN_LEAST = 24.0
 """Tokens that it may always be off by."""
+APART_SURE = 0.1
+"""Of an estimate: what is taken off a whole prompt beside it may be off by so much at most."""
 
 
 class Learned(msgspec.Struct, omit_defaults=True):
@@ -328,29 +330,40 @@ class ConversationCalibration:
         return made
 
     def learn(
-        self, estimated: int, reported: int, kind: str | None = None, doubt: float | None = None
+        self,
+        estimated: int,
+        reported: int,
+        kind: str | None = None,
+        doubt: float | None = None,
+        *,
+        apart: int = 0,
+        apart_doubt: float = 0.0,
+        steady: bool = True,
     ) -> None:
         """Note the reported number of a prompt beside what it was estimated at.
 
         `kind`: what kind of text it grew by; documents of that kind learn from it too.
         `doubt`: half of the band of the whole estimate, in tokens.
+        `apart`: tokens of the prompt that are not in `estimated` and are no lesson for it;
+        `apart_doubt`: half of their band; `steady`: they are those of the last report.
 
-        A prompt that shrank (it was pruned), or the first one, is a sample of its own if what is
-        hidden in it cannot be most of it.
+        A prompt that shrank, or the first one, is a sample if what is hidden cannot be most of it.
         """
-        if estimated <= 0 or reported <= 0:
+        alone = reported - apart
+        if estimated <= 0 or alone <= 0:
             return
+        is_sure = apart_doubt <= APART_SURE * estimated
         before, self._last = self._last, (estimated, reported, doubt or 0.0)
-        if before is not None and estimated >= before[0] and reported >= before[1]:
+        if before is not None and steady and estimated >= before[0] and reported >= before[1]:
             grown, really = estimated - before[0], reported - before[1]
             if grown >= SMALLEST:
                 new = None if doubt is None else max(0.0, doubt - before[2])
                 self._sample(grown, really, 1.0, kind, new)
                 self._find_hidden()
-        elif self._is_likely(estimated, reported):
-            self._sample(estimated, reported, WHOLE, kind, None)
-        if before is None:
-            self._first = estimated, reported
+        elif is_sure and self._is_likely(estimated, alone):
+            self._sample(estimated, alone, WHOLE, kind, None)
+        if before is None and is_sure:
+            self._first = estimated, alone
 
     def _find_hidden(self) -> None:
         """What the first report held beside the texts, once a second one shows the factor."""

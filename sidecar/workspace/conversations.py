@@ -250,13 +250,11 @@ class Sessions:
 
     def learn(self, session: Session, sample: Sample) -> None:
         """Teach the calibration what a reported number showed."""
-        self.calibration(session).learn(
-            sample.estimated, sample.reported, sample.kind, sample.doubt
-        )
+        sample.teach(self.calibration(session))
         self._services.state.calibrations_changed()
         tokenizers = self._services.counts.tokenizers(self._workspace.settings)
         if sample.kind and tokenizers.for_model(session.model).method != "exact":
-            self._services.publish(Event("endpoint", self._workspace))  # documents count otherwise
+            self._services.publish(Event("endpoint"))  # all roots' documents count otherwise
 
     def publish(self) -> None:
         """Work out what is shown, and publish it where it has changed."""

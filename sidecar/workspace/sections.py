@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.sections import Section, SectionSource
     from sidecar.context.session import Session
-    from sidecar.counting.count import Measure
     from sidecar.workspace.counts import Counts
+    from sidecar.workspace.gauges import Gauge
 
 
 class SectionCounts:
@@ -58,14 +58,14 @@ class SectionCounts:
         found = await asyncio.gather(
             *[self._count(sections[i], model, settings, ask) for i in behind]
         )
-        for index, (now, was) in zip(behind, found, strict=True):
-            session.settle_section(index, now, was)
+        for index, (now, then) in zip(behind, found, strict=True):
+            session.settle_section(index, now, then)
 
     async def _count(
         self, section: Section, model: str, settings: Settings, ask: bool
-    ) -> tuple[Settled, Measure]:
-        """A section's count, and its earlier text's by what counts it now."""
-        counts, source, before = self._counts, section.source, section.settled
+    ) -> tuple[Settled, Settled | None]:
+        """A section's count, and that of the text that was reported, made in the same way."""
+        counts, source = self._counts, section.source
         taken = self._snapshot(source)
         if ask:
             gauge = await counts.gauge(taken, model, settings)
@@ -74,11 +74,26 @@ class SectionCounts:
         basis = counts.basis(model, settings)
         measure = await counts.measure(taken, gauge)
         final = gauge.whole is not None or not counts.asks(model, settings)
-        was = measure
-        if before is not None and before.source is not source:
-            whole = gauge._replace(whole=None)
-            was = await counts.measure(self._snapshot(before.source), whole)
-        return Settled(model, measure, source, basis, final), was
+        now = Settled(model, measure, source, basis, final)
+        then = section.reported
+        if then is None or isinstance(then.source, RestoredPart):
+            return now, None
+        return now, await self._again(then, now, gauge, settings)
+
+    async def _again(
+        self, then: Settled, now: Settled, gauge: Gauge, settings: Settings
+    ) -> Settled:
+        """A text that was reported, counted as another one is now."""
+        if then.source is now.source:
+            return now
+        if then.is_like(now):
+            return then
+        taken = self._snapshot(then.source)
+        # The server's number for one text says how the other is estimated.
+        one = gauge._replace(whole=None) if gauge.whole is not None else None
+        gauge = one or self._counts.here(taken, now.model, settings)
+        measure = await self._counts.measure(taken, gauge)
+        return Settled(now.model, measure, then.source, now.basis, now.final)
 
     def _snapshot(self, source: SectionSource) -> Snapshot:
         if isinstance(source, FollowedText):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXTENSIONS = {
     "cline": "saoudrizwan.claude-dev",
     "roo-code": "rooveterinaryinc.roo-cline",
-    "kilo": "kilocode.kilo-code",
+    "kilo-code": "kilocode.kilo-code",
 }
 
 

@@ -143,12 +143,12 @@ def test_a_title_of_its_own(world: World, home: OpenHome) -> None:
 
 
 def test_kilo_keeps_such_a_database(tmp_path: Path) -> None:
-    world = World(tmp_path, "kilo")
+    world = World(tmp_path, "kilo-code")
     home = OpenHome(world.home / ".local" / "share" / "kilo", name="kilo")
     everyday(home, world.root, "first")
     check(world, home.truth)
     world.check_context(home.truth)
-    assert {call.agent for call in world.calls} == {"kilo"}
+    assert {call.agent for call in world.calls} == {"kilo-code"}
     home.close()
 
 

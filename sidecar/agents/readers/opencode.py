@@ -75,9 +75,9 @@ class _SessionFile(CamelRecord):
 class OpenCode:
     """See `sidecar.agents.reader.Reader`."""
 
-    def __init__(self, agent: str) -> None:
-        """`agent`: a database of it begins with its name."""
-        self.agent = agent
+    def __init__(self, agent: str, files: str | None = None) -> None:
+        """`files`: what the name of a database begins with; the agent's where it is no other."""
+        self.agent, self._files = agent, files or agent
 
     def folders(self, places: Places) -> tuple[str, ...]:
         homes = self._homes(places)
@@ -138,7 +138,7 @@ class OpenCode:
             return True
         folder, name = os.path.split(path)
         return (
-            folder in self._homes(places) and name.startswith(self.agent) and name.endswith(".db")
+            folder in self._homes(places) and name.startswith(self._files) and name.endswith(".db")
         )
 
     def _fold(self, connection: sqlite3.Connection, state: _Cursor) -> Folded[_Cursor]:

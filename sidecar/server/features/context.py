@@ -287,7 +287,7 @@ def _handled(
     samples: list[Sample] = []
 
     def learn(sample: Sample) -> None:
-        draft.calibration.learn(sample.estimated, sample.reported, sample.kind, sample.doubt)
+        sample.teach(draft.calibration)
         samples.append(sample)
 
     known = getattr(draft.session.tools, "tools", [])

@@ -218,9 +218,14 @@ def test_a_section_has_its_documents_number_after_edits_and_reports(
             until(lambda: sections_of(editor) == counted(editor, METHODS[case]))
             before = editor.request("context/usage", {})["tokens"]
             assert before == 1_501 + 90 * size, "a reported number stays, whatever was learned"
-            edit(editor, size)
+            edit(editor, 3 * size, LINE)
             until(lambda: sections_of(editor) == counted(editor, METHODS[case]))
             assert editor.request("context/usage", {})["tokens"] > before + LINE_TOKENS_LEAST
+            edit(editor, 3 * size + 1, "", lines=1)
+            until(lambda: sections_of(editor) == counted(editor, METHODS[case]))
+            again = editor.request("context/usage", {})["tokens"]
+            assert again == before, "the text that was reported has the number that was reported"
+            edit(editor, 3 * size + 2, LINE)
 
 
 def counted(editor: Editor, method: str) -> int | None:
@@ -233,11 +238,11 @@ def sections_of(editor: Editor) -> int:
     return int(editor.request("context/usage", {})["breakdown"]["sections"])
 
 
-def edit(editor: Editor, version: int) -> None:
-    """Put a line before the others."""
-    place = {"line": 0, "character": 0}
-    change = {"range": {"start": place, "end": place}, "text": LINE}
-    document = {"uri": editor.uri, "version": version + 1}
+def edit(editor: Editor, version: int, text: str, lines: int = 0) -> None:
+    """Put a text in the place of the first lines."""
+    span = {"start": {"line": 0, "character": 0}, "end": {"line": lines, "character": 0}}
+    change = {"range": span, "text": text}
+    document = {"uri": editor.uri, "version": version}
     editor.notify("textDocument/didChange", {"textDocument": document, "contentChanges": [change]})
 
 

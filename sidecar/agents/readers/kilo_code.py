@@ -8,10 +8,10 @@ from sidecar.agents.readers.cline import Tasks
 from sidecar.agents.readers.opencode import OpenCode
 from sidecar.agents.readers.two_stores import TwoStores
 
-AGENT = "kilo"
+AGENT = "kilo-code"
 
 READER = TwoStores(
-    OpenCode(AGENT),
+    OpenCode(AGENT, files="kilo"),
     Tasks(AGENT, "kilocode.kilo-code", has_copies=True),
     lambda path: f"{os.sep}tasks{os.sep}" in path,
 )

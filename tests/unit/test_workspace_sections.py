@@ -1,0 +1,103 @@
+"""Sections of a conversation beside a reported number: what they add is what they have grown by."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sidecar.config.settings import Settings
+from sidecar.context.sections import Section, Settled, TextSource
+from sidecar.context.session import Session
+from sidecar.counting.calibration import Calibrations, ConversationCalibration, document_key
+from sidecar.counting.count import Measure
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
+from sidecar.workspace.model_counter import ModelCounter
+from sidecar.workspace.sections import SectionCounts
+from sidecar.workspace.shared import Shared
+
+MODEL = "claude-sonnet-4-5"
+PROSE = "The quick brown fox jumps over the lazy dog and then some more. " * 40
+JSON = '{"a": [1, 2, {"b": "c"}], "d": null, "e": [true, false]}\n' * 60
+SETTINGS = Settings()
+
+
+class Talk:
+    """A conversation with one section, and documents' counts as the server makes them."""
+
+    def __init__(self) -> None:
+        self.shared = Shared()
+        self.counts = SectionCounts(self.shared.counts)
+        self.tokenizer = self.shared.counts.tokenizers(SETTINGS).for_model(MODEL)
+        self.session = Session("a", ModelCounter(MODEL, self.tokenizer))
+        self.session.sections = [Section(name="doc", source=TextSource(PROSE))]
+
+    async def write(self, text: str) -> int:
+        """Have another text in the section; the conversation's tokens with it."""
+        (section,) = self.session.sections
+        self.session.sections = [msgspec.structs.replace(section, source=TextSource(text))]
+        await self.counts.settle(self.session, SETTINGS, ask=False)
+        return self.session.total().tokens()
+
+    def section(self) -> int:
+        (section,) = self.session.sections
+        return section.measure(self.session.counter).tokens
+
+    def teach(self, kind: str, factor: float) -> None:
+        """Have documents of a kind be this much larger than they are estimated at."""
+        known = self.shared.state.calibrations()
+        key = document_key(MODEL, self.tokenizer.name, kind)
+        known.learn(key, 3_000, round(3_000 * factor), 1.0)
+
+
+async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:
+    """However often it is swapped for a text whose kind is estimated by another factor."""
+    talk = Talk()
+    talk.teach("json", 1.3)
+    await talk.write(PROSE)
+    first = talk.section()
+    talk.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
+    for _ in range(5):
+        other = await talk.write(JSON)
+        assert other == 910 + talk.section() - first
+        assert await talk.write(PROSE) == 910
+
+
+async def test_what_is_learned_between_two_texts_is_no_growth() -> None:
+    """The text that was reported is counted anew by the factor of its own kind."""
+    talk = Talk()
+    await talk.write(PROSE)
+    talk.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
+    await talk.write(JSON)
+    talk.teach("json", 1.5)
+    talk.teach("prose", 1.2)
+    swapped = await talk.write(JSON + " ")
+    by_now = talk.section()
+    assert await talk.write(PROSE) == 910
+    assert swapped == 910 + by_now - talk.section()
+
+
+@pytest.mark.parametrize("step", [0, 2_000])
+def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
+    """Neither where it stays as it is, nor where it grows between two reports."""
+    talk = Talk()
+    session, name = talk.session, talk.tokenizer.name
+    calibration = ConversationCalibration(Calibrations(), MODEL, name)
+    for number in range(8):
+        if step or not number:
+            thought = Measure(8_000 + step * number, "estimate", name, 17.0)
+            source = TextSource("x" * number)
+            (section,) = session.sections
+            session.sections = [msgspec.structs.replace(section, source=source)]
+            session.settle_section(0, Settled(MODEL, thought, source), section.reported)
+        session.append([Turn(role="user", content="What is wrong with this function? " * 9)])
+        section_tokens = talk.section()
+        turns = session.own_count().tokens() - section_tokens
+        real = turns + round(1.1 * section_tokens)
+        usage = Usage(input_tokens=real, prompt_tokens=real, output_tokens=60)
+        found = session.append([Turn(role="assistant", content="It looks right. " * 9)], usage)
+        if found.sample is not None:
+            found.sample.teach(calibration)
+    assert 0.95 < calibration.factor < 1.05, "the turns were estimated rightly"
+    assert calibration.hidden is None, "and nothing is hidden around them"
+    assert calibration.samples == (0 if step else 7)
