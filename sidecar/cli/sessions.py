@@ -81,11 +81,12 @@ class SessionsView:
 
     async def _whole(self, session: str | None) -> str | None:
         """A session's id by how it begins. Raises BadParamsError where several do so."""
-        if session is None:
-            return None
+        changes = self.services.changes(self.workspace)
+        if session is None or await changes.look(session) is not None:
+            return session
         known = [row.id for row in await self._known()]
         begin = sorted({name for name in known if name.startswith(session)})
-        if session in known or not begin:
+        if not begin:
             return session
         if len(begin) > 1:
             some = ", ".join(begin[:_MOST_NAMED])

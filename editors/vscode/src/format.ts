@@ -24,14 +24,11 @@ export function tokensText(count: Pick<Count, "tokens" | "method">): string {
 }
 
 /** A share in percent as the server writes it: `13 %`, whole and rounded down. */
-export function percent(share: number): string {
-  return `${number(Math.floor(share))} %`;
-}
+export const percent = (share: number): string => `${number(Math.floor(share))} %`;
 
 /** How a count was made: `o200k_base, exact`, `claude, estimate ±9.2 %`, the band in two digits. */
 export function how(count: Count): string {
-  const band = count.errorPercent;
-  const error = band ? ` ±${band.toFixed(band >= 10 ? 0 : 1)} %` : "";
+  const error = count.errorPercent ? ` ±${count.errorPercent.toFixed(count.errorPercent >= 10 ? 0 : 1)} %` : "";
   return `${count.tokenizer}, ${count.method}${error}`;
 }
 
