@@ -6,6 +6,7 @@ Where an endpoint is asked, an event loop runs for as long as the verb counts.
 from __future__ import annotations
 
 import contextlib
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.workspace.gauges import Gauges
@@ -53,14 +54,20 @@ def gauging(settings: Settings, purpose: Purpose) -> tuple[Gauges, GaugeOf]:
     """What counts without asking anybody."""
     gauges = Gauges(State(), purpose)
     loaded: set[str] = set()
+    loading = Lock()  # threads that come at once would each read the tables
+
+    def load(model: str) -> None:
+        tokenizer = gauges.tokenizers(settings).for_model(model)
+        tokenizer.count("a")  # a vocabulary from a file says only now how it really counts
+        if tokenizer.method != "exact":
+            gauges.state.calibrations()
+        loaded.add(model)
 
     def gauge(taken: Snapshot, model: str) -> Gauge:
         if model not in loaded:
-            tokenizer = gauges.tokenizers(settings).for_model(model)
-            tokenizer.count("a")  # a vocabulary from a file says only now how it really counts
-            if tokenizer.method != "exact":
-                gauges.state.calibrations()
-            loaded.add(model)
+            with loading:
+                if model not in loaded:
+                    load(model)
         return gauges.here(taken, model, settings)
 
     return gauges, gauge

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +16,11 @@ from click.testing import CliRunner
 from sidecar.cli import count as module
 from sidecar.cli import output
 from sidecar.cli.count import count
+from sidecar.cli.gauging import gauging
+from sidecar.config.settings import Settings
 from sidecar.counting.engines import engine
+from sidecar.counting.engines.fast import Fast
+from sidecar.workspace.documents import Snapshot
 from tests.fuzz import edits
 
 if TYPE_CHECKING:
@@ -212,3 +219,26 @@ def test_a_byte_order_mark_says_how_to_decode(folder: Path) -> None:
         files = json.loads(run("--json", "plain.txt", "marked.txt").stdout)["files"]
         plain, marked = ({**file, "path": ""} for file in files)
         assert plain == marked
+
+
+def test_threads_that_come_at_once_load_a_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would read tables for half a second, and hold up the others meanwhile."""
+    loads: list[str] = []
+    counted = Fast.count
+
+    def count_slowly(self: Fast, text: str) -> int:
+        loads.append(text)
+        time.sleep(0.05)  # the others come meanwhile
+        return counted(self, text)
+
+    monkeypatch.setattr(Fast, "count", count_slowly)
+    _, gauge = gauging(Settings(), "bulk")
+    together = threading.Barrier(8)
+
+    def one(_: int) -> None:
+        together.wait(60)
+        gauge(Snapshot(text="some words"), "gpt-5")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(8)))
+    assert loads == ["a"]
