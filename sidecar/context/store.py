@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sidecar.context.conversation import Conversation
-    from sidecar.context.counter import Counter
     from sidecar.context.session import Session
 
 DEFAULT_ID = "default"
@@ -32,15 +31,6 @@ class Conversations:
     def get(self, session_id: str | None) -> Conversation | None:
         """The one named, or the current one; None where there is none."""
         return self.current() if session_id is None else self._known.get(session_id)
-
-    def open(self, session_id: str | None, counter: Callable[[], Counter]) -> Conversation:
-        """The one named, or the current one; made with `counter()` where there is none."""
-        found = self.get(session_id)
-        if found is not None:
-            return found
-        from sidecar.context.session import Session
-
-        return self.add(Session(session_id or DEFAULT_ID, counter(), now=self._now))
 
     def add(self, session: Session) -> Conversation:
         """Take in a session, such as one that was restored."""

@@ -12,8 +12,9 @@ import msgspec
 from sidecar.context import params as wire
 from sidecar.context.occupancy import context_usage
 from sidecar.context.response import handle
+from sidecar.context.session import Session
 from sidecar.context.setting import apply_set
-from sidecar.context.store import Conversations
+from sidecar.context.store import DEFAULT_ID, Conversations
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
@@ -34,7 +35,9 @@ class Played:
         kind: Any = getattr(wire, f"{verb.capitalize()}Params")
         params = msgspec.convert(body, kind, strict=True)
         counter = ModelCounter("gpt-5", Tokenizers().for_model("gpt-5"))
-        known = self._known.open(params.session, lambda: counter)
+        known = self._known.get(params.session) or self._known.add(
+            Session(params.session or DEFAULT_ID, counter)
+        )
         session = known.session
         window = Window(resolve_limit(request=session.limit))
         match verb:

@@ -184,8 +184,7 @@ class TestWhichSession:
         clock = Clock()
         known = Conversations(clock)
         assert known.current() is None
-        mine = known.open(None, FakeCounter)
-        assert mine.session.id == "default"
+        mine = known.add(Session("m", FakeCounter(), now=clock))
         clock.on(minutes=10)
         agent = known.add(Session("t", FakeCounter(), source="claude-code", now=clock))
         assert known.current() is mine
@@ -199,11 +198,11 @@ class TestWhichSession:
     def test_the_most_recently_updated(self) -> None:
         clock = Clock()
         known = Conversations(clock)
-        first, second = known.open("a", FakeCounter), known.open("b", FakeCounter)
+        first, second = (known.add(Session(name, FakeCounter(), now=clock)) for name in "ab")
         assert known.current() is second
         clock.on(seconds=1)
         first.session.append([reply("x")])
-        assert known.open(None, FakeCounter) is first
+        assert known.get(None) is first
         assert (known.get("b"), known.get("c")) == (second, None)
 
     def test_the_oldest_go_when_there_are_too_many(self) -> None:
@@ -211,7 +210,7 @@ class TestWhichSession:
         known = Conversations(clock)
         for number in range(SESSIONS_KEPT + 5):
             clock.on(seconds=1)
-            known.open(f"s{number}", FakeCounter)
+            known.add(Session(f"s{number}", FakeCounter(), now=clock))
         assert len(list(known)) == SESSIONS_KEPT
         assert known.get("s4") is None
         assert known.get("s5") is not None

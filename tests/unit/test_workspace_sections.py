@@ -22,7 +22,7 @@ JSON = '{"a": [1, 2, {"b": "c"}], "d": null, "e": [true, false]}\n' * 60
 SETTINGS = Settings()
 
 
-class Talk:
+class Chat:
     """A conversation with one section, and documents' counts as the server makes them."""
 
     def __init__(self) -> None:
@@ -52,36 +52,36 @@ class Talk:
 
 async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:
     """However often it is swapped for a text whose kind is estimated by another factor."""
-    talk = Talk()
-    talk.teach("json", 1.3)
-    await talk.write(PROSE)
-    first = talk.section()
-    talk.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
+    chat = Chat()
+    chat.teach("json", 1.3)
+    await chat.write(PROSE)
+    first = chat.section()
+    chat.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
     for _ in range(5):
-        other = await talk.write(JSON)
-        assert other == 910 + talk.section() - first
-        assert await talk.write(PROSE) == 910
+        other = await chat.write(JSON)
+        assert other == 910 + chat.section() - first
+        assert await chat.write(PROSE) == 910
 
 
 async def test_what_is_learned_between_two_texts_is_no_growth() -> None:
     """The text that was reported is counted anew by the factor of its own kind."""
-    talk = Talk()
-    await talk.write(PROSE)
-    talk.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
-    await talk.write(JSON)
-    talk.teach("json", 1.5)
-    talk.teach("prose", 1.2)
-    swapped = await talk.write(JSON + " ")
-    by_now = talk.section()
-    assert await talk.write(PROSE) == 910
-    assert swapped == 910 + by_now - talk.section()
+    chat = Chat()
+    await chat.write(PROSE)
+    chat.session.reply_reported(Usage(input_tokens=900, prompt_tokens=900, output_tokens=10))
+    await chat.write(JSON)
+    chat.teach("json", 1.5)
+    chat.teach("prose", 1.2)
+    swapped = await chat.write(JSON + " ")
+    by_now = chat.section()
+    assert await chat.write(PROSE) == 910
+    assert swapped == 910 + by_now - chat.section()
 
 
 @pytest.mark.parametrize("step", [0, 2_000])
 def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
     """Neither where it stays as it is, nor where it grows between two reports."""
-    talk = Talk()
-    session, name = talk.session, talk.tokenizer.name
+    chat = Chat()
+    session, name = chat.session, chat.tokenizer.name
     calibration = ConversationCalibration(Calibrations(), MODEL, name)
     for number in range(8):
         if step or not number:
@@ -91,7 +91,7 @@ def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
             session.sections = [msgspec.structs.replace(section, source=source)]
             session.settle_section(0, Settled(MODEL, thought, source), section.reported)
         session.append([Turn(role="user", content="What is wrong with this function? " * 9)])
-        section_tokens = talk.section()
+        section_tokens = chat.section()
         turns = session.own_count().tokens() - section_tokens
         real = turns + round(1.1 * section_tokens)
         usage = Usage(input_tokens=real, prompt_tokens=real, output_tokens=60)
