@@ -1,9 +1,9 @@
 """Whole prompts predicted by calibration, the truth being a real llama.cpp's reported usage.
 
 Conversations of 30 turns of mixed code, JSON, prose and Chinese, Japanese and Korean, under several
-vocabularies with a chat template around them. Each prompt is predicted before its usage is seen:
-the last prompt and its reply as they were reported, and the calibrated estimate of what is new.
-Beside it chars/4 on the same prompts.
+vocabularies with a chat template around them. Each prompt is predicted before its usage is seen, by
+what the status shows of such a session: the last prompt and its reply as they were reported, and
+the calibrated estimate of what is new. Beside it chars/4 on the same prompts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 
 from benchmarks.texts import CHINESE, JAPANESE, KOREAN
+from sidecar.context.occupancy import occupancy
+from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
-from sidecar.counting.messages import count_messages
 from sidecar.counting.tokenizers import Tokenizers
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
+from sidecar.workspace.model_counter import ModelCounter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,17 +96,21 @@ def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
     """Each prompt's errors, in order, against the server at `url`."""
     tokenizer = Tokenizers().for_model(MODEL)
     calibration = ConversationCalibration(Calibrations(), MODEL, tokenizer.name)
+    session = Session("benchmark", ModelCounter(MODEL, tokenizer))
     messages: list[Message] = []
     for question, reply in conversation(seed):
         messages.append({"role": "user", "content": question})
-        estimated = count_messages(messages, None, MODEL, tokenizer).tokens
-        predicted = calibration.predict(estimated)
+        session.append([Turn(role="user", content=question)])
+        predicted = occupancy(session, calibration).tokens
         reported = reported_prompt(url, messages)
-        calibration.learn(estimated, reported)
         quarter = sum(len(message["content"]) for message in messages) // 4
         yield Errors(abs(predicted - reported) / reported, abs(quarter - reported) / reported)
         messages.append({"role": "assistant", "content": reply})
-        calibration.replied(tokenizer.count(reply), output_of(url, reply))
+        output = output_of(url, reply)
+        usage = Usage(input_tokens=reported, prompt_tokens=reported, output_tokens=output)
+        showed = session.append([Turn(role="assistant", content=reply)], usage)
+        if showed.sample is not None:
+            showed.sample.teach(calibration, session.ledger())
 
 
 def reported_prompt(url: str, messages: list[Message]) -> int:

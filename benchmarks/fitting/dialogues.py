@@ -71,8 +71,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=text)], usage)
         self.real += tokens + MARKS
         if change.sample is not None:
-            sample = change.sample
-            self.calibration.learn(sample.estimated, sample.reported, sample.kind, sample.doubt)
+            change.sample.teach(self.calibration, self.session.ledger())
 
 
 def judge_dialogues(found: Corpus) -> None:

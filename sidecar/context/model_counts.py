@@ -22,6 +22,9 @@ marks that close the reply and open the next one."""
 PREAMBLE = 24
 """Tokens that a template may put before a conversation: a begin-of-text token, a system prompt of
 its own. In doubt until a prompt was reported."""
+MARKS_RATE = 0.1
+"""How much one report says of the marks that its template puts beside texts: half of the first,
+this much of each later one."""
 CORRECTION = 16.0
 """No template puts so many more tokens around a message than its formula says."""
 
@@ -70,9 +73,17 @@ class Sample(msgspec.Struct, frozen=True):
     """Half of the band of that part, in tokens."""
     steady: bool = True
     """Whether that part is the same text as at the last report."""
+    expected: Sums | None = None
+    """The whole of it as it was expected, where that rests on a report before it."""
+    marks: float = 0.0
+    """Tokens of its growth that are the template's, as far as they are known."""
 
-    def teach(self, calibration: ConversationCalibration) -> None:
-        """Have a conversation's calibration learn from it."""
+    def teach(
+        self, calibration: ConversationCalibration, ledger: ModelCounts | None = None
+    ) -> None:
+        """Have a conversation's calibration learn from it, and its counts, where it is in force."""
+        if ledger is not None and self.expected is not None:
+            ledger.exceeded(self.reported - self.expected.tokens(calibration.factor))
         calibration.learn(
             self.estimated,
             self.reported,
@@ -81,6 +92,7 @@ class Sample(msgspec.Struct, frozen=True):
             apart=self.apart,
             apart_doubt=self.apart_doubt,
             steady=self.steady,
+            marks=self.marks,
         )
 
 
@@ -112,13 +124,29 @@ class ModelCounts:
         """Tokens around each message beyond its formula, learned where a server counts texts."""
         self.unexplained: tuple[int, int] | None = None
         """For how many turns a prompt was last reported, and by what it exceeded its own count."""
+        self.marks = 0.0
+        """Tokens by which prompts have exceeded what was expected beside the texts: of the
+        template, once a request. Learned from reports."""
+        self.lessons = 0
+        """How many reports `marks` was learned from."""
 
     def copy(self) -> ModelCounts:
         """The same counts and anchor, apart from these."""
         made = ModelCounts()
         made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
         made.correction, made.unexplained = self.correction, self.unexplained
+        made.marks, made.lessons = self.marks, self.lessons
         return made
+
+    def exceeded(self, tokens: float) -> None:
+        """Learn from the tokens by which a reported prompt exceeded what was expected of it."""
+        learned = self.marks + tokens * max(MARKS_RATE, 0.5 / (self.lessons + 1))
+        self.take_marks(learned, self.lessons + 1)
+
+    def take_marks(self, marks: float, lessons: int) -> None:
+        """Take what so many reports have taught of the template."""
+        most = 2 * CORRECTION  # around the reply, and around what comes after it
+        self.marks, self.lessons = min(max(marks, -most), most), lessons
 
     def priming(self, tokens: int) -> Sums:
         """What a request carries once, `tokens` by formula: in doubt where all else is counted."""
@@ -163,6 +191,8 @@ class ModelCounts:
             return fixed.plus(sections).plus(self.own(priming, upto))
         now = fixed.plus(sections) if anchor.with_sections else fixed
         since = self.counts.between(anchor.covers, upto)
+        if anchor.with_sections and since.estimate:
+            since = since.plus(Sums(endpoint=round(self.marks)))
         total = Sums(endpoint=anchor.base).plus(anchor.adjust).plus(now.minus(anchor.fixed))
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
 

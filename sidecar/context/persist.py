@@ -49,6 +49,9 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     anchor: Anchor | None
     kind: Kind = "prose"
     """Of the newest text: its band depends on it."""
+    marks: float = 0.0
+    lessons: int = 0
+    """What reports have taught of the template, and how many."""
     model_named: bool = True
     """Whether a client named the model; else it was the default of its time."""
 
@@ -78,6 +81,8 @@ def save(session: Session) -> SavedSession:
         turns=list(ledger.counts.measures),
         anchor=ledger.anchor,
         kind=session.newest_kind(),
+        marks=ledger.marks,
+        lessons=ledger.lessons,
     )
 
 
@@ -94,6 +99,7 @@ def restore(
     session.sections = [_restored(section, saved.model) for section in saved.sections]
     session.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
     session.restored_kind = saved.kind
+    session.ledger().take_marks(saved.marks, saved.lessons)
     session.updated_at, session.compacted = saved.updated_at, saved.compacted
     return session
 

@@ -295,8 +295,7 @@ class Session:
         ledger = self.ledger()
         sample = self._compare(ledger, usage.prompt_tokens, prompt_covers)
         answer = self.turns[prompt_covers] if prompt_covers < len(self.turns) else None
-        kept_reasoning = answer is not None and sends_reasoning(answer)
-        hidden = 0 if kept_reasoning else usage.reasoning_tokens
+        hidden = 0 if answer and sends_reasoning(answer) else usage.reasoning_tokens
         ledger.anchor = Anchor(
             kind="usage",
             base=usage.prompt_tokens + usage.output_tokens - hidden,
@@ -314,20 +313,20 @@ class Session:
 
     def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> Anchored:
         """What a reported prompt says beside its number."""
-        anchor = ledger.anchor
+        anchor, expected = ledger.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
                 return Anchored()  # the same prompt once more: its reply was thrown away
             kept = ledger.counts.between(anchor.prompt_covers, anchor.covers).tokens()
             unsent = max(0, anchor.base - anchor.prompt - kept) if anchor.prompt else 0
-            if prompt < SHRUNK * (self.total(prompt_covers).tokens() - unsent):
+            expected = self.total(prompt_covers)
+            if prompt < SHRUNK * (expected.tokens() - unsent):
                 return Anchored(compacted=True)
-        if self.compacted or not prompt:
-            return Anchored()
         own = self.own_count(prompt_covers)
-        if own.endpoint:  # of what an estimate would have been off by this says nothing
+        # Of what an estimate would have been off by, a count by an endpoint says nothing.
+        if self.compacted or not prompt or own.endpoint:
             return Anchored()
-        held = anchor.fixed.settled if anchor and anchor.with_sections else 0
+        steady = own.settled == (anchor.fixed.settled if anchor and anchor.with_sections else 0)
         sample = Sample(
             own.tokens() - own.settled,
             prompt,
@@ -335,7 +334,9 @@ class Session:
             None if own.unmeasured else own.error,
             apart=own.settled,
             apart_doubt=abs(own.settled_error),
-            steady=own.settled == held,
+            steady=steady,
+            expected=expected if steady else None,
+            marks=ledger.marks,
         )
         return Anchored(sample)
 
@@ -357,8 +358,7 @@ class Session:
     def edit(self, edit: Edit) -> None:
         """Put other turns in the place of all so far; `undo` takes this back."""
         ledger = self.ledger()
-        old, new = ledger.counts, TurnCounts(edit.measures)
-        before = ledger.anchor
+        old, new, before = ledger.counts, TurnCounts(edit.measures), ledger.anchor
         ledger.counts, ledger.chat = new, None
         ledger.anchor = None if before is None else edited_anchor(before, edit, old, new)
         self._saved = Saved(

@@ -10,10 +10,8 @@ one odd sample cannot throw it off. The error is predictive: what each sample wa
 factor as it stood before the sample was learned. A band is what 95 of 100 of the recent samples
 were within, in units of the band that the estimate has of itself, so that it keeps to the kind of
 text; it narrows with the samples that confirm it, and is as wide as ever for a kind that is new.
-
 What stands around the texts and was never seen (a client's own system prompt and tools) is learned
 for each model and client from the first two reports of a conversation, and kept for the next one.
-
 Pure. What is kept holds numbers and model names only, never text.
 """
 
@@ -339,13 +337,15 @@ class ConversationCalibration:
         apart: int = 0,
         apart_doubt: float = 0.0,
         steady: bool = True,
+        marks: float = 0.0,
     ) -> None:
         """Note the reported number of a prompt beside what it was estimated at.
 
         `kind`: what kind of text it grew by; documents of that kind learn from it too.
         `doubt`: half of the band of the whole estimate, in tokens.
-        `apart`: tokens of the prompt that are not in `estimated` and are no lesson for it;
-        `apart_doubt`: half of their band; `steady`: they are those of the last report.
+        `apart`: tokens of the prompt that are not in `estimated` and are no lesson for it, with
+        half of their band; `steady`: they are those of the last report.
+        `marks`: tokens of its growth that are no text's.
 
         A prompt that shrank, or the first one, is a sample if what is hidden cannot be most of it.
         """
@@ -355,7 +355,7 @@ class ConversationCalibration:
         is_sure = apart_doubt <= APART_SURE * estimated
         before, self._last = self._last, (estimated, reported, doubt or 0.0)
         if before is not None and steady and estimated >= before[0] and reported >= before[1]:
-            grown, really = estimated - before[0], reported - before[1]
+            grown, really = estimated - before[0], reported - before[1] - marks
             if grown >= SMALLEST:
                 new = None if doubt is None else max(0.0, doubt - before[2])
                 self._sample(grown, really, 1.0, kind, new)
@@ -374,7 +374,7 @@ class ConversationCalibration:
             self._first = None
 
     def _sample(
-        self, estimated: int, real: int, weight: float, kind: str | None, doubt: float | None
+        self, estimated: int, real: float, weight: float, kind: str | None, doubt: float | None
     ) -> None:
         self._shared.learn(self._key, estimated, real, weight, doubt)
         if kind is not None:

@@ -250,7 +250,7 @@ class Sessions:
 
     def learn(self, session: Session, sample: Sample) -> None:
         """Teach the calibration what a reported number showed."""
-        sample.teach(self.calibration(session))
+        sample.teach(self.calibration(session), session.ledger())
         self._services.state.calibrations_changed()
         tokenizers = self._services.counts.tokenizers(self._workspace.settings)
         if sample.kind and tokenizers.for_model(session.model).method != "exact":

@@ -10,6 +10,9 @@ import pytest
 
 from sidecar.context.counter import MARKS, Sums, summed
 from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
+from sidecar.context.params import PreflightParams
+from sidecar.context.persist import restore, save
+from sidecar.context.preflight import prompt_measure
 from sidecar.context.session import Session
 from sidecar.context.window import Limit, Window
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
@@ -49,8 +52,7 @@ class Dialogue:
         change = self.session.append([Turn(role="assistant", content=document["text"])], usage)
         self.real += output + 6
         if change.sample is not None:
-            one = change.sample
-            self.calibration.learn(one.estimated, one.reported, one.kind, one.doubt)
+            change.sample.teach(self.calibration, self.session.ledger())
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,34 @@ def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
 
     assert shown.error_percent is not None
     assert shown.error_percent * shown.tokens / 100 >= MARKS - 1
+
+
+def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
+    """Texts of a vocabulary that is run here: all that is not known is the template's part."""
+    session = Session("s", ModelCounter("gpt-4o", Tokenizers().for_model("gpt-4o")))
+    calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
+    real, missed = 9, []
+    for number in range(8):
+        text = f"{number}. {'Look at the failing test. ' * (number % 4 + 1)}"
+        session.append([Turn(role="user", content=text)])
+        real += session.counter.text(text).tokens + 12
+        missed.append(abs(occupancy(session, calibration).tokens - real))
+        usage = Usage(input_tokens=real, prompt_tokens=real, output_tokens=20)
+        sample = session.append([Turn(role="assistant", content="Done. " * 10)], usage).sample
+        real += 20 + 12
+        if sample is not None:
+            sample.teach(calibration, session.ledger())
+
+    session.append([Turn(role="user", content="And now?")])
+    again = restore(save(session), session.counter)
+    asked = PreflightParams(turns=[])
+
+    assert missed[1] > 12
+    assert max(missed[4:]) <= 6
+    assert occupancy(again, calibration).tokens == occupancy(session, calibration).tokens
+    assert prompt_measure(session, asked, calibration).tokens == (
+        occupancy(session, calibration).tokens
+    )
 
 
 def test_a_little_doubt_in_a_long_conversation_is_not_told_as_none() -> None:
