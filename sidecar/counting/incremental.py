@@ -116,8 +116,7 @@ def _count_piece(piece: Piece, tokenizer: Tokenizer, turns: _Turns | None) -> No
             turns.take(len(part))
         part.counts[name] = tokenizer.count(part.text)
     if name not in piece.counts and piece.origin is not None:
-        others = [part.counts[name] for part in piece.origin.others]
-        piece.counts[name] = piece.origin.counts[name] - sum(others)
+        piece.counts[name] = piece.origin.derived(name)
 
 
 def count_text(

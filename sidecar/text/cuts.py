@@ -19,6 +19,7 @@ between `\\r` and `\\n`, or next to a surrogate on both sides.
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache
 from typing import Literal
 
@@ -46,13 +47,18 @@ _CUT = re.compile(rf"{_WORD_CUT}|\n(?!/)(?=[ \t]*+\S)")
 _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
 
-def next_cut(text: str, start: int) -> int | None:
+def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
     """The first safe cut after `text[start]`, as an offset in `text`; None where there is none.
 
-    Linear in the distance searched.
+    With `end`, nothing from there on is looked at. Linear in the distance searched.
     """
-    match = _CUT.search(text, start)
+    match = _CUT.search(text, start, end)
     return match.end() if match else None
+
+
+def is_cut_at(text: str, offset: int) -> bool:
+    """Whether a safe cut lies in a text, at an offset after its start."""
+    return _CUT.match(text, offset - 1) is not None
 
 
 def is_word_cut(before: str, after: str) -> bool:

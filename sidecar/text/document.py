@@ -1,8 +1,9 @@
 """A document as an editor sends it: LSP positions, edits that cost O(edit), countable pieces.
 
 A document is a list of immutable pieces between safe cuts (see `sidecar.text.cuts`). An edit
-replaces the pieces that it touches by a small one around the edit and the rest to both sides, so
-that typing on renews a small piece only; cold pieces are joined again, their known counts added.
+renews the piece that it touches, whose count follows from the old one's. Where that would be too
+long, or several are touched, they are replaced by a small one around the edit and the rest to both
+sides; cold pieces are joined again, their known counts added.
 
 Lines end on `\\n`, `\\r\\n` and `\\r` only. Positions past the end of a line stand for its end
 (before its line ending), positions past the last line for the end of the document, negative ones
@@ -26,6 +27,7 @@ from sidecar.text.pieces import (
     Piece,
     Pieced,
     PieceOrigin,
+    edited_piece,
     merge_counted,
     pieces_of,
     together,
@@ -244,14 +246,24 @@ class TextDocument(Pieced):
         after = last.piece.text[end - last.offset :]
         middle = join_surrogates(before[-1:] + text + after[:1])
         edited = before[:-1] + middle + after[1:]
-        first, until, left, right = self._widen(touched.number, last.number, edited)
+        first, until, left, right = touched.number, last.number, "", ""
+        if not after[1:] or not before[:-1] or before[:-1].isspace():
+            first, until, left, right = self._widen(first, until, edited)
         edited = left + edited + right
-        span = len(left) + len(before), len(edited) - len(right) - len(after)
-        new = self._split_around(edited, *span)
-        if until - first < 3:
-            self._remember(together(self._list.between(first, until)), new)
-        self._splice(first, until, [*chain(*new)] or [Piece("")])
+        start, kept = len(left) + len(before), len(after) + len(right)
+        self._splice(first, until, self._renewed(first, until, edited, start, kept))
         self._tidy()
+
+    def _renewed(self, first: int, until: int, text: str, start: int, kept: int) -> list[Piece]:
+        """Pieces of `text` for those from index `first` to index `until`, of which the first
+        `start` and the last `kept` characters stay, with what is known of the old ones' counts."""
+        few = until - first < 3
+        if text and few and len(text) <= self._most_characters:
+            return [edited_piece(together(self._list.between(first, until)), text, start, kept)]
+        new = self._split_around(text, start, len(text) - kept)
+        if few:
+            self._remember(together(self._list.between(first, until)), new)
+        return [*chain(*new)] or [Piece("")]
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
         """Takes in neighbours until safe cuts lie on both sides of `text`.
@@ -278,7 +290,7 @@ class TextDocument(Pieced):
 
     def _split_around(self, text: str, start: int, end: int) -> list[list[Piece]]:
         """Pieces of `text`: what is before, around and after its span `start` to `end`."""
-        if len(text) <= 4 * self._edit_characters:
+        if len(text) <= self._most_characters:
             return [[], [Piece(text)] if text else [], []]
         left = next_cut(text, max(0, start - 2 * self._edit_characters))
         left = left if left is not None and left <= start else 0
@@ -336,7 +348,7 @@ class TextDocument(Pieced):
         if line == 0:
             return self._list.at(0), 0
         place = self._list.before_line(line)
-        return place, place.piece.line_starts[line - place.line - 1]
+        return place, place.piece.line_start(line - place.line - 1)
 
     def _walk(self, place: PiecePlace, local: int, remaining: int) -> int:
         """The offset `remaining` units after a place, or at the end of its line."""

@@ -216,15 +216,14 @@ class PieceList:
     def _set_blocks(self, first: int, end: int, new: list[PieceBlock]) -> None:
         """Replaces blocks, and sums up again what lies before each block from there on."""
         self._blocks[first:end] = new
-        self._sizes[first:end] = [len(block.pieces) for block in new]
-        self._lengths[first:end] = [block.offsets[-1] for block in new]
-        self._line_ends[first:end] = [block.lines[-1] for block in new]
-        for sums, totals in (
-            (self._starts, self._sizes),
-            (self._offsets, self._lengths),
-            (self._lines, self._line_ends),
+        for sums, totals, news in (
+            (self._starts, self._sizes, [len(block.pieces) for block in new]),
+            (self._offsets, self._lengths, [block.offsets[-1] for block in new]),
+            (self._lines, self._line_ends, [block.lines[-1] for block in new]),
         ):
-            sums[first:] = accumulate(totals[first:], initial=sums[first])
+            if totals[first:end] != news:
+                totals[first:end] = news
+                sums[first:] = accumulate(totals[first:], initial=sums[first])
 
 
 def in_order(blocks: Iterable[PieceBlock]) -> Iterator[Piece]:
@@ -234,6 +233,8 @@ def in_order(blocks: Iterable[PieceBlock]) -> Iterator[Piece]:
 
 def _blocks(pieces: Sequence[Piece]) -> list[PieceBlock]:
     """The pieces in blocks of about the same size."""
+    if 0 < len(pieces) <= BLOCK_PIECES:
+        return [PieceBlock(tuple(pieces))]
     count = -(-len(pieces) // BLOCK_PIECES)
     bounds = [len(pieces) * number // max(1, count) for number in range(count + 1)]
     return [PieceBlock(tuple(pieces[start:end])) for start, end in pairwise(bounds)]

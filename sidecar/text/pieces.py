@@ -7,7 +7,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.text.cuts import is_word_cut, next_cut
+from sidecar.text.cuts import is_cut_at, is_word_cut, next_cut
 from sidecar.text.units import units
 
 if TYPE_CHECKING:
@@ -22,10 +22,17 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class PieceOrigin(NamedTuple):
-    """Where a piece comes from: a larger one, what is known of its counts, and its other parts."""
+    """How a piece's count follows from an older one's: without some stretches, and with others."""
 
     counts: dict[str, int]
-    others: tuple[Piece, ...]
+    """What is known of the older piece, by then or later."""
+    minus: tuple[Piece, ...]
+    plus: tuple[Piece, ...] = ()
+
+    def derived(self, name: str) -> int:
+        """The piece's own count, where all that it follows from is known."""
+        gone = sum([part.counts[name] for part in self.minus])
+        return self.counts[name] - gone + sum([part.counts[name] for part in self.plus])
 
 
 class Piece:
@@ -60,8 +67,28 @@ class Piece:
             self._starts = _line_starts(self.text)
         return self._starts
 
+    @property
+    def _lines_end_on_lf(self) -> bool:
+        """Whether there is no lone carriage return: then a line is found by its `\\n`."""
+        return "\r" not in self.text or self.text.count("\n") == self.line_ends
+
+    def line_start(self, index: int) -> int:
+        """The offset after line end `index` (from 0): of a piece that was just made, without
+        looking for all of them."""
+        if self._starts is not None or not self._lines_end_on_lf:
+            return self.line_starts[index]
+        text, passed = self.text, index + 1
+        if 2 * passed <= self.line_ends:
+            return len(text) - len(text.split("\n", passed)[passed])
+        return len(text.rsplit("\n", self.line_ends - index)[0]) + 1
+
     def line_end(self, start: int) -> tuple[int, bool]:
         """The end of the line that goes on at `start`, and whether the line ends in this piece."""
+        if self._lines_end_on_lf:
+            end = self.text.find("\n", start)
+            if end < 0:
+                return len(self.text), False
+            return end - (end > start and self.text[end - 1] == "\r"), True
         starts = self.line_starts
         following = bisect_right(starts, start)
         if following == len(starts):
@@ -83,15 +110,13 @@ class Piece:
         return len(self.text)
 
     def needs(self, name: str) -> list[Piece]:
-        """What has to be tokenized to know this piece's count: nothing, itself, or what is less.
-
-        A part of a larger piece whose count is known has that count without the other parts'.
-        """
+        """What has to be tokenized to know this piece's count: nothing, itself, or what is less."""
         if name in self.counts:
             return []
-        if self.origin is None or name not in self.origin.counts:
+        origin = self.origin
+        if origin is None or name not in origin.counts:
             return [self]
-        return [part for part in self.origin.others if name not in part.counts]
+        return [part for part in origin.minus + origin.plus if name not in part.counts]
 
     def known(self) -> dict[str, int]:
         """A copy of the memo, safe to walk while another thread fills it."""
@@ -154,6 +179,50 @@ def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 def pieces_of(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
     """The pieces of a text, at least one. Some milliseconds for 10 MB."""
     return [Piece(part) for part in split(text, characters)]
+
+
+def edited_piece(old: Piece, text: str, start: int, kept: int) -> Piece:
+    """The piece that `old` becomes when all of its text but the first `start` and the last `kept`
+    characters is replaced, so that it is `text`.
+
+    Its count is the old one without the stretch between the cuts next to the edit, and with what
+    that has become: however long the piece is, little of it is tokenized.
+    """
+    new, grown = Piece(text), len(text) - len(old.text)
+    first = _cut_before(old.text, text, start)
+    last = next_cut(text, len(text) - kept)
+    if last is None or not is_cut_at(old.text, last - grown):
+        last = len(text)
+    gone, come = old.text[first : last - grown], text[first:last]
+    new.origin = _origin(old, gone, come)
+    return new
+
+
+_REACH = 32
+"""How far before an edit a cut is looked for first; code has one after every few characters."""
+
+
+def _cut_before(old: str, new: str, place: int) -> int:
+    """An offset up to `place`, and near it, at which both texts have a safe cut; else their start,
+    which is one."""
+    reach = _REACH
+    while reach < place:
+        cut = next_cut(new, place - reach, place + 1)
+        if cut is not None and is_cut_at(old, cut):
+            return cut
+        reach *= 2
+    return 0
+
+
+def _origin(old: Piece, gone: str, come: str) -> PieceOrigin | None:
+    """None where to count what has changed since the last count would be more than all of it."""
+    minus: tuple[Piece, ...] = (Piece(gone),) if gone else ()
+    plus: tuple[Piece, ...] = (Piece(come),) if come else ()
+    counts, before = old.counts, old.origin
+    if not counts and before is not None:  # edited again before it was counted
+        counts, minus, plus = before.counts, before.minus + minus, before.plus + plus
+    changed = sum([len(part.text) for part in minus + plus])
+    return PieceOrigin(counts, minus, plus) if changed < len(old.text) else None
 
 
 def word_pieces(pieces: Sequence[Piece]) -> list[Piece]:

@@ -1,7 +1,7 @@
 """Very many random edits, each checked: `python -m tests.fuzz.soak --edits 100000`.
 
-After each edit the document's text equals the plain one's, and the incremental count of both
-vocabularies equals tiktoken's full count. A third of the documents is longer than 20 KB. The exit
+After each edit the document's text equals the plain one's, and after most of them, so that some
+are counted together, the incremental count of both vocabularies equals tiktoken's. A third of the documents is longer than 20 KB. The exit
 code is 1 when anything differed; the seed of the document that did is printed.
 """
 
@@ -48,6 +48,8 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
         text = oracle.edited(text, span, new, doc.encoding)
         doc.apply(span, new)
         assert doc.text == text, f"seed {seed}, edit {number}: the texts differ"
+        if rng.random() < 0.2:
+            continue  # the next count is of both
         for name in names:
             tokens = document_tokens(doc, engine(name))
             full = Reference(name).count_whole(text)

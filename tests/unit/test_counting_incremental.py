@@ -98,6 +98,22 @@ def test_an_edit_in_tiny_pieces(text: str, new: str, start: int, length: int, na
     assert document_tokens(doc, engine(name)) == Reference(name).count_whole(doc.text)
 
 
+EDITS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 20), TEXTS), max_size=6)
+
+
+@given(TEXTS, EDITS, st.sampled_from((12, 64, 256)), st.sampled_from(BASES))
+def test_edits_that_are_counted_together(
+    text: str, changes: list[tuple[int, int, str]], piece: int, name: str
+) -> None:
+    """Each edit's count follows from one before it, which nobody may have asked for."""
+    doc = TextDocument("untitled:x", text, piece_characters=piece, edit_characters=16)
+    document_tokens(doc, engine(name))
+    for start, length, new in changes:
+        end = doc.position_at(start + length)
+        doc.apply(Range(doc.position_at(start), end), new)
+    assert document_tokens(doc, engine(name)) == Reference(name).count_whole(doc.text)
+
+
 @given(TEXTS, st.integers(0, 200), st.integers(0, 200), st.sampled_from(BASES))
 def test_ranges_count_as_texts_of_their_own(text: str, one: int, other: int, name: str) -> None:
     doc = TextDocument("untitled:x", text, piece_characters=12, edit_characters=3)
@@ -108,25 +124,39 @@ def test_ranges_count_as_texts_of_their_own(text: str, one: int, other: int, nam
 
 
 @pytest.mark.parametrize("characters", [10_000, 100_000, 1_000_000])
-def test_an_edit_tokenizes_what_it_touches(characters: int) -> None:
-    """Typing on: a small piece each time. Elsewhere: less than one piece of the document."""
+def test_an_edit_tokenizes_what_lies_between_two_cuts(characters: int) -> None:
+    """However long the text is: what was there, and what is there now. More where a piece becomes
+    too long and is cut up."""
     doc, recording = code(characters), Recording()
     assert pending_characters(doc, recording) == characters
     document_tokens(doc, recording)
     assert recording.characters == characters
-    for step in range(60):
+    places = [characters // 2 + step for step in range(60)]
+    places += [step * 7_919_317 % characters for step in range(200)]
+    given_of = []
+    for step, place in enumerate(places):
         recording.given.clear()
-        insert(doc, characters // 2 + step, "x")
-        assert pending_characters(doc, recording) <= (7_500 if step == 0 else 4_096)
-        document_tokens(doc, recording)
-        assert recording.characters <= (7_500 if step == 0 else 4_096)
-    for step in range(200):
-        recording.given.clear()
-        insert(doc, step * 7_919_317 % doc.characters, "y, z")
+        insert(doc, place, "x" if step < 60 else "y, z")
         pending = pending_characters(doc, recording)
         document_tokens(doc, recording)
-        assert recording.characters <= pending <= 10_240
+        assert recording.characters <= pending <= 4_096
+        given_of.append(recording.characters)
+    assert max(given_of[:60]) <= 300
+    assert sorted(given_of[60:])[190] <= 100
     assert document_tokens(doc, recording) == Reference("o200k_base").count_whole(doc.text)
+
+
+def test_edits_that_nobody_counts_cost_no_more_than_their_piece() -> None:
+    """A few are counted by what they changed; many by their piece as it is."""
+    doc, recording = code(100_000), Recording()
+    document_tokens(doc, recording)
+    for edits_made in (3, 1_000):
+        for step in range(edits_made):
+            insert(doc, 50_000 + step % 50, "ab"[step % 2])
+        recording.given.clear()
+        document_tokens(doc, recording)
+        assert recording.characters <= (300 if edits_made == 3 else 10_240)
+        assert document_tokens(doc, recording) == Reference("o200k_base").count_whole(doc.text)
 
 
 def test_joining_pieces_again_tokenizes_nothing() -> None:
