@@ -8,12 +8,12 @@ import re
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-import click
-
 from sidecar.text.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import click
 
     from sidecar.config.options import Problem
 
@@ -45,16 +45,24 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text that is fit to be printed, at once."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None:  # as under pythonw
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
 def say(*lines: str, err: bool = False) -> None:
     """Print lines, each of which stays one."""
-    click.echo("\n".join(map(printable, lines)), err=err)
+    echo("\n".join(map(printable, lines)), err=err)
 
 
 def say_styled(line: str) -> None:
     """Print a line whose colours are meant; all else in it is only text."""
     parts = _STYLE.split(line)
     text = (part if index % 2 else printable(part) for index, part in enumerate(parts))
-    click.echo("".join(text), color=True)
+    echo("".join(text))
 
 
 _STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
@@ -75,6 +83,8 @@ def warn_of(problems: Iterable[Problem]) -> bool:
 
 def refuse(refused: click.ClickException, _: object = None) -> None:
     """Print what a command refuses as `warn` does, and how it is used where that was wrong."""
+    import click
+
     if isinstance(refused, click.UsageError) and refused.ctx:
         usage, command = refused.ctx.get_usage(), refused.ctx.command_path
         say(*usage.splitlines(), f"Try '{command} --help' for help.", "", err=True)
@@ -88,7 +98,7 @@ def as_utf8(text: str) -> str:
 
 def say_json(value: object) -> None:
     """Print a value as one line of JSON."""
-    click.echo(json_text(value))
+    echo(json_text(value))
 
 
 def encodable(text: str) -> bool:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli.check import run
 from sidecar.cli.checking import cache, reading
+from sidecar.cli.checking.verb import run
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-import click
-
 from sidecar.cli.checking.reading import text_of
 from sidecar.cli.checking.report import Growth
 from sidecar.workspace import git
@@ -92,4 +90,6 @@ def _git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
         return git.run(folder, verb, *arguments, stdin=stdin)
     except git.GitError as error:
         why = str(error) or "it is no revision known here"
+        import click
+
         raise click.UsageError(f"--diff: git cannot compare with it: {why}") from error

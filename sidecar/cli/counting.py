@@ -1,0 +1,183 @@
+"""What `token-sidecar count` does: tokens of files, folders and standard input."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sidecar.cli.gauging import gauged, window_of
+from sidecar.cli.output import as_utf8, say, say_json, warn, warn_of, with_progress
+from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.files import STDIN, File, Skipped, find, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sidecar.cli.gauging import GaugeOf
+    from sidecar.config.settings import Settings
+    from sidecar.counting.count import Measure, Method
+    from sidecar.counting.engines import Purpose
+    from sidecar.workspace.gauges import Gauges
+
+BULK_BYTES = 16_000_000
+"""From here on an engine pays that takes 0.4 s to load and then counts several times faster."""
+BATCH, BATCH_BYTES = 64, 1_000_000
+
+
+class CountedFile(NamedTuple):
+    """One file's number; `damaged` when some of its bytes were not UTF-8."""
+
+    path: str
+    measure: Measure
+    characters: int
+    damaged: bool
+    note: str | None = None
+    """Why an endpoint gave no count."""
+
+
+def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -> int:
+    """Print the counts of all paths; the exit code."""
+    settings, wrong = _settings(paths[0])
+    name = model or settings.model
+    found = list(find(paths))
+    files = [one for one in found if isinstance(one, File)]
+
+    def work(gauges: Gauges, gauge: GaugeOf) -> tuple[Gauges, list[CountedFile | Skipped]]:
+        counting = _count_all(files, partial(_counted, name, gauge))
+        return gauges, list(with_progress(counting, len(files), size))
+
+    size = sum(file.size for file in files)
+    purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
+    gauges, results = gauged(settings, [name], work, purpose)
+    counted = [one for one in results if isinstance(one, CountedFile)]
+    skipped = [one for one in (*found, *results) if isinstance(one, Skipped)]
+    _tell(counted, skipped)
+    counted = [one._replace(note=_note(one, name, settings, gauges)) for one in counted]
+    if as_json:
+        _print_json(counted, skipped, name, settings, gauges)
+    else:
+        _print_text(counted)
+        if settings.tokenize.use_endpoint:
+            warn(*dict.fromkeys(one.note for one in counted if one.note))
+    return 2 if wrong or any(one.failed for one in skipped) else 0
+
+
+def _settings(path: str) -> tuple[Settings, bool]:
+    """The settings where the first path is, and whether something in them is wrong."""
+    from sidecar.config.load import find_root, load
+
+    loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
+    return loaded.settings, warn_of(loaded.problems)
+
+
+def _counted(model: str, gauge: GaugeOf, file: File) -> CountedFile | Skipped:
+    found = read(file)
+    if isinstance(found, Skipped):
+        return found
+    made = gauge(Snapshot(text=found.text), model)
+    return CountedFile(
+        file.path, made.measure(found.text), len(found.text), found.damaged, made.note
+    )
+
+
+def _count_all(
+    files: Sequence[File], one: Callable[[File], CountedFile | Skipped]
+) -> Iterator[CountedFile | Skipped]:
+    if sum(file.size for file in files) < BULK_BYTES:
+        yield from map(one, files)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor() as pool:  # reading goes on while others count
+        for batch in pool.map(lambda batch: list(map(one, batch)), _batches(files)):
+            yield from batch
+
+
+def _batches(files: Sequence[File]) -> Iterator[list[File]]:
+    """Files in handfuls: handing over one at a time costs more than counting a small one."""
+    batch: list[File] = []
+    for file in files:
+        batch.append(file)
+        if len(batch) == BATCH or sum(one.size for one in batch) > BATCH_BYTES:
+            yield batch
+            batch = []
+    yield batch
+
+
+def _tell(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) -> None:
+    for other in skipped:
+        warn(f"{other.path}: {other.reason}, skipped")
+    for one in counted:
+        if one.damaged:
+            message = "not all of it is UTF-8, the rest is counted as U+FFFD"
+            warn(f"{one.path}: {message}")
+
+
+def _note(one: CountedFile, model: str, settings: Settings, gauges: Gauges) -> str | None:
+    """Why no endpoint counted a file, in the server's words."""
+    if one.note is not None or one.measure.method not in ("calibrated", "estimate"):
+        return one.note
+    return gauges.why_unasked(model, settings)
+
+
+def _print_text(counted: Sequence[CountedFile]) -> None:
+    """As wc does: a right-aligned number and the path, and a total if there are several."""
+    lines = [(one.measure, one.path) for one in counted]
+    if len(lines) > 1:
+        lines.append((_total(counted), "total"))
+    numbers = [
+        f"{'~' if made.method in ('calibrated', 'estimate') else ''}{made.tokens}"
+        for made, _ in lines
+    ]
+    width = max(map(len, numbers), default=0)
+    for number, (_, path) in zip(numbers, lines, strict=True):
+        say(f"{number:>{width}} {path}")
+
+
+def _total(counted: Sequence[CountedFile]) -> Measure:
+    """All tokens, by the method of the weakest count."""
+    from sidecar.counting.count import METHODS, Measure
+
+    methods = [one.measure.method for one in counted]
+    method: Method = max(methods, key=METHODS.index, default="exact")
+    return Measure(sum(one.measure.tokens for one in counted), method, "")
+
+
+def _print_json(
+    counted: Sequence[CountedFile],
+    skipped: Sequence[Skipped],
+    model: str,
+    settings: Settings,
+    gauges: Gauges,
+) -> None:
+    total = _total(counted)
+    result: dict[str, Any] = {
+        "files": _public(counted, model, settings, gauges),
+        "total": {"tokens": total.tokens, "files": len(counted), "method": total.method},
+        "skipped": [{"path": as_utf8(one.path), "reason": one.reason} for one in skipped],
+    }
+    say_json(result)
+
+
+def _public(
+    counted: Sequence[CountedFile], model: str, settings: Settings, gauges: Gauges
+) -> list[dict[str, Any]]:
+    """Each file's path and Count, with the model's window and price (which take 0.7 s to load)."""
+    import msgspec
+
+    from sidecar.context.window import NamedLimits
+    from sidecar.workspace.windows import Windows
+
+    windows = Windows(gauges.state)
+    windows.looking_up(model, settings)()
+    windows.looked_up(model, settings)
+    named = NamedLimits(endpoint=window_of(gauges, model, settings))
+
+    def public(one: CountedFile) -> dict[str, Any]:
+        count = windows.count(
+            one.measure, model, one.characters, settings, named=named, note=one.note
+        )
+        return {"path": as_utf8(one.path), **msgspec.to_builtins(count)}
+
+    return [public(one) for one in counted]

@@ -1,0 +1,90 @@
+"""The command line as click reads it; each verb is imported when it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sidecar import __version__
+from sidecar.cli.output import prepare, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Help for the overview stands here, so that `--help` imports no verb.
+VERBS: dict[str, str] = {
+    "check": "Hold files to their token budgets, for people and for CI.",
+    "config": "Write, show and check the configuration.",
+    "cost": "What calls have cost, by model, day, session, workspace or agent.",
+    "count": "Count the tokens of files, folders or standard input.",
+    "doctor": "Show engines, configuration and what is missing.",
+    "fit": "Shorten a text to a number of tokens.",
+    "schema": "Print the JSON Schema of the custom messages.",
+    "serve": "Run the language server on standard input and output.",
+    "statusline": "One line for Claude Code's status line, tmux or a prompt.",
+    "usage": "How full the context of a workspace's session is.",
+}
+
+_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""From click 8.2 on: a group without a command. Its message is the help, which has many lines."""
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What is refused is told in our form; it may quote names found in a repository."""
+    try:
+        yield
+    except click.ClickException as refused:
+        if not isinstance(refused, _HELP):
+            refused.show = partial(refuse, refused)  # type: ignore[method-assign]
+        raise
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of this package, loaded when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The verbs, sorted."""
+        return sorted(VERBS)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run, whatever the console can show."""
+        prepare()
+        return super().main(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb."""
+        with _refusing():
+            return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the options that stand before a verb."""
+        with _refusing():
+            return super().make_context(*args, **extra)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import `sidecar.cli.<verb>` and take its command of the same name."""
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(import_module(f"sidecar.cli.{cmd_name}"), cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{cmd_name} is no command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The overview, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(VERBS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="token-sidecar")
+def main() -> None:
+    """Token counts, context usage and cost, beside your editor.
+
+    Exit codes: 0 fine, 1 findings, 2 wrong use or configuration.
+    """
