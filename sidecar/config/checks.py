@@ -121,11 +121,11 @@ def check_context(context: Context) -> str | None:
 
 def check_agents(names: Sequence[str]) -> str | None:
     """Which of these are no agents' names; by their places, as one may be a key that was pasted."""
-    import difflib
-
     wrong = [(place, name) for place, name in enumerate(names, 1) if name not in AGENTS]
     if not wrong:
         return None
+    import difflib
+
     near = [one for _, name in wrong for one in difflib.get_close_matches(name[:60], AGENTS, 1)]
     meant = f"; did you mean {' and '.join(dict.fromkeys(near))}?" if near else ";"
     places = " and ".join(str(place) for place, _ in wrong[:5])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,8 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
     named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
     if named:
         return Path(named).expanduser()
+    if found := _xdg("XDG_CONFIG_HOME", ".config"):
+        return found / "config.toml"
     from platformdirs import user_config_path
 
     return user_config_path(APP, appauthor=False, roaming=True) / "config.toml"
@@ -31,6 +35,8 @@ def state_dir(env: Mapping[str, str] | None = None) -> Path:
     named = _environ(env).get("TOKEN_SIDECAR_STATE")
     if named:
         return Path(named).expanduser()
+    if found := _xdg("XDG_STATE_HOME", ".local/state"):
+        return found
     from platformdirs import user_state_path
 
     return user_state_path(APP, appauthor=False)
@@ -41,9 +47,24 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     named = _environ(env).get("TOKEN_SIDECAR_STATE")
     if named:
         return Path(named).expanduser() / "cache"
+    if found := _xdg("XDG_CACHE_HOME", ".cache"):
+        return found
     from platformdirs import user_cache_path
 
     return user_cache_path(APP, appauthor=False)
+
+
+def _xdg(variable: str, usual: str) -> Path | None:
+    """On Linux the folder as `platformdirs` has it, whose import every start would wait for (it
+    takes `tempfile` and `shutil` along); None where it has to be asked."""
+    if sys.platform != "linux":
+        return None
+    named = os.environ.get(variable, "") or os.path.join(os.environ.get("HOME", ""), usual)
+    return Path(named, APP) if _PLAIN(named) else None
+
+
+_PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
+"""An absolute path with nothing in it that could be expanded or cut off."""
 
 
 def project_files(root: Path) -> tuple[Path, Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Any
 
 import msgspec
@@ -50,6 +49,8 @@ def parse(text: str) -> Parsed:
     which would else fall to the table before) and the text is read again, `MAX_ERRORS` times at
     most; a text with more mistakes is given up, and one that is over a limit is not read at all.
     """
+    from tomllib import loads  # where nothing is configured no start waits for it
+
     lines = text.replace("\r\n", "\n").split("\n")
     problems: list[SyntaxProblem] = []
     left = MAX_PARSED
@@ -58,7 +59,7 @@ def parse(text: str) -> Parsed:
         left -= len(whole)
         try:
             check_limits(whole)
-            return Parsed(tomllib.loads(whole), whole, problems)
+            return Parsed(loads(whole), whole, problems)
         except TooMuchError as error:
             line = whole.count("\n", 0, error.at) + 1
             column = error.at - whole.rfind("\n", 0, error.at)

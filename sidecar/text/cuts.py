@@ -43,7 +43,6 @@ BREAKS = (
 
 # Python's \s is wider than the tokenizers' (U+001C to U+001F), so \S here is the cautious one.
 _WORD_CUT = rf"[{LETTERS}](?=[{BREAKS}0-9])|[0-9](?=[{BREAKS}])"
-_CUT = re.compile(rf"{_WORD_CUT}|\n(?!/)(?=[ \t]*+\S)")
 _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
 
@@ -52,7 +51,7 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
 
     With `end`, nothing from there on is looked at. Linear in the distance searched.
     """
-    match = _CUT.search(text, start, end)
+    match = _cut().search(text, start, end)
     return match.end() if match else None
 
 
@@ -64,6 +63,12 @@ def is_cut_at(text: str, offset: int) -> bool:
 def is_word_cut(before: str, after: str) -> bool:
     """Whether a word cut lies between two neighbouring texts."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
+
+
+@cache
+def _cut() -> re.Pattern[str]:
+    """Compiled (2 ms) for the first text that is cut: a short one is not."""
+    return re.compile(rf"{_WORD_CUT}|\n(?!/)(?=[ \t]*+\S)")
 
 
 @cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import cache
 
 import msgspec
 
@@ -20,8 +21,6 @@ _ACTIVE = (
     "\u2028\u2029"  # line ends in all but name
     "\ud800-\udfff"  # no encoder takes them
 )
-_UNPRINTABLE = re.compile(f"[{_ACTIVE}]")
-_UNPRINTABLE_IN_LINES = re.compile(f"(?!\n)[{_ACTIVE}]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 # GitHub obeys `::name::` at the start of a line and `##[name]` anywhere in one; Azure Pipelines
@@ -40,12 +39,12 @@ def printable(text: str) -> str:
     """`text` on one line: escapes for what is obeyed instead of shown, and for line ends."""
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text
-    return _COMMAND.sub(_apart, _UNPRINTABLE.sub(_escape, text))
+    return _COMMAND.sub(_apart, _unprintable().sub(_escape, text))
 
 
 def printable_lines(text: str) -> str:
     """The same for a text of several lines, whose line feeds are its author's own."""
-    return _COMMAND.sub(_apart, _UNPRINTABLE_IN_LINES.sub(_escape, text))
+    return _COMMAND.sub(_apart, _unprintable_in_lines().sub(_escape, text))
 
 
 def markdown(text: str) -> str:
@@ -78,6 +77,17 @@ def percent_text(share: float) -> str:
     What floating point took of a whole number is given back.
     """
     return f"{math.floor(share + 1e-9)} %"
+
+
+@cache
+def _unprintable() -> re.Pattern[str]:
+    """Compiled (0.5 ms) for the first text that is not plain: most runs have none."""
+    return re.compile(f"[{_ACTIVE}]")
+
+
+@cache
+def _unprintable_in_lines() -> re.Pattern[str]:
+    return re.compile(f"(?!\n)[{_ACTIVE}]")
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -117,5 +116,7 @@ class State:
         write(path, b"".join(to_json(saved) + b"\n" for saved in sessions))
 
     def _sessions_file(self, workspace: str) -> Path:
+        import hashlib
+
         name = hashlib.sha256(workspace.encode()).hexdigest()[:32]
         return self.folder / "sessions" / f"{name}.jsonl"
