@@ -57,7 +57,7 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
 
 def is_cut_at(text: str, offset: int) -> bool:
     """Whether a safe cut lies in a text, at an offset after its start."""
-    return _CUT.match(text, offset - 1) is not None
+    return _cut().match(text, offset - 1) is not None
 
 
 def is_word_cut(before: str, after: str) -> bool:
