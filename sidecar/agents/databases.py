@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
-from sidecar.agents.values import Batch, Mark
+from sidecar.agents.values import Batch, Found, Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.folding import Folded
-    from sidecar.agents.values import Found
 
 _BUSY_SECONDS = 0.25
 _LONGEST = 64 << 20

@@ -6,18 +6,14 @@ start again: the calls' request ids keep the ledger from counting them twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import IO, TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import IO, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from sidecar.agents.tail import chunks, open_quietly
-from sidecar.agents.values import Batch, Mark
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sidecar.agents.values import Call, Found
+from sidecar.agents.values import Batch, Call, Found, Mark
 
 _COMPRESSED = ".zst"
 _HEAD = 4096

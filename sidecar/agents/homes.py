@@ -6,12 +6,11 @@ Known without the readers, so that only those are loaded that have something to 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from sidecar.agents.places import Places
 
 

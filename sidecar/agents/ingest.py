@@ -7,21 +7,18 @@ goes on from there. Only bytes that are new are read.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.reader import MarksCopies, stores_of
-from sidecar.agents.values import Found
+from sidecar.agents.reader import MarksCopies, Reader, stores_of
+from sidecar.agents.values import Batch, Found, Mark
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Reader
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Mark
 
 _log = logging.getLogger(__name__)
 

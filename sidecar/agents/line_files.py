@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
@@ -12,15 +13,13 @@ from sidecar.agents.homes import homes
 from sidecar.agents.listing import below, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import lines_backwards, open_quietly
-from sidecar.agents.values import StoredSession
+from sidecar.agents.values import Found, StoredSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Found
 
 _TAIL = 16 << 20
 T = TypeVar("T")

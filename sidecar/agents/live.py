@@ -6,22 +6,18 @@ nothing and shares nothing; a worker thread runs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.reader import Look, stores_of
-from sidecar.agents.values import Glance, StoredSession, bounded
+from sidecar.agents.reader import Look, Reader, stores_of
+from sidecar.agents.values import Found, Glance, StoredSession, bounded
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Reader
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Found
 
 
 MOST_OLD = 100

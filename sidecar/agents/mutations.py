@@ -6,16 +6,14 @@ is passed over without decoding its value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 INITIAL, SET, PUSH, DELETE = range(4)
 _MOST_ITEMS = 1 << 16

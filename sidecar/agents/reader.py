@@ -6,20 +6,18 @@ All of it is synchronous and made for a worker thread; values may cross threads,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sidecar.agents.homes import is_here
-from sidecar.config.settings import AGENTS
+from sidecar.config.settings import AGENTS, Agents
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Glance, Mark
-    from sidecar.config.settings import Agents
 
 
 class Look(NamedTuple):

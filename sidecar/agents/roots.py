@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.config.project_files import read_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Roots(msgspec.Struct, frozen=True):

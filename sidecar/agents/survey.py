@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.agents.fields import from_ns
-from sidecar.agents.reader import stores_of
+from sidecar.agents.reader import Reader, stores_of
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Reader
     from sidecar.agents.values import Found
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import IO, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import IO
 
 CHUNK = 256 << 10
 """Bytes read at once; a chunk grows to hold one line. Larger ones are no faster to read."""

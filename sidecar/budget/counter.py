@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sidecar.budget.first_tokens import first_tokens
 from sidecar.counting.incremental import count_pieces
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.text.pieces import Piece, pieces_of, split, word_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from sidecar.counting.count import Measure
-    from sidecar.counting.tokenizer import Tokenizer
 
 _FINER = 512
 """Characters of the pieces that are taken apart into tokens: few, for it is slow."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,6 @@ from sidecar.text.outline_markdown import heading_path, matches, sections
 from sidecar.text.outline_marks import WORD, ignored, ignores_file, regions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.rules import Rule
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
-from sidecar.budget.rules import DEFAULT_WARN_AT
+from sidecar.budget.rules import DEFAULT_WARN_AT, Rule
 from sidecar.config.settings import Truncation
-from sidecar.counting.count import Method, band_text, number_text, tokens_text
+from sidecar.counting.count import Measure, Method, band_text, number_text, tokens_text
 from sidecar.text.printable import counted, percent_text, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sidecar.budget.rules import Rule
-    from sidecar.counting.count import Measure
 
 FindingSeverity = Literal["information", "warning", "error"]
 Code = Literal["budget-near", "budget-exceeded"]

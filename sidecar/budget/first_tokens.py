@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sidecar.counting.engines.fast import without_lone_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.counting.tokenizer import Tokenizer
 
 _ENCODED = 50_000

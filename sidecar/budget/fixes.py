@@ -6,6 +6,7 @@ Nothing here reads or writes files: an edit of the configuration is made from it
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -18,7 +19,7 @@ from sidecar.budget.scopes import (
     minimal_edit,
     parts_of,
 )
-from sidecar.config.toml_spans import toml_spans
+from sidecar.config.toml_spans import KeyPath, toml_spans
 from sidecar.counting.characters import whole_characters
 from sidecar.counting.fit import Mode, fit
 from sidecar.text.outline_lines import Lines
@@ -26,11 +27,8 @@ from sidecar.text.outline_markdown import sections
 from sidecar.text.outline_marks import FIRST_LINES, IGNORE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
-    from sidecar.config.toml_spans import KeyPath
     from sidecar.counting.tokenizer import Tokenizer
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.budget.presets import PRESETS
-from sidecar.config.settings import Budget
+from sidecar.config.settings import Budget, Settings
 from sidecar.text.globs import PathGlobs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.config.settings import Settings
 
 DEFAULT_WARN_AT = 0.9
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from sidecar.config.settings import AGENTS, Url
+from sidecar.config.settings import AGENTS, Agents, Budget, Caps, Context, Url
 from sidecar.text.globs import MAX_PATTERNS, problem_of
 from sidecar.typed import convert
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.config.settings import Agents, Budget, Caps, Context
 
 _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
 MAX_SECTIONS = 200

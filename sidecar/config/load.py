@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidecar.config.loaded import Loaded
-from sidecar.config.options import Layer, Origin, Problem, key_text
+from sidecar.config.options import Layer, Origin, Problem, ProblemSeverity, Source, key_text
 from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
 from sidecar.config.project_files import RefusedError, read_file
 from sidecar.config.resolve import resolve
 from sidecar.config.toml_repair import parse
-from sidecar.config.toml_spans import line_of, toml_spans
+from sidecar.config.toml_spans import KeyPath, line_of, toml_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-    from sidecar.config.options import ProblemSeverity, Source
-    from sidecar.config.toml_spans import KeyPath
 
 NO_FILE = (
     "no such file (named by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` writes one"

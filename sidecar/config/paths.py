@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 APP = "token-sidecar"
 LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"

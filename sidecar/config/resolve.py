@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -17,14 +18,11 @@ from sidecar.config.checks import (
     typed,
 )
 from sidecar.config.loaded import Loaded
-from sidecar.config.options import Layer, Origin, Problem, key_text
+from sidecar.config.options import Layer, Origin, Problem, ProblemSeverity, key_text
 from sidecar.config.settings import TRUSTED, Agents, Budget, Context, Settings, Table
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from sidecar.config.options import ProblemSeverity
     from sidecar.config.toml_spans import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 KeyPath = tuple[str | int, ...]
 

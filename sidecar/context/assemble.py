@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,8 +19,6 @@ from sidecar.context.packs import render
 from sidecar.context.results import AssembledSection, AssembleResult, PackPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sidecar.context.counter import Counter
     from sidecar.context.params import AssembleParams
     from sidecar.context.sections import Section

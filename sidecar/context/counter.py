@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import add, sub
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
@@ -10,8 +11,6 @@ import msgspec
 from sidecar.counting.count import Measure, Method
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.config.settings import Truncation
     from sidecar.messages.turns import Turn
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sidecar.context.counter import Counter, Sums, sums_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.counting.count import Measure
     from sidecar.messages.turns import Turn
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -11,8 +11,6 @@ from sidecar.config.settings import Truncation
 from sidecar.context.results import PackPart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.context.counter import Counter
     from sidecar.context.sections import Section
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from sidecar.messages.content import RESULT_ROLES
+from sidecar.messages.content import RESULT_ROLES, Block, Place
 from sidecar.messages.turns import Turn, is_system, parts, starts_exchange
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.messages.content import Block, Place
 
 
 class PairedCall:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from sidecar.counting.kinds import Kind
 from sidecar.messages.turns import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.context.counter import Counter
 
 

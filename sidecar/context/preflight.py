@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,17 +12,14 @@ from sidecar.context.results import Alternative, PreflightResult, Reason, Verdic
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.thresholds import fallbacks
 from sidecar.context.usage import should_prune
-from sidecar.context.window import usable
+from sidecar.context.window import Window, usable
 from sidecar.messages.turns import Turn, parts
 from sidecar.models.catalogue import prompt_limit_of
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from sidecar.context.params import PreflightParams
     from sidecar.context.session import Session
-    from sidecar.context.window import Window
     from sidecar.counting.count import Measure
 
 ALTERNATIVES_SHOWN = 5

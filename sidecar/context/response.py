@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -11,16 +12,13 @@ from sidecar.context.model_counts import Anchored, Sample
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.results import CleanCall, Dropped, ResponseResult
 from sidecar.context.sections import ToolSet
-from sidecar.context.window import usable
+from sidecar.context.window import Window, usable
 from sidecar.messages.tool_schemas import ToolSchema, read_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from sidecar.context.counter import Calibration, Counter
     from sidecar.context.plans import Plans
     from sidecar.context.session import Session
-    from sidecar.context.window import Window
     from sidecar.messages.reply import Reply, ToolCall
 
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.context.counter import Sums, settled_sums, sums_of
+from sidecar.context.counter import Counter, Sums, settled_sums, sums_of
 from sidecar.context.errors import no_text
 from sidecar.counting.count import Measure
 from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.context.counter import Counter
 
 TOOLS_SHOWN = 3
 """Of the heaviest, in a message."""

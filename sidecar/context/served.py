@@ -5,6 +5,7 @@ What the template puts around each is an estimate by formula, corrected by repor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,8 +15,6 @@ from sidecar.context.sections import SystemPrompt
 from sidecar.counting.messages import message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sidecar.context.model_counts import ModelCounts
     from sidecar.context.session import Session
     from sidecar.counting.count import Measure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import UTC, datetime
 from functools import reduce
@@ -19,8 +20,6 @@ from sidecar.messages.turns import Turn, is_assistant, own_text, sends_reasoning
 from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sidecar.counting.count import Measure
 
 SHRUNK = 0.7

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from sidecar.counting.count import number_text
 from sidecar.text.printable import percent_text, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.context.results import Alternative
     from sidecar.context.session import Session
     from sidecar.context.usage import ContextUsage

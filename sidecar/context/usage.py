@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.context.window import LimitSource
+from sidecar.context.window import LimitSource, Window
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from sidecar.context.window import Window
 
 
 class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

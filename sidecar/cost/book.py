@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import since_ms, until_ms
 from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.ledger import FILE_NAME, Ledger
-from sidecar.cost.params import CostRecorded
+from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.sums import END_MS, Scope
@@ -26,14 +27,11 @@ from sidecar.models.price_list import STORED_LIST
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import tzinfo
     from decimal import Decimal
     from pathlib import Path
 
     from sidecar.config.settings import Caps, Price
     from sidecar.cost.otel import OtelExporter
-    from sidecar.cost.params import CostDetailParams, CostRecordParams
     from sidecar.cost.rows import CostReport
     from sidecar.messages.usage import Usage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,6 @@ from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     import sqlite3
-    from datetime import tzinfo
 
     from sidecar.config.settings import Caps
     from sidecar.cost.prices import Prices

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
 from sidecar.cost.events import milliseconds
 from sidecar.cost.migrations import QUARTER_MS
 from sidecar.errors import BadParamsError
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
 
 SLOTS_A_DAY = 96
 """Quarter-hours: every offset from UTC in use since 1972 is a whole number of them."""

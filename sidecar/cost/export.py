@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -9,17 +10,13 @@ import msgspec
 
 from sidecar import typed
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import usd
+from sidecar.cost.ledger import Ledger, usd
 from sidecar.cost.migrations import BUCKETS
-from sidecar.cost.sums import owner_condition
+from sidecar.cost.sums import Scope, owner_condition
 from sidecar.text.printable import json_text, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sidecar.cost.ledger import Ledger
     from sidecar.cost.prices import Cost, Prices
-    from sidecar.cost.sums import Scope
 
 ExportFormat = Literal["csv", "jsonl"]
 

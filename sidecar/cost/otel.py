@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.cost.events import milliseconds
+from sidecar.cost.events import LedgerEvent, milliseconds
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
-    from sidecar.cost.events import LedgerEvent
     from sidecar.cost.prices import Prices
 
 _SECONDS = 2

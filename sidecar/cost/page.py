@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
 from sidecar.cost import charts
@@ -10,16 +10,14 @@ from sidecar.cost.charts import COLOURS, Series, escape
 from sidecar.cost.days import every_day
 from sidecar.cost.migrations import QUARTER_MS
 from sidecar.cost.reports import report
-from sidecar.cost.sums import owner_condition
+from sidecar.cost.sums import Scope, owner_condition
 from sidecar.cost.workspaces import folder_name
 
 if TYPE_CHECKING:
     import sqlite3
-    from datetime import tzinfo
 
     from sidecar.cost.prices import Prices
     from sidecar.cost.rows import CostReport, CostRow
-    from sidecar.cost.sums import Scope
 
 _MOST_POINTS = 300
 _MOST_DAYS = 400

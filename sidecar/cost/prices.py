@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.models.names import CREDIT_PROVIDERS, LOCAL_PROVIDERS, matches, parse
 from sidecar.models.price_list import find_tariff, price_list
-from sidecar.models.tariffs import OwnTariff
+from sidecar.models.tariffs import OwnTariff, Tariff, UnitPrices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Price
     from sidecar.cost.events import Buckets, LedgerEvent
-    from sidecar.models.tariffs import Tariff, UnitPrices
 
 
 class Cost(NamedTuple):

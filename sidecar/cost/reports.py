@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from sidecar.cost.days import SLOTS_A_DAY, day_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.ledger import usd
 from sidecar.cost.migrations import QUARTER_MS
-from sidecar.cost.prices import Cost, cost_of
+from sidecar.cost.prices import Cost, Prices, cost_of
 from sidecar.cost.rows import (
     DEFAULT_KEYS,
     KEYS,
@@ -31,10 +32,7 @@ from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
-    from datetime import tzinfo
 
-    from sidecar.cost.prices import Prices
     from sidecar.models.tariffs import Tariff, UnitPrices
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})

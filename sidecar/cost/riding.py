@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,15 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from sidecar.cost.bands import REPORTED, typical_prompt
 from sidecar.cost.events import Buckets
 from sidecar.cost.migrations import DAY_MS
-from sidecar.cost.prices import cost_of
-from sidecar.cost.sums import kinds_in, owner_condition
+from sidecar.cost.prices import Prices, cost_of
+from sidecar.cost.sums import Scope, kinds_in, owner_condition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sidecar.cost.ledger import Ledger
-    from sidecar.cost.prices import Prices
-    from sidecar.cost.sums import Scope
     from sidecar.models.tariffs import UnitPrices
 
 _HOW = (

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit, urlunsplit
 
 from sidecar.endpoints.outcome import Fault
 from sidecar.text.printable import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
 BASES = (*_REQUESTS, "/v1", "/api")

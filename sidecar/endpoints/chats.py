@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from sidecar import typed
 from sidecar.endpoints.outcome import Fault
-from sidecar.messages.content import read_message
+from sidecar.messages.content import Block, read_message
 from sidecar.messages.tool_schemas import read_tools
-
-if TYPE_CHECKING:
-    from sidecar.messages.content import Block
 
 ChatMessage: TypeAlias = Mapping[str, Any]
 Tools: TypeAlias = Sequence[Mapping[str, Any]]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -48,8 +49,6 @@ from sidecar.endpoints.servers.base import ReadTokens, Request, Server, refuse_u
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
 

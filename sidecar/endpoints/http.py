@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import math
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,6 @@ from sidecar.endpoints.address import without_secrets
 from sidecar.endpoints.outcome import Fault, TooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import httpx
 
 REQUEST_SECONDS = 2.0

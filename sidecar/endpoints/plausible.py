@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from sidecar.endpoints.outcome import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TEXTS = (
     "hello world",

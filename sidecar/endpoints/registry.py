@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.defects import log_defect
@@ -25,8 +26,6 @@ from sidecar.endpoints.outcome import (
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOST_PAGES = 100_000
 _MOST_STREAMS = 64

@@ -8,18 +8,15 @@ the network, and nothing raises for any name.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sidecar.config.paths import state_dir
 from sidecar.models import families
 from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import STORED_LIST, price_list
 from sidecar.models.windows import input_limit, overruling_window, published_window
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 _lock = threading.Lock()
 _prices: Any = None

@@ -7,15 +7,12 @@ one that some API, gateway or local runner really uses; what is not recognised i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.text.globs import MAX_LENGTH, names_any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LOCAL_PROVIDERS = frozenset(
     ("ollama", "llamacpp", "lmstudio", "vllm", "sglang", "tgi", "localai", "koboldcpp")

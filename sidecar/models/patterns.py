@@ -6,11 +6,9 @@ All of them together take 30 ms to compile; most names need a few.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import TypeVar
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import date
+from collections.abc import Iterator
+from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,6 @@ from sidecar.config.private import set_aside
 from sidecar.models.tariffs import UnitPrices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
     from pathlib import Path
 
     from genai_prices.data_snapshot import DataSnapshot

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -22,16 +23,13 @@ from sidecar.agents.homes import AIDER_FILE, homes
 from sidecar.agents.listing import stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import lines_backwards, open_quietly
-from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
 from sidecar.messages.usage import disjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "aider"
 _TAIL = 4 << 20

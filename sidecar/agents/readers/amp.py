@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,14 @@ from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
 from sidecar.agents.vscode import local_path
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from sidecar.agents.reader import Look
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "amp"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import homes
 from sidecar.agents.line_files import Decoded, Newest
 from sidecar.agents.listing import below, entries, listed, stat_of
-from sidecar.agents.occupancy import COMPACTED
+from sidecar.agents.occupancy import COMPACTED, Track
 from sidecar.agents.readers.claude_lines import (
     TranscriptLine,
     decode,
@@ -32,16 +33,12 @@ from sidecar.agents.readers.claude_lines import (
 )
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Call, Glance
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sidecar.agents.occupancy import Track
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "claude-code"
 _LONGEST_SLUG = 200

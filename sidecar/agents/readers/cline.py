@@ -6,6 +6,7 @@ The numbers of a call are JSON in the text of a message, beside the prompt, whic
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
@@ -30,16 +31,13 @@ from sidecar.agents.homes import editors
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
 from sidecar.messages.usage import Usage, disjoint, included
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 _MESSAGES = "ui_messages.json"
 

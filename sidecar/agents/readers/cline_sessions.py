@@ -7,6 +7,7 @@ reply has the numbers of its call, all input in one of them, cached or not.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,16 +25,13 @@ from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.cline import Tasks, reported_usd
 from sidecar.agents.readers.two_stores import TwoStores
 from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
 from sidecar.messages.usage import Usage, included
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "cline"
 _MESSAGES = ".messages.json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,16 +32,14 @@ from sidecar.agents.readers.codex_lines import (
 )
 from sidecar.agents.readers.codex_state import RolloutState
 from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
-from sidecar.agents.values import Call, Glance, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, StoredSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "codex"
 _FOLDERS = ("sessions", "archived_sessions")

@@ -8,6 +8,7 @@ parent's file, a pause ends the copy, which is written at once.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -17,13 +18,10 @@ import msgspec
 
 from sidecar.agents.fields import when
 from sidecar.agents.listing import entries
-from sidecar.agents.readers.codex_lines import entry, wanted
+from sidecar.agents.readers.codex_lines import Payload, RolloutLine, entry, wanted
 from sidecar.agents.tail import chunks, open_quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sidecar.agents.readers.codex_lines import Payload, RolloutLine
     from sidecar.agents.readers.codex_state import RolloutState, UsageParts
 
 _PAUSE = timedelta(seconds=2)

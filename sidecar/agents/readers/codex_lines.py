@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
@@ -11,9 +11,6 @@ from sidecar import typed
 from sidecar.agents.fields import Record, TokenCount
 from sidecar.agents.values import Reading
 from sidecar.messages.usage import Usage, included
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
 _KIND_WITHIN = 320

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +16,13 @@ from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.scan import lines_with
-from sidecar.agents.values import Call, Glance
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark
 from sidecar.messages.usage import disjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "continue"
 _NAME = "tokensGenerated.jsonl"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,17 +26,15 @@ from sidecar.agents.occupancy import NO_USAGE, Track, occupancy
 from sidecar.agents.readers.copilot_cli_events import Data, NewestEvents, event
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import first_lines, open_quietly
-from sidecar.agents.values import Call, Category, Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Category, Found, Glance, Mark, Reading, StoredSession
 from sidecar.messages.usage import Usage, disjoint, included
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
 
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "copilot-cli"
 PROVIDER = "github-copilot"

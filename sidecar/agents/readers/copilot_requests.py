@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -25,9 +25,6 @@ from sidecar.agents.values import Call, Quality, Reading
 from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
 from sidecar.messages.usage import Usage, included
 from sidecar.models.catalogue import known_window
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 AGENT = "copilot-chat"
 PROVIDER = "github-copilot"

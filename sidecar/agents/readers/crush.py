@@ -6,6 +6,7 @@ A session's tokens are those of its newest call, and so no sum; its cost is the 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
@@ -22,16 +23,14 @@ from sidecar.agents.homes import homes
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.one_database import OneDatabase, Since, whole
 from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Call, Reading, StoredSession
+from sidecar.agents.values import Call, Found, Reading, StoredSession
 from sidecar.messages.usage import disjoint
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
 
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Found
 
 AGENT = "crush"
 _NAMES = (

@@ -8,6 +8,7 @@ taken back was billed all the same.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import islice
@@ -25,16 +26,13 @@ from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
-from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
 from sidecar.messages.usage import Usage, included
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "gemini-cli"
 _SUFFIXES = (".jsonl", ".json")

@@ -5,6 +5,7 @@ Newer databases have a `usage_ledger` with a row a request, which then is the bi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,16 @@ from sidecar.agents.folding import Folded
 from sidecar.agents.homes import homes
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.one_database import OneDatabase, Since, whole
-from sidecar.agents.values import Call, Reading, StoredSession
+from sidecar.agents.values import Call, Found, Reading, StoredSession
 from sidecar.messages.usage import disjoint, included
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
     from datetime import datetime
     from pathlib import Path
 
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Found
 
 AGENT = "goose"
 _LEDGER = "usage_ledger"

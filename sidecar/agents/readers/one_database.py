@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar.agents.databases import FoldRows, fold_database, read_only
 from sidecar.agents.listing import database, files_of
-from sidecar.agents.values import Glance
+from sidecar.agents.values import Batch, Found, Glance, Mark, StoredSession
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark, StoredSession
 
 
 class Since(msgspec.Struct, frozen=True):

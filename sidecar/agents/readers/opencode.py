@@ -7,6 +7,7 @@ by what a copy keeps: when it was made, its model and its tokens. Kilo Code keep
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,16 +22,14 @@ from sidecar.agents.listing import below, database, entries, files_of, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.opencode_messages import MessagePath, OpenCodeMessage, decode
 from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
 
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Call, Found, Mark
 
 _SESSIONS, _MESSAGES = os.path.join("storage", "session"), os.path.join("storage", "message")
 _NEWEST = 50

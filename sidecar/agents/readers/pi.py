@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +15,11 @@ from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.line_files import Decoded, LineFiles, Newest
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Call, Glance, Reading
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.reader import Look
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "pi"
 _HEAD = 64 << 10

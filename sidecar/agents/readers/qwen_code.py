@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +16,11 @@ from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.line_files import Decoded, LineFiles, Newest
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Call, Glance, Reading
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading
 from sidecar.messages.usage import Usage, included
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.reader import Look
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "qwen-code"
 _HEAD = 64 << 10

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look, Reader
     from sidecar.agents.roots import Roots

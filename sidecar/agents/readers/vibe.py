@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,13 @@ from sidecar.agents.homes import homes
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Call, Glance, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
 from sidecar.messages.usage import disjoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Mark
 
 AGENT = "vibe"
 _META = "meta.json"

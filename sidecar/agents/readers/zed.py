@@ -5,6 +5,7 @@ Its usage by message has the newest call of each turn alone: the bill is the cum
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,17 +18,15 @@ from sidecar.agents.folding import Folded
 from sidecar.agents.homes import homes
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.one_database import OneDatabase, Since
-from sidecar.agents.values import Call, Reading, StoredSession
+from sidecar.agents.values import Call, Found, Reading, StoredSession
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
     from pathlib import Path
 
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Found
 
 AGENT = "zed"
 _MOST = 256 << 20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -11,9 +12,6 @@ from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, p
 from sidecar.endpoints.clouds.base import Cloud
 from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
 from sidecar.messages.tool_schemas import read_tools
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class _Model(msgspec.Struct, rename="camel"):

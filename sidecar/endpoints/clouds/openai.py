@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, plain_message
 from sidecar.endpoints.clouds.base import Cloud
 from sidecar.endpoints.servers.base import Request, Server, field
 from sidecar.messages.tool_schemas import read_tools
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:

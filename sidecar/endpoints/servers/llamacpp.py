@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -19,8 +20,6 @@ from sidecar.endpoints.servers.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.endpoints.http import Connection
 
 # A router loads the model of a request unless asked not to; others ignore this.

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from sidecar.endpoints.http import time_left
+from sidecar.endpoints.http import Connection, time_left
 from sidecar.endpoints.outcome import Fault
 from sidecar.endpoints.servers.base import Listed, Server, entries, positive, whole
 from sidecar.models.names import same_model
-
-if TYPE_CHECKING:
-    from sidecar.endpoints.http import Connection
 
 SDK_SECONDS = 2.0
 

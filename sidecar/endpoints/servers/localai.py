@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,8 +11,6 @@ from sidecar.endpoints.servers.base import Listed, Request, Server, entries, ids
 from sidecar.models.names import same_model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.endpoints.http import Connection
 
 

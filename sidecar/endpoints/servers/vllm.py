@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,6 @@ from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_
 from sidecar.endpoints.servers.base import Listed, Request, Server, field, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.endpoints.http import Connection
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EXHAUSTED: dict[str, Exhausted] = {
     "max_tokens": "output",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
 from sidecar.messages.vendors import openai_chat
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EXHAUSTED: dict[str, Exhausted] = {
     "maxPredictedTokensReached": "output",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from sidecar.messages.billing import reported_cost
 from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EXHAUSTED: dict[str, Exhausted] = {"max_output_tokens": "output", "max_tokens": "output"}
 _UNFINISHED = ("in_progress", "queued", None)

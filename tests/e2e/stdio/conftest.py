@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator  # noqa: TC003 - pytest-lsp evaluates annotations
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
