@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lsprotocol import types
 
-from sidecar.text.positions import Position, Range
-
-
-def to_range(span: types.Range) -> Range:
-    """Ours from LSP's."""
-    start, end = span.start, span.end
-    return Range(Position(start.line, start.character), Position(end.line, end.character))
+if TYPE_CHECKING:
+    from sidecar.text.positions import Position
 
 
 def to_lines(span: types.Range) -> tuple[int, int]:

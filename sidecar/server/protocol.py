@@ -20,7 +20,7 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from sidecar.defects import log_defect
 from sidecar.errors import RequestError
-from sidecar.server import codec, errors, parent
+from sidecar.server import changes, codec, errors, parent
 from sidecar.server.framing import BadFrame
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 
@@ -235,6 +235,8 @@ class SidecarProtocol(LanguageServerProtocol):
     def _params(self, method: str, message: dict[str, Any]) -> Any:
         if method in REQUESTS:
             return codec.structure_custom(message.get("params"), REQUESTS[method].params)
+        if method == types.TEXT_DOCUMENT_DID_CHANGE:
+            return changes.structure(message.get("params"))
         kind = types.METHOD_TO_TYPES.get(method, (None,))[0]
         if kind is None:
             return message.get("params")

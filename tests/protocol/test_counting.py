@@ -48,6 +48,22 @@ async def test_text_and_document_equal_tiktoken(client: Client, text: str) -> No
     assert (count["tokens"], count["version"], count["model"]) == (truth(text), 1, "gpt-5")
 
 
+async def test_a_count_after_an_edit_is_answered_before_anything_else_is_read(
+    client: Client,
+) -> None:
+    client.ignore("status/update")
+    client.open("hello world\n" * 1_000)
+    await client.count()
+    for version in range(2, 6):
+        client.change(edit((500, 5), (500, 5), " new"))
+        answer = client.answers[version] = asyncio.get_running_loop().create_future()
+        params = {"textDocument": {"uri": URI}}
+        client.send({"jsonrpc": "2.0", "id": version, "method": "tokens/count", "params": params})
+        assert answer.done()
+        assert answer.result()["result"]["version"] == version
+        assert answer.result()["result"]["tokens"] == 3_000 + version - 1
+
+
 async def test_empty_text_is_zero_and_exact_for_any_model(client: Client) -> None:
     for model in ("gpt-5", "no-such-model", "claude-sonnet-4-5"):
         count = await client.request("tokens/count", {"text": "", "model": model})

@@ -21,7 +21,10 @@ UNREADABLE = [
     {"textDocument": IDENTIFIER, "contentChanges": [GOOD, edit((0, -1), (0, 0), "x")]},
     {"textDocument": IDENTIFIER, "contentChanges": [edit((0, 0), (2**40, 0), "x")]},
     {"textDocument": IDENTIFIER, "contentChanges": [{"range": "here", "text": "x"}]},
+    {"textDocument": IDENTIFIER, "contentChanges": [{"range": None, "text": "x"}]},
     {"textDocument": IDENTIFIER, "contentChanges": [{"text": 5}]},
+    {"textDocument": {"uri": URI, "version": 2**31}, "contentChanges": [GOOD]},
+    {"textDocument": {"uri": URI, "version": 2.5}, "contentChanges": [GOOD]},
     {"textDocument": IDENTIFIER, "contentChanges": "all"},
     {"textDocument": {"uri": URI}, "contentChanges": [GOOD]},
 ]
@@ -48,6 +51,23 @@ async def test_a_change_with_a_wrong_shape(client: Client, params: object) -> No
         await client.count()
     assert caught.value.data == {"kind": "unknownDocument", "retryable": False}
     assert (await client.count(OTHER))["tokens"] == 3
+
+
+async def test_a_whole_number_may_be_written_with_a_point(client: Client) -> None:
+    client.ignore("status/update")
+    client.open("hello world\n")
+    place = {"line": 0.0, "character": 5.0}
+    change = {
+        "range": {"start": place, "end": place, "more": 1},
+        "rangeLength": 0.0,
+        "text": " new",
+    }
+    identifier = {"uri": URI, "version": 2.0}
+    client.notify(
+        "textDocument/didChange", {"textDocument": identifier, "contentChanges": [change]}
+    )
+    count = await client.count()
+    assert (count["tokens"], count["version"]) == (truth("hello new world\n"), 2)
 
 
 async def test_further_edits_leave_it_out_of_step_and_the_whole_text_brings_it_back(

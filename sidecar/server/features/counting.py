@@ -35,8 +35,10 @@ def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services = server.services
 
-    def count(params: CountParams) -> Awaitable[CountResult]:
+    def count(params: CountParams) -> Awaitable[CountResult] | CountResult:
         _check(params)
+        if (known := _count_now(services, params)) is not None:
+            return known
         if params.messages is not None:
             return _count_messages(services, params, params.messages)
         return _count(services, params, _held(services, params, params.range or params.ranges))
@@ -135,6 +137,22 @@ async def _look(
     span = params.range
     whole = services.documents.taken(document) if span is None else Snapshot.part_of(document, span)
     return whole, parts, services.roots.of_document(uri)
+
+
+def _count_now(services: Services, params: CountParams) -> CountResult | None:
+    """A whole document's count, where it waits for nobody: nothing runs between the request and
+    its answer. Else None."""
+    uri = _uri(params)
+    if uri is None or params.range or params.ranges is not None or params.models is not None:
+        return None
+    if not services.configured.is_set() or not services.documents.named(uri).is_cut:
+        return None
+    taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    model = params.model or workspace.model
+    if not services.windows.is_loaded(model, workspace.settings):
+        return None
+    count = services.counts.now(taken, model, workspace)
+    return None if count is None else _result(count, taken.version, None, None)
 
 
 async def _count(services: Services, params: CountParams, held: Held | None) -> CountResult:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.errors import RequestError
-from sidecar.server.convert import to_range
 from sidecar.server.memory import give_back
 from sidecar.text.document import LONG_CHARACTERS, TextDocument
 from sidecar.workspace.events import Event
 
 if TYPE_CHECKING:
+    from sidecar.server.changes import DidChangeParams
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
@@ -37,7 +37,7 @@ def register(server: SidecarServer) -> None:
         _edited(server, item.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
-    def did_change(params: types.DidChangeTextDocumentParams) -> None:
+    def did_change(params: DidChangeParams) -> None:
         document = services.documents.get(params.text_document.uri)
         if document is None:
             raise RequestError("unknownDocument", "the document is not open in this server")
@@ -80,14 +80,10 @@ def _is_long(document: TextDocument) -> bool:
     return not document.is_cut or document.characters > LONG_CHARACTERS
 
 
-def _apply(
-    server: SidecarServer, document: TextDocument, params: types.DidChangeTextDocumentParams
-) -> None:
-    for change in params.content_changes:
-        span = getattr(change, "range", None)
-        place = to_range(span) if span is not None else None
-        server.following.about_to_edit(document, place, change.text)
-        document.apply(place, change.text)
+def _apply(server: SidecarServer, document: TextDocument, params: DidChangeParams) -> None:
+    for span, text in params.edits():
+        server.following.about_to_edit(document, span, text)
+        document.apply(span, text)
     document.version = params.text_document.version
 
 

@@ -1,0 +1,90 @@
+"""The params of `textDocument/didChange`, the one standard message that comes with every key.
+
+They are read by msgspec, in a fifth of the time that lsprotocol's converter takes, and as strictly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from sidecar import typed
+from sidecar.errors import RequestError
+from sidecar.text.positions import Position, Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Integer = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+_Unsigned = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class _Place(msgspec.Struct):
+    line: _Unsigned
+    character: _Unsigned
+
+
+class _Span(msgspec.Struct):
+    start: _Place
+    end: _Place
+
+
+class _Change(msgspec.Struct, rename="camel"):
+    text: str
+    range: _Span | UnsetType = UNSET
+    range_length: _Unsigned | None = None
+
+
+class _ChangedDocument(msgspec.Struct):
+    uri: str
+    version: _Integer
+
+
+class DidChangeParams(msgspec.Struct, rename="camel"):
+    """A document, its new version, and what was changed in it, in this order."""
+
+    text_document: _ChangedDocument
+    content_changes: list[_Change]
+
+    def edits(self) -> Iterator[tuple[Range | None, str]]:
+        """The range of each change, None for the whole document, and what is in its place now."""
+        for change in self.content_changes:
+            span = change.range
+            if span is UNSET:
+                yield None, change.text
+                continue
+            first, last = span.start, span.end
+            start = Position(first.line, first.character)
+            yield Range(start, Position(last.line, last.character)), change.text
+
+
+def structure(params: object) -> DidChangeParams:
+    """The params as they are named here.
+
+    Raises:
+        RequestError: `badParams`.
+    """
+    try:
+        return _converted(params)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        message = "the params of textDocument/didChange have a wrong shape"
+        raise RequestError("badParams", message) from None
+
+
+def _converted(params: object) -> DidChangeParams:
+    try:
+        return typed.convert(params, DidChangeParams)
+    except msgspec.ValidationError:
+        # Some languages have but one type of numbers.
+        return typed.convert(_whole_numbers(params), DidChangeParams)
+
+
+def _whole_numbers(value: Any) -> Any:
+    """The value, with integers for floats that are whole."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole_numbers(each) for key, each in value.items()}
+    return [_whole_numbers(each) for each in value] if isinstance(value, list) else value
