@@ -1,9 +1,12 @@
 """How sessions are changed: on a copy, which then takes the session's place in one step.
 
-A worker counts what is new in the copy, the endpoint is asked about it, and nothing that others
-see has changed by then. The step that puts it in force awaits nothing. Changes of one session come
-in their order; questions, and other sessions, wait for nobody. A change that is given up in the
-middle has not happened.
+A worker counts what is new in the copy, and nothing that others see has changed by then. The step
+that puts it in force awaits nothing. Changes of one session come in their order; questions, and
+other sessions, wait for nobody. A change that is given up before it is in force has not happened.
+
+Endpoints are asked when it is: by an estimate it counts at once, and its answer waits for the
+server's number while the session goes on. What they say is taken in a step of its own, unless the
+session has changed by then: whoever changed it asks for all of it.
 """
 
 from __future__ import annotations
@@ -11,22 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.persist import restore, save
-from sidecar.context.served import texts_counted, uncounted
 from sidecar.context.session import Session
 from sidecar.context.store import DEFAULT_ID
 from sidecar.context.thresholds import budget_message, crossed
-from sidecar.endpoints.outcome import EndpointCount
 from sidecar.errors import RequestError
 from sidecar.messages.usage import Usage
+from sidecar.workspace import chat_counts
 from sidecar.workspace.counted_session import LONG_AGO, CountedSession
-from sidecar.workspace.counts import ENDPOINT_SECONDS
 from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.models import Alternatives
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from sidecar.context.window import Window
     from sidecar.counting.calibration import ConversationCalibration
-    from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.conversations import Sessions
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+PATIENCE_SECONDS = 0.3
+"""How long nothing is shown for an endpoint that is asked: then the estimate is."""
 
 
 class Draft(NamedTuple):
@@ -60,6 +63,19 @@ class Draft(NamedTuple):
     def session(self) -> Session:
         """The conversation's."""
         return self.conversation.session
+
+
+class _Asked(NamedTuple):
+    """What endpoints are asked about a change that is in force."""
+
+    chat: bool
+    """Whether to count the whole chat."""
+    first: int
+    """The first turn of the change."""
+    usage: Usage | None
+    """What was reported with it."""
+    switched: bool
+    """Whether it named another model."""
 
 
 class Changes:
@@ -96,7 +112,7 @@ class Changes:
             work: changes the copy that it is given, on a worker.
             model: that the client names for the session.
             settle: what the event loop does with the outcome, in the step that puts it in force.
-            ask: whether the endpoint is to count the whole chat.
+            ask: whether the endpoint is to count the whole chat, once the change is in force.
             usage: what was reported with this change.
             read: finds out what was reported, where that takes a worker: what is asked of the
                 session meanwhile comes after this change.
@@ -110,38 +126,76 @@ class Changes:
         async with self._order(name):
             usage = usage if read is None else await read()
             wanted = model or self.model_of(name)
-            await self.know(wanted)
+            if ask:
+                await self.services.look_up(wanted, self.workspace.settings)
+            else:  # the work itself may depend on the window: only a new model's is asked for here
+                await self.know(wanted)
             before = self.sessions.store.get(name)
-            if usage is not None or (before is not None and before.session.model != wanted):
-                await self.replied(
-                    wanted, usage.prompt_tokens + usage.output_tokens if usage else 0
-                )
             draft = self.draft(name, before, wanted)
-            await self._settle(draft, ask=ask)
+            await self._settle(draft)
             outcome = await self._run(partial(_worked, draft, work))
             if draft.session.has_unsettled:  # those that this change has brought
-                await self._settle(draft, ask=ask)
+                await self._settle(draft)
                 await self._run(draft.session.total)
-            if ask:
-                first = 0 if before is None else len(before.session.turns)
-                await self._ask_endpoint(draft.session, first)
             if model is not None:
                 self.sessions.models[name] = model
             if unnoticed and before is None:
                 draft.session.updated_at = LONG_AGO
             self.sessions.store.put(draft.conversation)
             settle(draft.session, outcome)
-            self.sessions.publish()
-        await self._warn_of(draft.conversation)
+            asks = self.workspace.settings.endpoints and (ask or usage is not None)
+            if not asks:
+                self.sessions.publish()
+        made = draft.conversation
+        if asks:
+            switched = before is not None and before.session.model != wanted
+            asked = _Asked(ask, 0 if before is None else len(before.session.turns), usage, switched)
+            made = await self._shown_soon(self._surer(made, asked))
+        await self._warn_of(made)
         await self.keep()
-        return draft.conversation, outcome
+        return made, outcome
+
+    async def _shown_soon(self, surer: Awaitable[Conversation]) -> Conversation:
+        """What is in force with what endpoints say of it; shown without, where they are slow."""
+        asking = asyncio.ensure_future(surer)
+        try:
+            await asyncio.wait({asking}, timeout=PATIENCE_SECONDS)
+            self.sessions.publish()
+            return await asking
+        finally:
+            asking.cancel()
+            self.sessions.publish()
+
+    async def _surer(self, made: Conversation, asked: _Asked) -> Conversation:
+        """A conversation that is in force, with what endpoints say of it and of its window."""
+        name, model, settings = made.session.id, made.session.model, self.workspace.settings
+        if asked.usage is not None or asked.switched:
+            used = asked.usage
+            await self.replied(model, used.prompt_tokens + used.output_tokens if used else 0)
+        await self.know(model)
+        if not asked.chat:
+            return made
+        draft = self.draft(name, made, model)
+        await self._settle(draft, ask=True)
+        count = await chat_counts.ask(self.services.counts, draft.session, settings)
+        async with self._order(name):
+            known = self.sessions.store.get(name)
+            current = known if known is not None and _is_same(known, made) else None
+            draft = self.draft(name, current or made, model)
+            await self._settle(draft)
+            if count is not None and count.server:
+                draft.session.counter = self.counter(model).served_by(count.server)
+            await self._run(partial(chat_counts.take, draft.session, count, asked.first))
+            if current is not None:
+                self.sessions.store.put(draft.conversation)
+        return draft.conversation
 
     def _is_behind(self, session: Session, *, ask: bool) -> bool:
         model, settings = session.model, self.workspace.settings
         behind = partial(self._sections.is_behind, model=model, settings=settings, ask=ask)
         return any(behind(section) for section in session.sections)
 
-    async def _settle(self, draft: Draft, *, ask: bool) -> None:
+    async def _settle(self, draft: Draft, *, ask: bool = False) -> None:
         await self._sections.settle(draft.session, self.workspace.settings, ask=ask)
 
     def is_being_made(self, session_id: str | None) -> bool:
@@ -169,35 +223,6 @@ class Changes:
         ]
         learned = self.sessions.calibration(session)
         return Draft(made, self.sessions.window(session), learned.copy())
-
-    async def _ask_endpoint(self, session: Session, first: int) -> None:
-        """Have the endpoint count the whole chat: one request for a change. Where it counts texts
-        only, the new turns': one request each."""
-        endpoints = self.services.counts.endpoints(self.workspace.settings)
-        if session.known_by_counts or not endpoints.serves(session.model):
-            return
-        chat = await self._run(partial(chat_of, session))
-        tools = getattr(session.tools, "tools", None)
-        counted = await endpoints.count_chat(session.model, chat, tools)
-        if isinstance(counted, EndpointCount):
-            session.chat_counted(counted.tokens, min(first, len(session.turns)))
-        elif self.services.counts.asks(session.model, self.workspace.settings):
-            await self._ask_texts(session, endpoints)
-
-    async def _ask_texts(self, session: Session, endpoints: Endpoints) -> None:
-        """What an endpoint does not count in its time stays an estimate until the next change."""
-        counted: dict[int, int] = {}
-        until = asyncio.get_running_loop().time() + ENDPOINT_SECONDS
-        for index, text in (await self._run(partial(uncounted, session))).items():
-            left = until - asyncio.get_running_loop().time()
-            found = await endpoints.count_text(session.model, text, max(0.0, left))
-            if isinstance(found, EndpointCount):
-                counted[index] = found.tokens
-                session.counter = self.counter(session.model).served_by(found.name)
-            elif found.kind == "late" or endpoints.standing(session.model) is None:
-                break
-        if counted:
-            await self._run(partial(texts_counted, session, counted))
 
     async def _warn_of(self, conversation: Conversation) -> None:
         """A warning where the change has crossed a threshold; it says what could be done."""
@@ -356,8 +381,6 @@ def _worked(draft: Draft, work: Callable[[Draft], T]) -> T:
     return outcome
 
 
-def chat_of(session: Session) -> list[dict[str, Any]]:
-    """The conversation as messages: the system prompt first, then the turns."""
-    system = getattr(session.system, "turn", None)
-    turns = session.turns if system is None else [system, *session.turns]
-    return [msgspec.to_builtins(turn) for turn in turns]
+def _is_same(one: Conversation, other: Conversation) -> bool:
+    """Whether what was counted of one holds for the other: the same turns for the same model."""
+    return (one.session.layout, one.session.model) == (other.session.layout, other.session.model)

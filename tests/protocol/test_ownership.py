@@ -6,6 +6,8 @@ import asyncio
 import functools
 import gc
 from datetime import UTC, datetime
+from functools import partial
+from inspect import isawaitable
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -139,28 +141,122 @@ def _noting(derived: list[Any]) -> Any:
     return noting
 
 
+class Hanging:
+    """A model server that answers nothing until it is let go, and how somebody waits for it."""
+
+    def __init__(
+        self, client: Client, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 600.0)
+        self.asked, self._gate = asyncio.Event(), asyncio.Event()
+        self._client, self._endpoint, self._routes = client, endpoint, dict(endpoint.routes)
+        client.server.services.counts.seconds = 600.0
+        for route in self._routes:
+            endpoint.routes[route] = partial(self._hang, route)
+
+    async def _hang(self, route: Any, request: Any) -> Canned:
+        self.asked.set()
+        await self._gate.wait()
+        found = self._routes[route]
+        if callable(found):
+            found = found(request)
+        return await found if isawaitable(found) else found
+
+    def let_go(self) -> None:
+        self._endpoint.routes.update(self._routes)
+        self._gate.set()
+
+
 async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
-    root: Path, endpoint: FakeServer
+    root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, asked = await started(root), asyncio.Event()
-
-    async def hang(_: object) -> Canned:
-        asked.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    await client.request("context/append", {"turns": [USER], "session": "s"})
-    for route in list(endpoint.routes):
-        endpoint.routes[route] = hang
-    turns = {"turns": [USER], "session": "s"}
-    pending = asyncio.ensure_future(client.request("context/append", turns))
-    await asked.wait()
-    for _ in range(20):
-        usage = await client.request("context/usage", {"session": "s"})
-        assert usage["turns"] == 1, "nothing of the change is seen before it is in force"
+    """The turn counts at once, by an estimate; the session goes on; its answer has the number."""
+    client = await started(root)
+    first = await client.request("context/append", {"turns": [USER], "session": "s"})
+    assert first["method"] == "endpoint"
+    hanging = Hanging(client, endpoint, monkeypatch)
+    pending = asyncio.ensure_future(
+        client.request("context/append", {"turns": [USER], "session": "s"})
+    )
+    await hanging.asked.wait()
+    usage = await client.request("context/usage", {"session": "s"})
+    assert (usage["turns"], usage["method"]) == (2, "estimate")
     await client.request("context/sessions", {})
-    assert not pending.done(), "the endpoint still has its time"
+    assembled = await client.request("context/assemble", {"session": "s", "user": "hello"})
+    assert assembled["fits"], "a change of the same session"
+    planned = await client.request("context/fit", {"session": "s", "maxTokens": 5_000})
+    assert planned["fits"]
+    assert not pending.done()
+    hanging.let_go()
+    answered = await pending
+    assert (answered["turns"], answered["method"]) == (2, "endpoint")
+    after = await client.request("context/usage", {"session": "s"})
+    assert (after["tokens"], after["method"]) == (answered["tokens"], "endpoint")
+    await client.aclose()
+
+
+async def test_the_estimate_of_a_context_shows_while_an_endpoint_hangs(
+    root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await started(root)
+    opened(client, root)
+    await client.request("context/append", {"turns": [USER], "session": "s"})
+    await settled(client)
+    hanging = Hanging(client, endpoint, monkeypatch)
+    client._ignored.discard("status/update")
+    pending = asyncio.ensure_future(
+        client.request("context/append", {"turns": [USER] * 40, "session": "s"})
+    )
+    await client.take("status/update", lambda one: "~" in (one["context"] or {}).get("text", ""))
+    assert not pending.done()
+    hanging.let_go()
+    await pending
+    await client.take("status/update", lambda one: "~" not in one["context"]["text"])
+    client.ignore("status/update")
+    await client.aclose()
+
+
+async def test_a_session_that_was_changed_meanwhile_does_not_go_back(
+    root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an endpoint said of turns that are gone is the answer to those who asked, and no more."""
+    client = await started(root)
+    await client.request("context/append", {"turns": [USER], "session": "s"})
+    hanging = Hanging(client, endpoint, monkeypatch)
+    pending = asyncio.ensure_future(
+        client.request("context/append", {"turns": [USER], "session": "s"})
+    )
+    await hanging.asked.wait()
+    reset = await client.request("context/reset", {"session": "s"})
+    assert reset["tokens"] is None
+    hanging.let_go()
     assert (await pending)["turns"] == 2
+    assert (await client.request("context/usage", {"session": "s"}))["tokens"] is None
+    again = await client.request("context/append", {"turns": [USER], "session": "s"})
+    assert (again["turns"], again["method"]) == (1, "endpoint")
+    await client.aclose()
+
+
+async def test_turns_that_come_while_an_endpoint_is_asked_are_counted_by_it_too(
+    root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await started(root)
+    await client.request("context/append", {"turns": [USER], "session": "t"})
+    hanging = Hanging(client, endpoint, monkeypatch)
+    append = {"turns": [USER], "session": "s"}
+    both = [asyncio.ensure_future(client.request("context/append", append)) for _ in range(2)]
+    await hanging.asked.wait()
+    while (await client.request("context/usage", {"session": "s"}))["turns"] != 2:
+        await asyncio.sleep(0.01)
+    hanging.let_go()
+    answers = await asyncio.gather(*both)
+    assert [one["turns"] for one in answers] == [1, 2]
+    assert {one["method"] for one in answers} == {"endpoint"}
+    assert answers[0]["tokens"] < answers[1]["tokens"]
+    usage = await client.request("context/usage", {"session": "s"})
+    assert (usage["tokens"], usage["method"]) == (answers[1]["tokens"], "endpoint")
+    one, other = (part["tokens"] for part in usage["largest"])
+    assert abs(one - other) <= 1, "the same text twice"
     await client.aclose()
 
 
