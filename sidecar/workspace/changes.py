@@ -70,12 +70,10 @@ class _Asked(NamedTuple):
 
     chat: bool
     """Whether to count the whole chat."""
-    first: int
-    """The first turn of the change."""
+    before: Session | None
+    """The session before it."""
     usage: Usage | None
     """What was reported with it."""
-    switched: bool
-    """Whether it named another model."""
 
 
 class Changes:
@@ -148,8 +146,7 @@ class Changes:
                 self.sessions.publish()
         made = draft.conversation
         if asks:
-            switched = before is not None and before.session.model != wanted
-            asked = _Asked(ask, 0 if before is None else len(before.session.turns), usage, switched)
+            asked = _Asked(ask, before and before.session, usage)
             made = await self._shown_soon(self._surer(made, asked))
         await self._warn_of(made)
         await self.keep()
@@ -169,14 +166,15 @@ class Changes:
     async def _surer(self, made: Conversation, asked: _Asked) -> Conversation:
         """A conversation that is in force, with what endpoints say of it and of its window."""
         name, model, settings = made.session.id, made.session.model, self.workspace.settings
-        if asked.usage is not None or asked.switched:
-            used = asked.usage
+        before, used = asked.before, asked.usage
+        if used is not None or (before is not None and before.model != model):
             await self.replied(model, used.prompt_tokens + used.output_tokens if used else 0)
         await self.know(model)
         if not asked.chat:
             return made
         draft = self.draft(name, made, model)
         await self._settle(draft, ask=True)
+        first = 0 if before is None else len(before.turns)
         count = await chat_counts.ask(self.services.counts, draft.session, settings)
         async with self._order(name):
             known = self.sessions.store.get(name)
@@ -185,7 +183,7 @@ class Changes:
             await self._settle(draft)
             if count is not None and count.server:
                 draft.session.counter = self.counter(model).served_by(count.server)
-            await self._run(partial(chat_counts.take, draft.session, count, asked.first))
+            await self._run(partial(chat_counts.take, draft.session, count, first))
             if current is not None:
                 self.sessions.store.put(draft.conversation)
         return draft.conversation
