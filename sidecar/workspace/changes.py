@@ -146,7 +146,7 @@ class Changes:
                 self.sessions.publish()
         made = draft.conversation
         if asks:
-            asked = _Asked(ask, before and before.session, usage)
+            asked = _Asked(ask, before.session if before else None, usage)
             made = await self._shown_soon(self._surer(made, asked))
         await self._warn_of(made)
         await self.keep()

@@ -7,7 +7,6 @@ import functools
 import gc
 from datetime import UTC, datetime
 from functools import partial
-from inspect import isawaitable
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +25,14 @@ from sidecar.workspace.windows import Windows
 from sidecar.workspace.workspace import Workspace
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.protocol.test_one_number import MODEL, endpoint, opened, root, settled, started
+from tests.unit.endpoints_fake_server import Canned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from sidecar.context.usage import ContextUsage
-    from tests.unit.endpoints_fake_server import Canned, FakeServer
+    from tests.unit.endpoints_fake_server import FakeServer
 
 __all__ = ["endpoint", "root"]
 
@@ -158,9 +158,8 @@ class Hanging:
         self.asked.set()
         await self._gate.wait()
         found = self._routes[route]
-        if callable(found):
-            found = found(request)
-        return await found if isawaitable(found) else found
+        answer = found if isinstance(found, Canned) else found(request)
+        return answer if isinstance(answer, Canned) else await answer
 
     def let_go(self) -> None:
         self._endpoint.routes.update(self._routes)
