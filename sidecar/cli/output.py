@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
+from sidecar.cli.streams import echo, forgive
 from sidecar.text.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -34,23 +34,13 @@ class _Formatter(logging.Formatter):
 
 
 def prepare() -> None:
-    """Let no character end a command: a console of few characters is shown escapes for others.
+    """Let no character end a command, as `forgive` says.
 
     What no verb has set up a log for is told as `warn` tells.
     """
     if logging.lastResort:
         logging.lastResort.setFormatter(_Formatter())
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def echo(text: str, *, err: bool = False) -> None:
-    """Print a text that is fit to be printed, at once."""
-    stream = sys.stderr if err else sys.stdout
-    if stream is not None:  # as under pythonw
-        stream.write(f"{text}\n")
-        stream.flush()
+    forgive()
 
 
 def say(*lines: str, err: bool = False) -> None:
@@ -71,7 +61,12 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
 def warn(*lines: str) -> None:
     """Print lines on standard error, each with the program's name."""
     for line in lines:
-        say(f"{NAME}: {line}", err=True)
+        echo(warning(line), err=True)
+
+
+def warning(line: str) -> str:
+    """A line with the program's name, as it is printed."""
+    return printable(f"{NAME}: {line}")
 
 
 def warn_of(problems: Iterable[Problem]) -> bool:

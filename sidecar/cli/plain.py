@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from sidecar.cli.streams import echo, forgive
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,11 +25,12 @@ def is_plain(arguments: Sequence[str]) -> bool:
 def run_plain(verb: str, *paths: str) -> int:
     """Run the verb; the exit code. Interrupted, or with nobody who reads on, it ends as click's
     verbs do."""
-    from sidecar.cli.output import echo, prepare
-
-    prepare()
+    forgive()
     try:
-        return _run(verb, paths)
+        if verb == "count":
+            return _count(paths)
+        code = _again(paths)
+        return _check(paths) if code is None else code
     except (EOFError, KeyboardInterrupt):
         echo("\nAborted!", err=True)
     except OSError as error:
@@ -38,11 +41,29 @@ def run_plain(verb: str, *paths: str) -> int:
     return 1
 
 
-def _run(verb: str, paths: Sequence[str]) -> int:
-    if verb == "count":
-        from sidecar.cli.counting import run
+def _count(paths: Sequence[str]) -> int:
+    from sidecar.cli.counting import run
+    from sidecar.cli.output import prepare
 
-        return run(paths)
+    prepare()
+    return run(paths)
+
+
+def _check(paths: Sequence[str]) -> int:
     from sidecar.cli.checking.verb import checked
+    from sidecar.cli.output import prepare
 
+    prepare()
     return checked(paths)
+
+
+def _again(paths: Sequence[str]) -> int | None:
+    """Print what the last run printed, where that still holds; its exit code."""
+    from sidecar.cli.checking.again import again
+
+    if not (printed := again(paths)):
+        return None
+    echo(printed.out)
+    for line in printed.err:
+        echo(line, err=True)
+    return printed.code

@@ -72,6 +72,8 @@ class Targets:
         self._top = f"{with_slashes(str(root)).rstrip('/')}/"
         self.git_failed = False
         """Whether git did not list the files it tracks."""
+        self.walked: list[tuple[str, list[str]]] = []
+        """The folders that were looked into, each with the names of all that it holds."""
 
     def of(self, paths: Sequence[str]) -> Iterator[Target]:
         """Every file, also named from the root, with `/` whatever the system."""
@@ -96,7 +98,7 @@ class Targets:
         strip = 0 if start == os.curdir else len(os.path.join(start, ""))
         below = f"{self._relative(start)}/".removeprefix("/")
         walked: set[str] = set()
-        for file in walk(start):
+        for file in walk(start, self.walked):
             if isinstance(file, str):
                 walked.add(file)
                 yield Target(file, below + with_slashes(file[strip:]))

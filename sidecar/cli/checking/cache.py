@@ -10,19 +10,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar import __version__
 from sidecar.cli.checking.report import ReportedFinding
+from sidecar.cli.checking.stamps import FullStamp, stamp
 from sidecar.config.paths import cache_dir, state_dir
 from sidecar.config.private import make_folder, write
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection
     from pathlib import Path
 
     from sidecar.cli.checking.report import FileReport
@@ -31,15 +31,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.targets import Target
 
 FORMAT = f"6/{__version__}"
-RACY_NS = 2_000_000_000
-"""Nanoseconds: the coarsest clock of a file system in use (FAT) ticks every two seconds."""
-
 _KEPT = 4
 _KEPT_AT_LEAST = 10_000
 """Four times as many files and contents as the last run checked, and some more, are kept."""
-
-FullStamp = tuple[int, int, int, int]
-"""Size, modification and change time in nanoseconds, inode: what changes when a file does."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -88,33 +82,6 @@ class Memory(msgspec.Struct, kw_only=True):
 
 Contents = dict[bytes, dict[str, int]]
 """Tokens by digest, and by the identity of what counts; not corrected by what was learned."""
-
-
-stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
-    "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
-)
-"""The stamp of a file's status."""
-
-
-def settled(stamp: FullStamp, read_at_ns: int) -> bool:
-    """Whether a later change of what was read then is sure to have another stamp."""
-    return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
-
-
-def stamps(paths: Sequence[str]) -> list[FullStamp | None]:
-    """The stamp of each file, None for one that is not there."""
-    try:
-        return list(map(stamp_of, map(os.stat, paths)))
-    except (OSError, ValueError):
-        return [stamp(path) for path in paths]
-
-
-def stamp(path: str) -> FullStamp | None:
-    """The stamp of one file."""
-    try:
-        return stamp_of(os.stat(path))
-    except (OSError, ValueError):
-        return None
 
 
 def unpacked(memory: Memory) -> Contents:

@@ -7,8 +7,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cli.checking.cache import Checked, Entry, digest_of, file_stamps, settled, stamp_of
+from sidecar.cli.checking.cache import Checked, Entry, digest_of, file_stamps
 from sidecar.cli.checking.report import FileRange, FileReport, reported
+from sidecar.cli.checking.stamps import settled, stamp_of
 from sidecar.cli.output import with_progress
 from sidecar.counting.engines import names
 from sidecar.text.outline_marks import ignores_file
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from sidecar.budget.finding import Finding
     from sidecar.budget.rules import Rules
-    from sidecar.cli.checking.cache import Contents, FullStamp
+    from sidecar.cli.checking.cache import Contents
+    from sidecar.cli.checking.stamps import FullStamp
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cli.output import echo, warn, warn_of
+from sidecar.cli.checking.again import Basis, Printed, keep
+from sidecar.cli.output import warn, warn_of, warning
+from sidecar.cli.streams import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +51,10 @@ def checked(
     from sidecar.cli.checking import formats
 
     gc.disable()  # nothing here is cyclic, and looking for it is a good part of a short run
-    report, problems = run(paths, model, base, stdin_name, where=where, remembering=remembering)
+    started, basis = time.time_ns(), list[Basis]()
+    report, problems = run(
+        paths, model, base, stdin_name, where=where, remembering=remembering, basis=basis
+    )
     mistaken = warn_of(problems)
     write = {
         "text": formats.as_text,
@@ -58,11 +64,15 @@ def checked(
     }[form]
     if written := write(report):
         echo(written)
-    for note in (*map(formats.passed_over, report.skipped), *report.notes):
-        warn(note)
+    notes = [*map(formats.passed_over, report.skipped), *report.notes]
+    warn(*notes)
     if mistaken:
         warn("the configuration has mistakes (above); a budget that they leave out is not checked")
-    return WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0
+    code = WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0
+    plain = (form, base, model, where) == ("text", None, None, Where()) and STDIN not in paths
+    if plain and len(basis) == 1 and not problems:
+        keep(paths, basis[0], Printed(code, written, [*map(warning, notes)]), started)
+    return code
 
 
 def run(
@@ -73,8 +83,12 @@ def run(
     *,
     where: Where = Where(),  # noqa: B008 - it is frozen
     remembering: bool = True,
+    basis: list[Basis] | None = None,
 ) -> tuple[Report, list[Problem]]:
     """The report on all paths, each by the configuration of its own root, and the mistakes in it.
+
+    `basis` is told of each root's part of what the report rests on; not of one where that is more
+    than files and folders as they are.
 
     Raises click.UsageError when `base` is no revision, or a path is outside of the root.
     """
@@ -91,7 +105,9 @@ def run(
         raise click.UsageError(str(error)) from error
     loads = {root: load(root, project_file=where.config) for root in {**roots, **at_stdin}}
     parts = [
-        _counting(loads[root].settings, model, partial(_root_report, root, own, base, remembering))
+        _counting(
+            loads[root].settings, model, partial(_root_report, root, own, base, remembering, basis)
+        )
         for root, own in roots.items()
     ]
     parts += [
@@ -135,10 +151,12 @@ def _root_report(
     paths: list[str],
     base: str | None,
     remembering: bool,
+    basis: list[Basis] | None,
     settings: Settings,
     model: str,
     gauge: GaugeOf | None,
 ) -> Report:
+    from sidecar.cli.checking.basis import rests_on
     from sidecar.cli.checking.cache import Memory, recall, remember
     from sidecar.cli.checking.run import Checker
     from sidecar.workspace.targets import Targets
@@ -159,6 +177,8 @@ def _root_report(
     if remembering and checker.changed:
         checker.finish(targets)
         remember(root, memory)
+    if basis is not None and remembering and not finder.git_failed and (whole or not checker.sums):
+        basis += rests_on(root, paths, settings, checked, finder.walked)
     report = checker.report(checked, growth, (GIT_FAILED,) if finder.git_failed else ())
     if len(targets) > MANY:
         _keep_to_the_end(memory, targets, checked, report)

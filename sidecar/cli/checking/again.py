@@ -1,0 +1,139 @@
+"""What the last `check` of the same paths printed, while nothing that it rests on has changed.
+
+A run rests on the files that it checked, on what each folder that it walked held, on what
+configures it (`near`: the user's and the project's files, those that would make another folder the
+root, `.gitignore`, git's index, what was learned), on its arguments, its folder and its
+environment. Where all of that is as it was, it would print what it printed. To look at it all
+takes a third of working it out again, so this module imports next to nothing.
+
+Kept are names, places, times and what was printed, which holds counts and names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar import __version__
+from sidecar.cli.checking.stamps import FullStamp, stamp_of
+from sidecar.config.paths import LIMIT_VARIABLE, cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+_FORMAT = f"1/{__version__}"
+_VARIABLES = ("TOKEN_SIDECAR_", "GIT_", "XDG_", "HOME", "PATH", LIMIT_VARIABLE)
+"""How those begin that configure a run."""
+_STAMP_BYTES = 32
+
+Mark = list[int] | list[list[int]] | str | None
+"""Of what configures a run: a file's stamp, a link's and its file's, `folder`, or nothing."""
+Folders = list[tuple[str, list[str]]]
+"""Those that were walked, each with the sorted names of all that it holds."""
+
+
+class Printed(NamedTuple):
+    """What a run printed, and its exit code."""
+
+    code: int
+    out: str
+    err: list[str]
+    """Lines."""
+
+
+class Basis(NamedTuple):
+    """What a run of one root rests on, beside its arguments."""
+
+    files: list[str]
+    stamps: list[FullStamp]
+    folders: Folders
+    near: list[str]
+
+
+def again(paths: Sequence[str]) -> Printed | None:
+    """What `check` of these paths printed, if it would print that again."""
+    key = _key(paths)
+    try:
+        head, _, body = _file(key).read_bytes().partition(b"\n")
+        known = json.loads(head)
+        size = known["files"] * _STAMP_BYTES
+        files, *folders = os.fsdecode(body[size:]).split("\0\0")
+        same = (
+            known["key"] == key
+            and all(mark(path) == was for path, was in known["near"])
+            and all(map(_is_same, folders))
+            and _packed(map(stamp_of, map(os.stat, files.split("\0")))) == body[:size]
+        )
+        return Printed(**known["printed"]) if same else None
+    except (OSError, ValueError, TypeError, LookupError, OverflowError):
+        return None
+
+
+def keep(paths: Sequence[str], basis: Basis, printed: Printed, started_ns: int) -> None:
+    """Keep what a run printed, unless what configures it changed so shortly before the run began
+    that a later change may bear the same time. That it cannot be kept is no reason to fail."""
+    from sidecar.cli.checking.stamps import RACY_NS
+    from sidecar.config.private import make_folder, write
+
+    key = _key(paths)
+    near = [(path, mark(path)) for path in basis.near]
+    if not basis.files or any(_latest(made) > started_ns - RACY_NS for _, made in near):
+        return
+    head = {"key": key, "files": len(basis.files), "near": near, "printed": printed._asdict()}
+    names = [*basis.files, ""]
+    for folder, held in basis.folders:
+        names += [folder, *held, ""]
+    try:
+        place = _file(key)
+        data = json.dumps(head).encode() + b"\n" + _packed(basis.stamps)
+        make_folder(cache_dir())
+        make_folder(place.parent)
+        write(place, data + os.fsencode("\0".join(names[:-1])))
+    except (OSError, ValueError, OverflowError):
+        return
+
+
+def mark(path: str) -> Mark:
+    """How a path that may configure a run is found. A folder's own times say nothing of it."""
+    try:
+        if not os.path.islink(path):
+            return "folder" if os.path.isdir(path) else list(stamp_of(os.stat(path)))
+        return [list(stamp_of(os.lstat(path))), list(stamp_of(os.stat(path)))]
+    except (OSError, ValueError):
+        return None
+
+
+def _latest(made: Mark) -> int:
+    """The latest time of a mark, in nanoseconds."""
+    if not isinstance(made, list):
+        return 0
+    return max(_latest(one) if isinstance(one, list) else one for one in _times(made))
+
+
+def _times(made: list[int] | list[list[int]]) -> Iterable[int | list[int]]:
+    return made if isinstance(made[0], list) else made[1:3]
+
+
+def _is_same(written: str) -> bool:
+    """Whether a folder holds the names that it held."""
+    folder, *held = written.split("\0")
+    return sorted(os.listdir(folder)) == held
+
+
+def _packed(stamps: Iterable[FullStamp]) -> bytes:
+    return array("q", chain.from_iterable(stamps)).tobytes()
+
+
+def _key(paths: Sequence[str]) -> list[str]:
+    names = sorted(name for name in os.environ if name.startswith(_VARIABLES))
+    return [_FORMAT, os.getcwd(), *(f"{name}={os.environ[name]}" for name in names), "", *paths]
+
+
+def _file(key: Sequence[str]) -> Path:
+    from zlib import crc32
+
+    return cache_dir() / "check" / f"{crc32(os.fsencode('|'.join(key))):08x}.again"

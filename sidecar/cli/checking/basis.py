@@ -1,0 +1,59 @@
+"""What a run of `check` rests on: collected where it ran, looked at again by `again`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidecar.cli.checking.again import Basis
+from sidecar.config.paths import PROJECT_FILE, PYPROJECT, config_file, state_dir
+from sidecar.workspace.ignoring import NAME
+from sidecar.workspace.tracked import index_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sidecar.cli.checking.again import Folders
+    from sidecar.cli.checking.cache import Checked
+    from sidecar.config.settings import Settings
+
+_DECIDING = (PROJECT_FILE, PYPROJECT, ".git", NAME)
+"""Which folder is the root, what its configuration is, and what is ignored above it."""
+
+
+def rests_on(
+    root: Path,
+    paths: Sequence[str],
+    settings: Settings,
+    checked: Sequence[Checked],
+    folders: Folders,
+) -> Iterator[Basis]:
+    """Of one root; nothing where a file changed only just now, could not be read or is a link, or
+    where words of a file were printed, which are kept nowhere."""
+    if any(
+        not made.entry.settled or made.entry.parts or made.target.link or made.target.fault
+        for made in checked
+    ):
+        return
+    names = [made.target.path for made in checked]
+    stamps = [made.entry.stamp for made in checked]
+    near = dict.fromkeys([*_near(root, paths, settings), *_ignoring(folders)])
+    yield Basis(names, stamps, folders, list(near))
+
+
+def _near(root: Path, paths: Sequence[str], settings: Settings) -> Iterator[str]:
+    for start in (Path.cwd(), root, *(Path(os.path.abspath(path)) for path in paths)):
+        for folder in (start, *start.parents):
+            yield from (os.path.join(folder, name) for name in _DECIDING)
+    yield str(config_file())
+    yield str(state_dir() / "calibration.json")
+    yield from (os.path.expanduser(entry.file) for entry in settings.tokenizers)
+    for path in (str(root), *paths):
+        if index := index_of(os.path.abspath(path)):
+            yield index
+
+
+def _ignoring(folders: Folders) -> Iterator[str]:
+    """The `.gitignore` of each folder, which may itself be ignored."""
+    return (os.path.join(folder, NAME) for folder, names in folders if NAME in names)
