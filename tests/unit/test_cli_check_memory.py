@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli.checking import cache, reading
+from sidecar.cli.checking import reading, stamps
 from sidecar.cli.checking.verb import run
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
@@ -70,7 +70,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # No file is "just written": each test says itself when one is.
-    monkeypatch.setattr(cache, "RACY_NS", -(10**18))
+    monkeypatch.setattr(stamps, "RACY_NS", -(10**18))
     folder = tmp_path / "root"
     write(folder / ".token-sidecar.toml", CONFIGURATION)
     write(folder / "a.md", "one two three four five six seven")
@@ -136,7 +136,7 @@ def test_the_same_size_and_time_are_not_enough(root: Path, reads: list[str]) -> 
 def test_a_file_read_just_after_it_was_written_is_read_again(
     root: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "RACY_NS", 2_000_000_000)
+    monkeypatch.setattr(stamps, "RACY_NS", 2_000_000_000)
     check(root)
     reads.clear()
     check(root)

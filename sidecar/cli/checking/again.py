@@ -30,9 +30,9 @@ _VARIABLES = ("TOKEN_SIDECAR_", "GIT_", "XDG_", "HOME", "PATH", LIMIT_VARIABLE)
 """How those begin that configure a run."""
 _STAMP_BYTES = 32
 
-Mark = list[int] | list[list[int]] | str | None
+NearMark = list[int] | list[list[int]] | str | None
 """Of what configures a run: a file's stamp, a link's and its file's, `folder`, or nothing."""
-Folders = list[tuple[str, list[str]]]
+WalkedFolders = list[tuple[str, list[str]]]
 """Those that were walked, each with the sorted names of all that it holds."""
 
 
@@ -50,7 +50,7 @@ class Basis(NamedTuple):
 
     files: list[str]
     stamps: list[FullStamp]
-    folders: Folders
+    folders: WalkedFolders
     near: list[str]
 
 
@@ -97,7 +97,7 @@ def keep(paths: Sequence[str], basis: Basis, printed: Printed, started_ns: int) 
         return
 
 
-def mark(path: str) -> Mark:
+def mark(path: str) -> NearMark:
     """How a path that may configure a run is found. A folder's own times say nothing of it."""
     try:
         if not os.path.islink(path):
@@ -107,7 +107,7 @@ def mark(path: str) -> Mark:
         return None
 
 
-def _latest(made: Mark) -> int:
+def _latest(made: NearMark) -> int:
     """The latest time of a mark, in nanoseconds."""
     if not isinstance(made, list):
         return 0

@@ -14,7 +14,7 @@ from sidecar.workspace.tracked import index_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sidecar.cli.checking.again import Folders
+    from sidecar.cli.checking.again import WalkedFolders
     from sidecar.cli.checking.cache import Checked
     from sidecar.config.settings import Settings
 
@@ -27,7 +27,7 @@ def rests_on(
     paths: Sequence[str],
     settings: Settings,
     checked: Sequence[Checked],
-    folders: Folders,
+    folders: WalkedFolders,
 ) -> Iterator[Basis]:
     """Of one root; nothing where a file changed only just now, could not be read or is a link, or
     where words of a file were printed, which are kept nowhere."""
@@ -54,6 +54,6 @@ def _near(root: Path, paths: Sequence[str], settings: Settings) -> Iterator[str]
             yield index
 
 
-def _ignoring(folders: Folders) -> Iterator[str]:
+def _ignoring(folders: WalkedFolders) -> Iterator[str]:
     """The `.gitignore` of each folder, which may itself be ignored."""
     return (os.path.join(folder, NAME) for folder, names in folders if NAME in names)
