@@ -110,6 +110,11 @@ def add_a_log(root: Path) -> None:
     git(root, "add", "-f", "x.log")
 
 
+def link_to_the_moved(root: Path) -> None:
+    (root / "AGENTS.md").rename(root.parent / "AGENTS.md")
+    (root / "AGENTS.md").symlink_to(root.parent / "AGENTS.md")
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
     "longer": lambda root: write(root / "docs/a.md", "no longer as short as it was\n"),
     "same size": lambda root: write(root / "docs/a.md", "a b c\n"),
@@ -133,10 +138,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "user": lambda _: write(config_file(), 'model = "claude-sonnet-4-5"\n'),
     "learned": lambda _: write(state_dir() / "calibration.json", "{}"),
     "a link": lambda root: (root / "docs/l.md").symlink_to(root / "AGENTS.md"),
-    "a file is a link": lambda root: (
-        (root / "AGENTS.md").rename(root.parent / "AGENTS.md"),
-        (root / "AGENTS.md").symlink_to(root.parent / "AGENTS.md"),
-    ),
+    "a file is a link": link_to_the_moved,
     "closed": lambda root: (root / "docs/a.md").chmod(0),
 }
 
