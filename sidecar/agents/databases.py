@@ -52,7 +52,7 @@ def fold_database(found: Found, mark: Mark | None, start: S, fold: FoldRows[S]) 
         state=msgspec.msgpack.encode(folded.state),
         skipped=folded.skipped,
     )
-    yield Batch(tuple(folded.calls), done)
+    yield Batch(folded.billed, done)
 
 
 @contextmanager

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.tail import open_quietly
 from sidecar.models.catalogue import provider_of as _provider_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -25,6 +30,19 @@ Number = float | None
 def count(number: Number) -> int:
     """Tokens; 0 where a number is none, and stands for "not reported"."""
     return int(number) if number is not None and 0 < number <= 10**12 else 0
+
+
+def whole_file(path: str, kind: type[T]) -> T:
+    """A file that is one JSON document. Raises OSError where it is half written too."""
+    with open_quietly(path) as file:
+        return whole(file.read(), kind)
+
+
+def beside(path: str | Path, kind: type[T]) -> T | None:
+    """What another file than the store says; None where there is none that can be read."""
+    with suppress(OSError):
+        return whole_file(str(path), kind)
+    return None
 
 
 def whole(data: bytes, kind: type[T]) -> T:

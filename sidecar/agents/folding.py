@@ -29,6 +29,11 @@ class Folded(NamedTuple, Generic[S]):
     calls: Sequence[Call]
     skipped: int = 0
 
+    @property
+    def billed(self) -> tuple[Call, ...]:
+        """The calls that were answered."""
+        return tuple(call for call in self.calls if call.counts)
+
 
 class Fold(Protocol[S]):
     """Takes whole lines into a state: a pure function, which leaves the state it is given alone."""
@@ -53,7 +58,7 @@ def fold_lines(found: Found, mark: Mark | None, start: S, fold: Fold[S]) -> Iter
             folded = fold(state, data) if data else Folded(state, (), 1)
             state = folded.state
             at = _moved(file, at, len(data) + passed, folded)
-            done = Batch(tuple(folded.calls), at, len(data) + passed)
+            done = Batch(folded.billed, at, len(data) + passed)
     yield msgspec.structs.replace(done, mark=_seen(found, at))
 
 
@@ -68,7 +73,7 @@ def fold_whole(found: Found, mark: Mark | None, start: S, fold: Fold[S]) -> Iter
         data = file.read()
     folded = fold(start, data)
     fresh = Mark(path=found.path, agent=found.agent, skipped=folded.skipped)
-    yield Batch(tuple(folded.calls), _seen(found, fresh), len(data))
+    yield Batch(folded.billed, _seen(found, fresh), len(data))
 
 
 def fingerprint(file: IO[bytes], offset: int) -> bytes:

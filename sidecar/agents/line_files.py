@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from sidecar.agents.fields import from_ns
+from sidecar.agents.folding import Fold, Folded
 from sidecar.agents.homes import homes
-from sidecar.agents.listing import below, stat_of
+from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
+from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import lines_backwards, open_quietly
-from sidecar.agents.values import Found, StoredSession
+from sidecar.agents.values import Call, Found, StoredSession, stored
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _TAIL = 16 << 20
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Decoded(Generic[T]):
@@ -40,6 +42,20 @@ class Decoded(Generic[T]):
                 self.skipped += 1
                 continue
             yield one
+
+
+def fold_entries(
+    needle: bytes, decode: Callable[[bytes], T], call_of: Callable[[S, T], Call | None]
+) -> Fold[S]:
+    """How to read lines with `needle`, each of which may be a call, and which change no state."""
+
+    def fold(state: S, data: bytes) -> Folded[S]:
+        entries = Decoded(lines_with(data, needle), decode)
+        made = (call_of(state, one) for one in entries)
+        calls = [call for call in made if call is not None]
+        return Folded(state, calls, entries.skipped)
+
+    return fold
 
 
 class LineFiles:
@@ -69,6 +85,38 @@ class LineFiles:
         """See `sidecar.agents.reader.Reader`."""
         inside = any(path.startswith(folder + os.sep) for folder in self.folders(places))
         return stat_of(self.agent, path) if inside and self.is_store(path) else None
+
+
+class NamedFiles:
+    """Stores of one name, each in a folder of its own: the listings of a `Reader`."""
+
+    agent: str
+    inner: str
+    """Where the folders lie in the agent's homes."""
+    name: str
+    live = True
+
+    def holders(self, places: Places) -> tuple[str, ...]:
+        """The folders with a folder for each store."""
+        return tuple(str(home / self.inner) for home in homes(places, self.agent))
+
+    def folders(self, places: Places) -> tuple[str, ...]:
+        """See `sidecar.agents.reader.Reader`."""
+        return self.holders(places)
+
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+        """See `sidecar.agents.reader.Reader`."""
+        for folder in self.holders(places):
+            for entry in entries(folder):
+                found = stat_of(self.agent, os.path.join(entry.path, self.name), live=self.live)
+                if found is not None:
+                    yield found
+
+    def store_at(self, places: Places, path: str) -> Found | None:
+        """See `sidecar.agents.reader.Reader`."""
+        folder, name = os.path.split(path)
+        inside = name == self.name and os.path.dirname(folder) in self.holders(places)
+        return stat_of(self.agent, path, live=self.live) if inside else None
 
 
 class Newest(Generic[T]):
@@ -105,14 +153,6 @@ class Newest(Generic[T]):
     ) -> StoredSession:
         """The session that the lines are of. `window`: where its calls carry none."""
         newest = self.track.newest
-        return StoredSession(
-            id=name,
-            source=found.agent,
-            path=found.path,
-            cwd=cwd,
-            updated_at=self.at or from_ns(found.mtime_ns),
-            model=newest.model if newest else self.model,
-            title=title,
-            occupancy=occupancy(self.track, window=window),
-            active=self.active,
-        )
+        model = newest.model if newest else self.model
+        size = occupancy(self.track, window=window)
+        return stored(found, name, cwd, self.at, size, model=model, title=title, active=self.active)

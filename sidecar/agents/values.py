@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -48,6 +48,10 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     window: int | None = None
     """Tokens, by the agent's own word."""
 
+    @classmethod
+    def of(cls, usage: Usage, model: str | None, window: int | None = None) -> Reading:
+        return cls(usage.prompt_tokens, usage.output_tokens, model, window)
+
 
 class Occupancy(msgspec.Struct, frozen=True, gc=False):
     """How full a session's window is. A null means that it is not known, and `note` says why."""
@@ -92,6 +96,37 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
             return "ended"
         silent = _SILENT_AFTER if self.active else _QUIET_AFTER
         return "running" if self.active is not False and age < silent else "idle"
+
+
+def stored(
+    found: Found,
+    name: str,
+    cwd: str | None,
+    at: datetime | None,
+    occupancy: Occupancy,
+    *,
+    model: str | None = None,
+    title: str | None = None,
+    parent: str | None = None,
+    active: bool | None = None,
+    ended: bool = False,
+    rank: int = 0,
+) -> StoredSession:
+    """A session of a store, as new as the store where that does not say it."""
+    return StoredSession(
+        id=name,
+        source=found.agent,
+        path=found.path,
+        cwd=cwd,
+        updated_at=at or datetime.fromtimestamp(found.mtime_ns / 1e9, UTC),
+        model=model,
+        title=title,
+        occupancy=occupancy,
+        parent=parent,
+        active=active,
+        ended=ended,
+        rank=rank,
+    )
 
 
 def bounded(session: StoredSession) -> StoredSession | None:
@@ -143,6 +178,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost_usd: Decimal | None = None
     """What the agent says that it was billed (AI credits are 0.01 USD each); never worked out."""
     quality: Quality = "exact"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it took or cost anything: one that did neither was not answered."""
+        return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
+
+
+class CallOrigin(msgspec.Struct, frozen=True):
+    """Whose calls a store's are, where its lines do not say it: a reader's state between them."""
+
+    session: str
+    workspace: str = ""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.fields import from_ns, provider_of
+from sidecar.agents.fields import provider_of
 from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import AIDER_FILE, homes
 from sidecar.agents.listing import stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import lines_backwards, open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
 from sidecar.messages.usage import disjoint
 
 if TYPE_CHECKING:
@@ -92,15 +92,8 @@ class Aider:
                 elif begun := _STARTED.match(line):
                     started = begun.group(1).decode()
                     break
-        session = StoredSession(
-            id=f"{cwd}#{started}",
-            source=AGENT,
-            path=found.path,
-            cwd=cwd,
-            updated_at=from_ns(found.mtime_ns),
-            model=model,
-            occupancy=occupancy(Track(newest=reading), "estimate", error_percent=_BAND),
-        )
+        size = occupancy(Track(newest=reading), "estimate", error_percent=_BAND)
+        session = stored(found, f"{cwd}#{started}", cwd, None, size, model=model)
         return Glance(found, (session,))
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:

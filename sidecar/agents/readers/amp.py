@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -16,15 +14,14 @@ from sidecar.agents.fields import (
     at_of,
     count,
     from_ms,
-    from_ns,
     provider_of,
     whole,
+    whole_file,
 )
 from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading, stored
 from sidecar.agents.vscode import local_path
 from sidecar.messages.usage import Usage, disjoint
 
@@ -98,12 +95,6 @@ class _Thread(Record):
                 yield str(number if one.message_id is None else one.message_id), one.usage
 
 
-class _State(msgspec.Struct, frozen=True):
-    """Of a thread's document."""
-
-    thread: str
-
-
 class Amp(LineFiles):
     """See `sidecar.agents.reader.Reader`."""
 
@@ -116,8 +107,7 @@ class Amp(LineFiles):
 
     def glance(self, look: Look) -> Glance:
         found = look.found
-        with open_quietly(found.path) as file:
-            thread = whole(file.read(), _Thread)
+        thread = whole_file(found.path, _Thread)
         cwd = next(filter(look.roots.hold, thread.folders), None)
         if cwd is None:
             return Glance(found)
@@ -125,33 +115,25 @@ class Amp(LineFiles):
         for _, one in thread.replies:
             usage, model, at = one.usage, one.model, one.at or at
             window = count(one.max_input_tokens) or None
-            track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, model, window))
-        session = StoredSession(
-            id=thread.id or Path(found.path).stem,
-            source=AGENT,
-            path=found.path,
-            cwd=cwd,
-            updated_at=at or from_ns(found.mtime_ns),
-            model=model,
-            title=thread.title or None,
-            occupancy=occupancy(track),
-        )
+            track = track.call(Reading.of(usage, model, window))
+        name, title = thread.id or Path(found.path).stem, thread.title or None
+        session = stored(found, name, cwd, at, occupancy(track), model=model, title=title)
         return Glance(found, (session,))
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_whole(found, mark, _State(Path(found.path).stem), _fold)
+        return fold_whole(found, mark, CallOrigin(Path(found.path).stem), _fold)
 
 
 READER = Amp()
 
 
-def _fold(state: _State, data: bytes) -> Folded[_State]:
+def _fold(state: CallOrigin, data: bytes) -> Folded[CallOrigin]:
     thread = whole(data, _Thread)
-    name, folders = thread.id or state.thread, thread.folders
+    name, folders = thread.id or state.session, thread.folders
     calls = []
     for request, one in thread.replies:
-        usage, at = one.usage, one.at or from_ms(thread.created)
-        if at is None or not usage.prompt_tokens + usage.output_tokens:
+        at = one.at or from_ms(thread.created)
+        if at is None:
             continue
         calls.append(
             Call(
@@ -160,7 +142,7 @@ def _fold(state: _State, data: bytes) -> Folded[_State]:
                 session=name,
                 model=one.model or "unknown",
                 provider=provider_of(one.model or ""),
-                usage=usage,
+                usage=one.usage,
                 request=f"{name}/{request}",
                 workspace=folders[0] if folders else "",
                 quality="lower bound",

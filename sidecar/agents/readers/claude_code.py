@@ -33,7 +33,7 @@ from sidecar.agents.readers.claude_lines import (
 )
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark
+from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
@@ -45,12 +45,6 @@ _LONGEST_SLUG = 200
 _SMALL_WINDOW, _LARGE_WINDOW = 200_000, 1_000_000
 _HEAD = 64 << 10
 _TITLES = ("custom_title", "ai_title", "summary")
-
-
-class _State(msgspec.Struct, frozen=True):
-    """Of a file whose lines each say all that is needed."""
-
-    session: str
 
 
 class ClaudeCode:
@@ -97,7 +91,7 @@ class ClaudeCode:
         return _first_entry(found.path).session_kind == "bg"
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, _State(Path(found.path).stem), _fold)
+        return fold_lines(found, mark, CallOrigin(Path(found.path).stem), _fold)
 
 
 READER = ClaudeCode()
@@ -158,7 +152,7 @@ def _window(track: Track, *, small: bool) -> int | None:
     return _SMALL_WINDOW if small else None
 
 
-def _fold(state: _State, data: bytes) -> Folded[_State]:
+def _fold(state: CallOrigin, data: bytes) -> Folded[CallOrigin]:
     """The calls in some lines; each message once, with the most output that its lines give."""
     replies: dict[str, tuple[int, TranscriptLine]] = {}
     entries = Decoded(lines_with(data, b'"usage"'), decode)
@@ -175,7 +169,7 @@ def _fold(state: _State, data: bytes) -> Folded[_State]:
     return Folded(state, calls, entries.skipped)
 
 
-def _calls(request: str, entry: TranscriptLine, state: _State) -> Iterator[Call]:
+def _calls(request: str, entry: TranscriptLine, state: CallOrigin) -> Iterator[Call]:
     """The calls behind a line: one, but for a message that other models had a part in."""
     at = when(entry.timestamp)
     if entry.call is None or at is None:
@@ -200,8 +194,7 @@ def _calls(request: str, entry: TranscriptLine, state: _State) -> Iterator[Call]
         web_searches=usage.searches,
         quality="exact" if message.stop_reason else "lower bound",
     )
-    if numbers.prompt_tokens or numbers.output_tokens:
-        yield call
+    yield call
     others = [part for part in parts if part.model not in (None, message.model)]
     for index, part in enumerate(others):
         yield msgspec.structs.replace(
@@ -271,11 +264,9 @@ def _below(folder: Path, path: str) -> tuple[str, ...]:
 def _first_entry(path: str) -> TranscriptLine:
     """The folder and kind that a session was begun with, and its summary if it has one."""
     cwd = summary = kind = None
-    for line in first_lines(path, _HEAD):
-        with suppress(msgspec.DecodeError):
-            entry = decode(line)
-            cwd, summary = cwd or entry.cwd, summary or entry.summary
-            kind = kind or entry.session_kind
+    for entry in Decoded(first_lines(path, _HEAD), decode):
+        cwd, summary = cwd or entry.cwd, summary or entry.summary
+        kind = kind or entry.session_kind
         if cwd:
             break
     return TranscriptLine(cwd=cwd, summary=summary, session_kind=kind)

@@ -5,7 +5,6 @@ The numbers of a call are JSON in the text of a message, beside the prompt, whic
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -20,26 +19,23 @@ from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
+    beside,
     count,
     from_ms,
-    from_ns,
     provider_of,
     whole,
+    whole_file,
 )
 from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.homes import editors
-from sidecar.agents.listing import entries, stat_of
+from sidecar.agents.line_files import NamedFiles
 from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading, stored
 from sidecar.messages.usage import Usage, disjoint, included
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
-    from sidecar.agents.roots import Roots
-
-_MESSAGES = "ui_messages.json"
 
 
 class _Numbers(CamelRecord):
@@ -107,18 +103,13 @@ class _Item(CamelRecord):
         return self.workspace or self.cwd_on_task_initialization or ""
 
 
-class _Task(msgspec.Struct, frozen=True):
-    """What lies beside the messages of a task."""
-
-    id: str
-    workspace: str
-
-
 _numbers = typed.decoder(_Numbers)
 
 
-class Tasks:
+class Tasks(NamedFiles):
     """See `sidecar.agents.reader.Reader`."""
+
+    name = "ui_messages.json"
 
     def __init__(self, agent: str, extension: str, *, has_copies: bool = False) -> None:
         """`has_copies`: a task's folder holds a repository too; they are polled, not watched."""
@@ -126,31 +117,18 @@ class Tasks:
         self._extension, self._has_copies = extension, has_copies
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return () if self._has_copies else self._tasks(places)
+        return () if self._has_copies else self.holders(places)
 
-    def _tasks(self, places: Places) -> tuple[str, ...]:
+    def holders(self, places: Places) -> tuple[str, ...]:
         extension = Path("globalStorage") / self._extension / "tasks"
         return tuple(str(user / extension) for user in editors(places, self.agent))
-
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
-        for folder in self._tasks(places):
-            for task in entries(folder):
-                found = stat_of(self.agent, os.path.join(task.path, _MESSAGES))
-                if found is not None:
-                    yield found
-
-    def store_at(self, places: Places, path: str) -> Found | None:
-        parts = Path(path)
-        inside = str(parts.parent.parent) in self._tasks(places)
-        return stat_of(self.agent, path) if inside and parts.name == _MESSAGES else None
 
     def glance(self, look: Look) -> Glance:
         found = look.found
         task = _task(found.path)
         if not look.roots.hold(task.workspace):
             return Glance(found)
-        with open_quietly(found.path) as file:
-            messages = whole(file.read(), list[_Message])
+        messages = whole_file(found.path, list[_Message])
         track, model = Track(), None
         models = _models(found.path)
         for one in messages:
@@ -159,16 +137,9 @@ class Tasks:
                 track = _condensed(track, one)
             elif numbers is not None:
                 usage, model = numbers.usage, _model(one, models)[0]
-                track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, model))
-        session = StoredSession(
-            id=task.id,
-            source=self.agent,
-            path=found.path,
-            cwd=task.workspace,
-            updated_at=from_ms(messages[-1].ts if messages else None) or from_ns(found.mtime_ns),
-            model=model,
-            occupancy=occupancy(track),
-        )
+                track = track.call(Reading.of(usage, model))
+        at = from_ms(messages[-1].ts if messages else None)
+        session = stored(found, task.session, task.workspace, at, occupancy(track), model=model)
         return Glance(found, (session,))
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
@@ -176,7 +147,7 @@ class Tasks:
         return fold_whole(found, mark, _task(found.path), fold)
 
 
-def _fold(agent: str, models: Sequence[_Used], task: _Task, data: bytes) -> Folded[_Task]:
+def _fold(agent: str, models: Sequence[_Used], task: CallOrigin, data: bytes) -> Folded[CallOrigin]:
     calls = []
     for one in whole(data, list[_Message]):
         numbers, at = one.numbers, from_ms(one.ts)
@@ -187,11 +158,11 @@ def _fold(agent: str, models: Sequence[_Used], task: _Task, data: bytes) -> Fold
             Call(
                 at=at,
                 agent=agent,
-                session=task.id,
+                session=task.session,
                 model=model or "unknown",
                 provider=provider,
                 usage=numbers.usage,
-                request=f"{task.id}/{int(one.ts or 0)}",
+                request=f"{task.session}/{int(one.ts or 0)}",
                 workspace=task.workspace,
                 cost_usd=reported_usd(numbers.cost),
             )
@@ -221,21 +192,14 @@ def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
 
 
 def _models(path: str) -> Sequence[_Used]:
-    beside = os.path.join(os.path.dirname(path), "task_metadata.json")
-    with suppress(OSError, msgspec.DecodeError), open_quietly(beside) as file:
-        return typed.decode(file.read(), _Metadata).model_usage or ()
-    return ()
+    found = beside(Path(path).with_name("task_metadata.json"), _Metadata)
+    return (found.model_usage if found else None) or ()
 
 
-def _task(path: str) -> _Task:
+def _task(path: str) -> CallOrigin:
     """A task and the folder that it works in: by its own item, else by the list of all tasks."""
     folder = Path(path).parent
-    with suppress(OSError, msgspec.DecodeError):
-        with open_quietly(str(folder / "history_item.json")) as file:
-            item = typed.decode(file.read(), _Item)
-        return _Task(folder.name, item.folder)
-    with suppress(OSError, msgspec.DecodeError):
-        with open_quietly(str(folder.parents[1] / "state" / "taskHistory.json")) as file:
-            items = typed.decode(file.read(), list[_Item])
-        return _Task(folder.name, next((one.folder for one in items if one.id == folder.name), ""))
-    return _Task(folder.name, "")
+    if item := beside(folder / "history_item.json", _Item):
+        return CallOrigin(folder.name, item.folder)
+    items = beside(folder.parents[1] / "state" / "taskHistory.json", list[_Item]) or ()
+    return CallOrigin(folder.name, next((one.folder for one in items if one.id == folder.name), ""))

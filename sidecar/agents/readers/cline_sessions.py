@@ -6,26 +6,31 @@ reply has the numbers of its call, all input in one of them, cached or not.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar import typed
-from sidecar.agents.fields import CamelRecord, Number, Record, count, from_ms, from_ns, provider_of
-from sidecar.agents.fields import whole as one_document
+from sidecar.agents.fields import (
+    CamelRecord,
+    Number,
+    Record,
+    beside,
+    count,
+    from_ms,
+    provider_of,
+    whole,
+    whole_file,
+)
 from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.homes import cline_sessions
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.cline import Tasks, reported_usd
 from sidecar.agents.readers.two_stores import TwoStores
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
 from sidecar.messages.usage import Usage, included
 
 if TYPE_CHECKING:
@@ -123,8 +128,7 @@ class ClineSessions:
         manifest = _manifest(found.path)
         if not look.roots.hold(manifest.folder):
             return Glance(found)
-        with open_quietly(found.path) as file:
-            kept = one_document(file.read(), _File)
+        kept = whole_file(found.path, _File)
         if kept.agent not in (None, _LEAD):
             return Glance(found)
         track, model, at = Track(), manifest.model, None
@@ -132,17 +136,11 @@ class ClineSessions:
             at = from_ms(one.ts) or at
             if (usage := one.usage) is not None:
                 model = (one.model_info.id if one.model_info else None) or model
-                track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, model))
-        session = StoredSession(
-            id=kept.session_id or Path(found.path).parent.name,
-            source=AGENT,
-            path=found.path,
-            cwd=manifest.folder,
-            updated_at=at or from_ns(found.mtime_ns),
-            model=model,
-            occupancy=occupancy(track),
-            ended=manifest.ended_at is not None and manifest.status != "running",
-        )
+                track = track.call(Reading.of(usage, model))
+        name = kept.session_id or Path(found.path).parent.name
+        ended = manifest.ended_at is not None and manifest.status != "running"
+        size = occupancy(track)
+        session = stored(found, name, manifest.folder, at, size, model=model, ended=ended)
         return Glance(found, (session,))
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
@@ -159,7 +157,7 @@ READER = TwoStores(
 
 
 def _fold(folder: str, run: _Run, data: bytes) -> Folded[_Run]:
-    kept = one_document(data, _File)
+    kept = whole(data, _File)
     session, calls = kept.session_id or folder, []
     model, provider = run.model, run.provider
     for one in kept.messages or ():
@@ -187,8 +185,5 @@ def _fold(folder: str, run: _Run, data: bytes) -> Folded[_Run]:
 
 def _manifest(path: str) -> _Manifest:
     """That of the session in whose folder a file lies; an empty one where it cannot be read."""
-    folder = os.path.dirname(path)
-    beside = os.path.join(folder, f"{os.path.basename(folder)}.json")
-    with suppress(OSError, msgspec.DecodeError), open_quietly(beside) as file:
-        return typed.decode(file.read(), _Manifest)
-    return _Manifest()
+    folder = Path(path).parent
+    return beside(folder / f"{folder.name}.json", _Manifest) or _Manifest()

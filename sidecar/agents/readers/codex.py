@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.fields import from_ns, provider_of, when
+from sidecar.agents.fields import provider_of, when
 from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import homes
-from sidecar.agents.line_files import LineFiles
+from sidecar.agents.line_files import Decoded, LineFiles
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.codex_forks import Parent, is_own, parent_of
 from sidecar.agents.readers.codex_lines import (
@@ -32,7 +32,7 @@ from sidecar.agents.readers.codex_lines import (
 )
 from sidecar.agents.readers.codex_state import RolloutState
 from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, stored
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -67,26 +67,25 @@ class Codex(LineFiles):
         meta = look.before.memory if look.before else _first(found.path)
         if meta is None or meta.is_subagent:
             return Glance(found, memory=meta)
-        newest = _Newest()
-        for line in _newest_lines(found.path):
-            newest.take(line)
+        newest, lines = _Newest(), Decoded(_newest_lines(found.path), entry)
+        for one in lines:
+            newest.take(one)
         cwd = next(filter(look.roots.hold, (newest.cwd, meta.cwd)), None)
         if cwd is None:
-            return Glance(found, memory=meta, skipped=newest.skipped)
-        session = StoredSession(
-            id=meta.id or _thread_of(found.path),
-            source=AGENT,
-            path=found.path,
-            cwd=cwd,
-            updated_at=newest.at or from_ns(found.mtime_ns),
+            return Glance(found, memory=meta, skipped=lines.skipped)
+        session = stored(
+            found,
+            meta.id or _thread_of(found.path),
+            cwd,
+            newest.at,
+            occupancy(newest.track, window=newest.window),
             model=newest.model,
             title=newest.title,
-            occupancy=occupancy(newest.track, window=newest.window),
             parent=meta.forked_from_id,
             active=newest.active,
             ended=_FOLDERS[1] in Path(found.path).parts,
         )
-        return Glance(found, (session,), newest.skipped, meta)
+        return Glance(found, (session,), lines.skipped, meta)
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         start = RolloutState(thread=_thread_of(found.path))
@@ -99,14 +98,9 @@ READER = Codex()
 def _fold(path: str, before: RolloutState, data: bytes) -> Folded[RolloutState]:
     state = msgspec.structs.replace(before)
     calls: list[Call] = []
-    skipped = 0
+    lines = Decoded(filter(bytes.strip, wanted(data)), entry)
     parent: Parent | None = None
-    for line in wanted(data):
-        try:
-            one = entry(line)
-        except msgspec.DecodeError:
-            skipped += bool(line.strip())
-            continue
+    for one in lines:
         if one.payload is None:
             continue
         if not state.own and state.named:
@@ -115,7 +109,7 @@ def _fold(path: str, before: RolloutState, data: bytes) -> Folded[RolloutState]:
         call = _take(state, one, one.payload)
         if call is not None:
             calls.append(call)
-    return Folded(state, calls, skipped)
+    return Folded(state, calls, lines.skipped)
 
 
 def _take(state: RolloutState, one: RolloutLine, payload: Payload) -> Call | None:
@@ -193,21 +187,13 @@ class _Newest:
         self.title: str | None = None
         self.at: datetime | None = None
         self.active: bool | None = None
-        self.skipped = 0
         self._state = RolloutState(thread="")
         self._summary: str | None = None
 
-    def take(self, line: bytes) -> None:
-        try:
-            one = entry(line)
-        except msgspec.DecodeError:
-            self.skipped += 1
-            return
-        payload = one.payload
-        if payload is None:
-            return
-        self.at = when(one.timestamp) or self.at
-        self._take(one.kind, payload)
+    def take(self, one: RolloutLine) -> None:
+        if one.payload is not None:
+            self.at = when(one.timestamp) or self.at
+            self._take(one.kind, one.payload)
 
     def _take(self, kind: str | None, payload: Payload) -> None:
         self.window = payload.model_context_window or self.window
@@ -286,15 +272,9 @@ def _totals(line: bytes) -> set[object]:
 
 def _first(path: str) -> Payload | None:
     """The `session_meta` that names a file; later ones are copies of its parents'."""
-    for line in first_lines(path):
-        for one in wanted(line + b"\n"):
-            try:
-                found = entry(one)
-            except msgspec.DecodeError:
-                continue
-            if found.kind == "session_meta":
-                return found.payload
-    return None
+    lines = (one for line in first_lines(path) for one in wanted(line + b"\n"))
+    metas = (one.payload for one in Decoded(lines, entry) if one.kind == "session_meta")
+    return next(metas, None)
 
 
 def _thread_of(path: str) -> str:

@@ -14,9 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from sidecar.agents.fields import when
+from sidecar.agents.line_files import Decoded
 from sidecar.agents.listing import entries
 from sidecar.agents.readers.codex_lines import Payload, RolloutLine, entry, wanted
 from sidecar.agents.tail import chunks, open_quietly
@@ -91,11 +90,7 @@ def _read(path: str, _size: int, _mtime_ns: int) -> Parent:
     totals: set[UsageParts] = set()
     with open_quietly(path) as file:
         for data, _ in chunks(file):
-            for line in wanted(data):
-                try:
-                    payload = entry(line).payload
-                except msgspec.DecodeError:
-                    continue
+            for payload in (one.payload for one in Decoded(wanted(data), entry)):
                 if payload and payload.turn_id:
                     turns.add(payload.turn_id)
                 if payload and payload.info and payload.info.total_token_usage:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,8 +11,7 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.fields import CamelRecord, Number, at_of, count, provider_of
 from sidecar.agents.folding import Folded, fold_lines
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import entries, stat_of
+from sidecar.agents.line_files import NamedFiles
 from sidecar.agents.scan import lines_with
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark
 from sidecar.messages.usage import disjoint
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from sidecar.agents.roots import Roots
 
 AGENT = "continue"
-_NAME = "tokensGenerated.jsonl"
 
 
 class _Line(CamelRecord):
@@ -45,27 +41,16 @@ class _State(msgspec.Struct, frozen=True):
 _line = typed.decoder(_Line)
 
 
-class Continue:
+class Continue(NamedFiles):
     """See `sidecar.agents.reader.Reader`."""
 
     agent = AGENT
-
-    def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / "dev_data") for home in homes(places, AGENT))
+    inner = "dev_data"
+    name = "tokensGenerated.jsonl"
+    live = False
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
-        if roots is not None:
-            return
-        for folder in self.folders(places):
-            for version in entries(folder):
-                found = stat_of(AGENT, os.path.join(version.path, _NAME), live=False)
-                if found is not None:
-                    yield found
-
-    def store_at(self, places: Places, path: str) -> Found | None:
-        one = Path(path)
-        inside = one.name == _NAME and str(one.parents[1]) in self.folders(places)
-        return stat_of(AGENT, path, live=False) if inside else None
+        return super().find(places) if roots is None else iter(())
 
     def glance(self, look: Look) -> Glance:
         return Glance(look.found)
@@ -90,7 +75,7 @@ def _fold(state: _State, data: bytes) -> Folded[_State]:
             continue
         at = at_of(one.timestamp)
         prompt, output = count(one.prompt_tokens), count(one.generated_tokens)
-        if at is None or not prompt + output:
+        if at is None:
             continue
         model = one.model or "unknown"
         calls.append(

@@ -16,15 +16,14 @@ import msgspec
 from sidecar import typed
 from sidecar.agents import mutations
 from sidecar.agents.databases import fold_database, read_only
-from sidecar.agents.fields import from_ms, from_ns, whole
+from sidecar.agents.fields import from_ms, whole, whole_file
 from sidecar.agents.folding import Folded, fold_lines, fold_whole
 from sidecar.agents.homes import editors
 from sidecar.agents.listing import database, entries, stat_of
 from sidecar.agents.occupancy import NOT_VISIBLE, Track, occupancy
 from sidecar.agents.readers import copilot_spans as spans
 from sidecar.agents.readers.copilot_requests import AGENT, Chat, calls_of
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Glance, Occupancy, Reading, StoredSession
+from sidecar.agents.values import Glance, Occupancy, Reading, stored
 from sidecar.agents.vscode import is_server, local_path, own_window, storage, storages
 
 if TYPE_CHECKING:
@@ -203,15 +202,14 @@ def _glance_chat(found: Found, cwd: str | None, roots: Roots, before: Glance | N
     if cwd is None or not chat.turns:
         return Glance(found, skipped=skipped, memory=mark)
     newest = chat.turns[-1]
-    session = StoredSession(
-        id=chat.session_id or Path(found.path).stem,
-        source=AGENT,
-        path=found.path,
-        cwd=cwd,
-        updated_at=from_ms(newest.timestamp) or from_ns(found.mtime_ns),
+    session = stored(
+        found,
+        chat.session_id or Path(found.path).stem,
+        cwd,
+        from_ms(newest.timestamp),
+        occupancy(chat.track, window=_window(found.path, chat)),
         model=newest.model,
         title=chat.custom_title,
-        occupancy=occupancy(chat.track, window=_window(found.path, chat)),
         active=newest.is_live,
         rank=_CHAT,
     )
@@ -221,8 +219,7 @@ def _glance_chat(found: Found, cwd: str | None, roots: Roots, before: Glance | N
 def _chat_of(found: Found, mark: Mark | None) -> tuple[Chat, Mark | None]:
     """A session as its file leaves it, replayed from where the last glance came to."""
     if found.path.endswith(".json"):
-        with open_quietly(found.path) as file:
-            return whole(file.read(), Chat), None
+        return whole_file(found.path, Chat), None
     for batch in fold_lines(found, mark, _State("", ""), partial(_fold, None)):
         mark = batch.mark
     state = msgspec.msgpack.decode(mark.state, type=_State) if mark and mark.state else None
@@ -241,32 +238,18 @@ def _window(path: str, chat: Chat) -> int | None:
 def _glance_log(found: Found, cwd: str) -> Glance:
     newest = spans.newest_in_log(found.path)
     model = newest.track.newest.model if newest.track.newest else None
-    folder = os.path.dirname(found.path)
-    session = StoredSession(
-        id=_session_of(found.path),
-        source=AGENT,
-        path=found.path,
-        cwd=cwd,
-        updated_at=newest.at or from_ns(found.mtime_ns),
-        model=model,
-        occupancy=occupancy(newest.track, window=spans.window_in(folder, model)),
-        active=newest.active,
-        rank=_LOG,
+    window = spans.window_in(os.path.dirname(found.path), model)
+    size, name = occupancy(newest.track, window=window), _session_of(found.path)
+    session = stored(
+        found, name, cwd, newest.at, size, model=model, active=newest.active, rank=_LOG
     )
     return Glance(found, (session,), newest.skipped)
 
 
 def _glance_transcript(found: Found, cwd: str) -> Glance:
     """A conversation whose numbers lie on the machine that shows its window."""
-    session = StoredSession(
-        id=_session_of(found.path),
-        source=AGENT,
-        path=found.path,
-        cwd=cwd,
-        updated_at=from_ns(found.mtime_ns),
-        occupancy=Occupancy(quality="lower bound", note=NOT_VISIBLE),
-        rank=_TRANSCRIPT,
-    )
+    size = Occupancy(quality="lower bound", note=NOT_VISIBLE)
+    session = stored(found, _session_of(found.path), cwd, None, size, rank=_TRANSCRIPT)
     return Glance(found, (session,))
 
 
@@ -279,16 +262,13 @@ def _glance_traces(found: Found, roots: Roots) -> Glance:
     with read_only(found.path) as connection:
         newest = spans.newest_traced(connection, tuple(known))
     sessions = tuple(
-        StoredSession(
-            id=one.session,
-            source=AGENT,
-            path=found.path,
-            cwd=known[one.session],
-            updated_at=from_ms(one.at_ms) or from_ns(found.mtime_ns),
+        stored(
+            found,
+            one.session,
+            known[one.session],
+            from_ms(one.at_ms),
+            occupancy(Track(newest=Reading.of(one.usage, one.model))),
             model=one.model,
-            occupancy=occupancy(
-                Track(newest=Reading(one.usage.prompt_tokens, one.usage.output_tokens, one.model))
-            ),
             rank=_TRACE,
         )
         for one in newest

@@ -17,7 +17,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import columns, fold_database, read_only
-from sidecar.agents.fields import CamelRecord, TokenCount, credits_usd, from_ns, when
+from sidecar.agents.fields import CamelRecord, TokenCount, credits_usd, when
 from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import homes
 from sidecar.agents.line_files import Decoded
@@ -26,7 +26,17 @@ from sidecar.agents.occupancy import NO_USAGE, Track, occupancy
 from sidecar.agents.readers.copilot_cli_events import Data, NewestEvents, event
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import first_lines, open_quietly
-from sidecar.agents.values import Batch, Call, Category, Found, Glance, Mark, Reading, StoredSession
+from sidecar.agents.values import (
+    Batch,
+    Call,
+    Category,
+    Found,
+    Glance,
+    Mark,
+    Reading,
+    StoredSession,
+    stored,
+)
 from sidecar.messages.usage import Usage, disjoint, included
 
 if TYPE_CHECKING:
@@ -176,8 +186,7 @@ def _fold_rows(connection: sqlite3.Connection, state: _Rows) -> Folded[_Rows]:
     folders = _folders(connection)
     calls = []
     for row in _rows(connection, "id > ?", (0 if newest < state.row else state.row,)):
-        usage = row.usage
-        if row.at is None or not (usage.prompt_tokens + usage.output_tokens or row.nano):
+        if row.at is None:
             continue
         calls.append(
             Call(
@@ -186,7 +195,7 @@ def _fold_rows(connection: sqlite3.Connection, state: _Rows) -> Folded[_Rows]:
                 session=row.session,
                 model=row.model,
                 provider=PROVIDER,
-                usage=usage,
+                usage=row.usage,
                 request=f"{row.session}/{row.id}",
                 workspace=folders.get(row.session) or "",
                 category=row.category,
@@ -213,22 +222,12 @@ def _sessions(
                 track = track.compaction()
                 break
             if row.category == "main":
-                usage = row.usage
-                reading = Reading(usage.prompt_tokens, usage.output_tokens, row.model)
-                track = track.call(reading)
+                track = track.call(Reading.of(row.usage, row.model))
                 if track.newest:
                     break
         if newest is not None:
-            yield StoredSession(
-                id=name,
-                source=AGENT,
-                path=found.path,
-                cwd=cwd,
-                updated_at=newest.at or from_ns(found.mtime_ns),
-                model=track.newest.model if track.newest else newest.model,
-                occupancy=occupancy(track),
-                rank=1,
-            )
+            model = track.newest.model if track.newest else newest.model
+            yield stored(found, name, cwd, newest.at, occupancy(track), model=model, rank=1)
 
 
 def _rows(
@@ -305,17 +304,15 @@ def _glance_events(found: Found, roots: Roots) -> Glance:
         newest.begin(line)
         if newest.model:
             break
-    track = Track(why=None if newest.compacted else NO_USAGE)
-    session = StoredSession(
-        id=os.path.basename(folder),
-        source=AGENT,
-        path=found.path,
-        cwd=cwd,
-        updated_at=newest.at or from_ns(found.mtime_ns),
+    track = Track().compaction() if newest.compacted else Track(why=NO_USAGE)
+    size = occupancy(track, "lower bound", window=newest.window)
+    session = stored(
+        found,
+        os.path.basename(folder),
+        cwd,
+        newest.at,
+        size,
         model=newest.model,
-        occupancy=occupancy(
-            track.compaction() if newest.compacted else track, "lower bound", window=newest.window
-        ),
         active=newest.active,
     )
     return Glance(found, (session,), newest.skipped)

@@ -248,8 +248,6 @@ def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Cal
     usd = credits_usd(request.copilot_credits) if request.copilot_credits else None
     quality: Quality = "exact" if request.model_totals else "lower bound"
     for number, (model, usage) in enumerate(parts):
-        if not usage.prompt_tokens + usage.output_tokens and not (usd and number == 0):
-            continue
         yield Call(
             at=at,
             agent=AGENT,

@@ -7,6 +7,7 @@ Both say each call with all its input, cached or not, and bear the same span ids
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,12 +16,11 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import columns, read_only
-from sidecar.agents.fields import Number, Record, count, credits_usd, from_ms
+from sidecar.agents.fields import Number, Record, count, credits_usd, from_ms, whole_file
 from sidecar.agents.folding import Folded
-from sidecar.agents.line_files import Decoded
+from sidecar.agents.line_files import Decoded, fold_entries
 from sidecar.agents.occupancy import Track
 from sidecar.agents.readers.copilot_requests import AGENT, PROVIDER, CallTotals
-from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import first_lines, lines_backwards, open_quietly
 from sidecar.agents.values import Call, Reading
 from sidecar.messages.usage import Usage, included
@@ -98,41 +98,39 @@ def newest_in_log(path: str) -> NewestLines:
             if "summar" in (one.attrs.debug_name or "").lower():
                 track = track.compaction()
                 break
-            usage = one.attrs.usage
-            track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, one.attrs.model))
+            track = track.call(Reading.of(one.attrs.usage, one.attrs.model))
             if track.newest:
                 break
     return NewestLines(track, at, active, lines.skipped)
 
 
-def fold_log(state: LogState, data: bytes) -> Folded[LogState]:
-    """The calls in a debug log, of failed ones those that were answered nonetheless."""
-    calls: list[Call] = []
-    lines = Decoded(lines_with(data, b'"llm_request"'), _line)
-    for one in lines:
-        at = from_ms(one.ts)
-        if one.type != "llm_request" or one.attrs is None or at is None:
-            continue
-        if state.until is not None and (one.ts or 0) >= state.until:
-            continue
-        usage, nano = one.attrs.usage, one.attrs.copilot_usage_nano_aiu
-        if usage.prompt_tokens + usage.output_tokens or nano:
-            summary = "summar" in (one.attrs.debug_name or "").lower()
-            calls.append(
-                Call(
-                    at=at,
-                    agent=AGENT,
-                    session=state.session,
-                    model=one.attrs.model or "unknown",
-                    provider=PROVIDER,
-                    usage=usage,
-                    request=one.span_id or f"{state.session}/{one.ts}",
-                    workspace=state.workspace,
-                    category="subagent" if state.child else "summary" if summary else "main",
-                    cost_usd=credits_usd(nano / _NANO) if nano else None,
-                )
-            )
-    return Folded(state, calls, lines.skipped)
+def _call(state: LogState, one: _Line) -> Call | None:
+    """The call that a line says, also a failed one that was answered nonetheless."""
+    at = from_ms(one.ts)
+    if one.type != "llm_request" or one.attrs is None or at is None:
+        return None
+    if state.until is not None and (one.ts or 0) >= state.until:
+        return None
+    nano, summary = (
+        one.attrs.copilot_usage_nano_aiu,
+        "summar" in (one.attrs.debug_name or "").lower(),
+    )
+    return Call(
+        at=at,
+        agent=AGENT,
+        session=state.session,
+        model=one.attrs.model or "unknown",
+        provider=PROVIDER,
+        usage=one.attrs.usage,
+        request=one.span_id or f"{state.session}/{one.ts}",
+        workspace=state.workspace,
+        category="subagent" if state.child else "summary" if summary else "main",
+        cost_usd=credits_usd(nano / _NANO) if nano else None,
+    )
+
+
+fold_log = fold_entries(b'"llm_request"', _line, _call)
+"""The calls in a debug log."""
 
 
 def log_begins(path: str) -> float | None:
@@ -141,16 +139,9 @@ def log_begins(path: str) -> float | None:
     One that was cut, which begins elsewhere than with `session_start`, had them all. None where
     there is none.
     """
-    try:
-        lines = list(first_lines(path, _HEAD))
-    except OSError:
-        return None
-    for text in lines:
-        try:
-            one = _line(text)
-        except msgspec.DecodeError:
-            continue
-        return one.ts if one.type == "session_start" else _LONG_AGO
+    with suppress(OSError):
+        for one in Decoded(first_lines(path, _HEAD), _line):
+            return one.ts if one.type == "session_start" else _LONG_AGO
     return None
 
 
@@ -180,14 +171,8 @@ def window_in(folder: str, model: str | None) -> int | None:
 
 @lru_cache(maxsize=16)
 def _windows(path: str, _mtime_ns: int) -> dict[str, int]:
-    with open_quietly(path) as file:
-        data = file.read()
-    try:
-        models = typed.decode(data, list[_Model])
-    except msgspec.DecodeError:
-        return {}
     found = {}
-    for one in models:
+    for one in whole_file(path, list[_Model]):
         limits = one.capabilities.limits if one.capabilities else None
         if one.id and limits:
             parts = count(limits.max_prompt_tokens) + count(limits.max_output_tokens)
@@ -255,7 +240,7 @@ def fold_traces(
     calls = []
     for one in made:
         session, at = one.parent or one.session, from_ms(one.at_ms)
-        if at is None or not one.usage.prompt_tokens + one.usage.output_tokens:
+        if at is None:
             continue
         calls.append(
             Call(

@@ -13,17 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from sidecar import typed
 from sidecar.agents.databases import columns
-from sidecar.agents.fields import Record, from_ms, from_ns, provider_of
+from sidecar.agents.fields import Record, from_ms, provider_of, whole_file
 from sidecar.agents.folding import Folded
 from sidecar.agents.homes import homes
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.one_database import OneDatabase, Since, whole
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Call, Found, Reading, StoredSession
+from sidecar.agents.values import Call, Found, Reading, StoredSession, stored
 from sidecar.messages.usage import disjoint
 
 if TYPE_CHECKING:
@@ -61,11 +57,7 @@ def _paths(places: Places) -> tuple[Path, ...]:
 @lru_cache(maxsize=8)
 def _listed(path: str, _mtime_ns: int) -> tuple[Path, ...]:
     """The databases on a list, as it is at a time. Raises OSError."""
-    with open_quietly(path) as file:
-        try:
-            projects = typed.decode(file.read(), _Projects).projects or ()
-        except msgspec.DecodeError:
-            return ()
+    projects = whole_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
 
@@ -114,16 +106,8 @@ def _sessions(
         track = Track().call(Reading(prompt, output, model))
         if not prompt and row["summary_message_id"]:
             track = track.compaction()
-        yield StoredSession(
-            id=row["id"],
-            source=AGENT,
-            path=found.path,
-            cwd=cwd,
-            updated_at=_at(row["updated_at"]) or from_ns(found.mtime_ns),
-            model=model,
-            title=row["title"] or None,
-            occupancy=occupancy(track),
-        )
+        at, title = _at(row["updated_at"]), row["title"] or None
+        yield stored(found, row["id"], cwd, at, occupancy(track), model=model, title=title)
 
 
 def _fold(path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:
@@ -157,6 +141,4 @@ def _at(value: float | None) -> Any:
     return from_ms(None if value is None else value if value > 1e11 else value * 1000)
 
 
-READER = OneDatabase(
-    AGENT, _paths, _sessions, lambda path: lambda connection, state: _fold(path, connection, state)
-)
+READER = OneDatabase(AGENT, _paths, _sessions, _fold)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import CamelRecord, Record, TokenCount, from_ns, when, whole
+from sidecar.agents.fields import CamelRecord, Record, TokenCount, when, whole, whole_file
 from sidecar.agents.folding import Folded, fold_lines, fold_whole
 from sidecar.agents.homes import homes
 from sidecar.agents.line_files import Decoded
@@ -26,7 +26,7 @@ from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.scan import lines_with
 from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
 from sidecar.messages.usage import Usage, included
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class _Message(Record):
         """What its call sent and got; None for all but a model's reply with numbers."""
         if self.type != "gemini" or self.tokens is None:
             return None
-        usage = self.tokens.usage
-        return Reading(usage.prompt_tokens, usage.output_tokens, self.model)
+        return Reading.of(self.tokens.usage, self.model)
 
 
 class _Fields(CamelRecord):
@@ -132,22 +131,22 @@ class GeminiCli:
         if root is None:
             return Glance(found)
         log = _log_of(found.path)
-        session = StoredSession(
-            id=log.id or _stem(found.path),
-            source=AGENT,
-            path=found.path,
-            cwd=root,
-            updated_at=when(log.at) or from_ns(found.mtime_ns),
-            model=log.track.newest.model if log.track.newest else None,
+        model = log.track.newest.model if log.track.newest else None
+        session = stored(
+            found,
+            log.id or Path(found.path).stem,
+            root,
+            when(log.at),
+            occupancy(log.track),
+            model=model,
             title=log.title,
-            occupancy=occupancy(log.track),
             active=log.active,
         )
         return Glance(found, (session,), log.skipped)
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         path = Path(found.path)
-        project, parent = path.parents[1], _stem(found.path)
+        project, parent = path.parents[1], Path(found.path).stem
         if not found.live:
             project, parent = path.parents[2], path.parent.name
         state = _State(parent, _workspace(str(project)) or "", subagent=not found.live)
@@ -181,14 +180,7 @@ class _Log:
             return track.rewind() if self._lost == "rewind" else track.compaction()
         return track
 
-    def take(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        try:
-            one = _line(line)
-        except msgspec.DecodeError:
-            self.skipped += 1
-            return
+    def take(self, one: _Line) -> None:
         self.id, self.title = one.session_id or self.id, one.summary or self.title
         if one.rewind_to is not None:
             self._rewind(one.rewind_to)
@@ -236,8 +228,10 @@ def _log_of(path: str) -> _Log:
             newest = [line for data, _ in chunks(file) for line in data.split(b"\n")]
         else:
             newest = [*islice(first_lines(path, _HEAD), 1), *newest]
-    for line in newest:
-        log.take(line)
+    lines = Decoded(filter(bytes.strip, newest), _line)
+    for one in lines:
+        log.take(one)
+    log.skipped = lines.skipped
     return log
 
 
@@ -260,9 +254,10 @@ def _plain_end(backwards: Iterable[bytes]) -> list[bytes] | None:
 
 def _fold(path: str, state: _State, data: bytes) -> Folded[_State]:
     """The calls in some lines of a log: of a message that comes again the last one."""
-    if not state.subagent and state.session == _stem(path):
-        named = next(lines_with(data, b'"sessionId"'), b"{}")
-        state = msgspec.structs.replace(state, session=_session_in(named) or state.session)
+    if not state.subagent and state.session == Path(path).stem:
+        named = Decoded(islice(lines_with(data, b'"sessionId"'), 1), _line)
+        session = next((one.session_id for one in named), None)
+        state = msgspec.structs.replace(state, session=session or state.session)
     calls: dict[str, Call] = {}
     lines = Decoded(lines_with(data, b'"tokens"'), _line)
     for one in lines:
@@ -298,13 +293,6 @@ def _calls(messages: Iterable[_Message], state: _State) -> Iterator[Call]:
             )
 
 
-def _session_in(line: bytes) -> str | None:
-    try:
-        return _line(line).session_id
-    except msgspec.DecodeError:
-        return None
-
-
 def _of_project(folder: str) -> Iterator[Found]:
     chats = os.path.join(folder, "chats")
     for found in below(AGENT, chats, *_SUFFIXES):
@@ -338,18 +326,10 @@ class _Projects(Record):
 @lru_cache(maxsize=8)
 def _listed(path: str, _mtime_ns: int) -> dict[str, str]:
     """Folders by the names, and by the older hashes, of their projects. Raises OSError."""
-    with open_quietly(path) as file:
-        try:
-            projects = typed.decode(file.read(), _Projects).projects
-        except msgspec.DecodeError:
-            return {}
+    projects = whole_file(path, _Projects).projects
     hashed = {_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}
 
 
 def _hash(folder: str) -> str:
     return sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _stem(path: str) -> str:
-    return Path(path).stem

@@ -13,12 +13,12 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import columns
-from sidecar.agents.fields import Record, from_ms, from_ns, provider_of, when
+from sidecar.agents.fields import Record, from_ms, provider_of, when
 from sidecar.agents.folding import Folded
 from sidecar.agents.homes import homes
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.one_database import OneDatabase, Since, whole
-from sidecar.agents.values import Call, Found, Reading, StoredSession
+from sidecar.agents.values import Call, Found, Reading, StoredSession, stored
 from sidecar.messages.usage import disjoint, included
 
 if TYPE_CHECKING:
@@ -79,19 +79,13 @@ def _sessions(
         total = whole(row.get("total_tokens"))
         reading = Reading(prompt or total, output if prompt else 0, config.model_name)
         named = row.get("user_set_name")
-        yield StoredSession(
-            id=str(row["id"]),
-            source=AGENT,
-            path=found.path,
-            cwd=row["working_dir"],
-            updated_at=_at(row.get("updated_at")) or from_ns(found.mtime_ns),
-            model=config.model_name,
-            title=(row.get("name") or row.get("description") or None) if named != 0 else None,
-            occupancy=occupancy(Track().call(reading), window=config.context_limit),
-        )
+        title = (row.get("name") or row.get("description") or None) if named != 0 else None
+        at, model = _at(row.get("updated_at")), config.model_name
+        size = occupancy(Track().call(reading), window=config.context_limit)
+        yield stored(found, str(row["id"]), row["working_dir"], at, size, model=model, title=title)
 
 
-def _fold(path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:  # noqa: ARG001
+def _fold(_path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:
     calls: list[Call] = []
     newest = state.at
     for row in _rows(connection, "sessions", "? IS NULL OR updated_at >= ?", newest, newest):
@@ -147,6 +141,4 @@ def _of_session(row: dict[str, Any]) -> Call | None:
     )
 
 
-READER = OneDatabase(
-    AGENT, _paths, _sessions, lambda path: lambda connection, state: _fold(path, connection, state)
-)
+READER = OneDatabase(AGENT, _paths, _sessions, _fold)

@@ -7,15 +7,11 @@ from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sidecar import typed
-from sidecar.agents.fields import Record, TokenCount, from_ms
-from sidecar.agents.folding import Folded, fold_lines
-from sidecar.agents.line_files import Decoded, LineFiles, Newest
-from sidecar.agents.scan import lines_with
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading
+from sidecar.agents.fields import Record, TokenCount, beside, from_ms
+from sidecar.agents.folding import fold_lines
+from sidecar.agents.line_files import LineFiles, Newest, fold_entries
+from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
@@ -70,13 +66,6 @@ class _Entry(Record):
         return message.payload if message and message.type == "StatusUpdate" else None
 
 
-class _State(msgspec.Struct, frozen=True):
-    """Of a file: whose calls they are."""
-
-    session: str
-    workspace: str
-
-
 class _WorkDir(Record):
     path: str | None = None
 
@@ -109,8 +98,7 @@ class KimiCli(LineFiles):
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         folder = Path(found.path).parent
-        state = _State(folder.name, _workspace(folder) or "")
-        return fold_lines(found, mark, state, _fold)
+        return fold_lines(found, mark, CallOrigin(folder.name, _workspace(folder) or ""), _fold)
 
 
 READER = KimiCli()
@@ -132,8 +120,7 @@ class _Newest(Newest[_Entry]):
     def _take(self, status: _Payload) -> bool:
         self.window = self.window or status.max_context_tokens
         if status.token_usage is not None:
-            usage = status.token_usage.usage
-            reading = Reading(usage.prompt_tokens, usage.output_tokens, status.model)
+            reading = Reading.of(status.token_usage.usage, status.model)
         elif status.context_tokens:
             reading = Reading(status.context_tokens, 0, status.model)
         else:
@@ -142,38 +129,29 @@ class _Newest(Newest[_Entry]):
         return self.track.newest is not None
 
 
-def _fold(state: _State, data: bytes) -> Folded[_State]:
-    calls: list[Call] = []
-    entries = Decoded(lines_with(data, b'"token_usage"'), _entry)
-    for entry in entries:
-        status, at = entry.status, entry.at
-        if status is None or status.token_usage is None or at is None:
-            continue
-        usage = status.token_usage.usage
-        if usage.prompt_tokens + usage.output_tokens:
-            calls.append(
-                Call(
-                    at=at,
-                    agent=AGENT,
-                    session=state.session,
-                    model=status.model or "unknown",
-                    provider=PROVIDER,
-                    usage=usage,
-                    request=status.message_id or f"{state.session}/{entry.timestamp}",
-                    workspace=state.workspace,
-                )
-            )
-    return Folded(state, calls, entries.skipped)
+def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
+    status, at = entry.status, entry.at
+    if status is None or status.token_usage is None or at is None:
+        return None
+    return Call(
+        at=at,
+        agent=AGENT,
+        session=origin.session,
+        model=status.model or "unknown",
+        provider=PROVIDER,
+        usage=status.token_usage.usage,
+        request=status.message_id or f"{origin.session}/{entry.timestamp}",
+        workspace=origin.workspace,
+    )
+
+
+_fold = fold_entries(b'"token_usage"', _entry, _call)
 
 
 def _workspace(session: Path) -> str | None:
     """The folder that a session's place stands for, by Kimi's own list of folders."""
-    try:
-        with open_quietly(str(session.parents[2] / "kimi.json")) as file:
-            known = typed.decode(file.read(), _Known).work_dirs
-    except (OSError, msgspec.DecodeError):
-        return None
-    paths = (one.path for one in known or () if one.path)
+    known = beside(session.parents[2] / "kimi.json", _Known) or _Known()
+    paths = (one.path for one in known.work_dirs or () if one.path)
     return next((path for path in paths if _hash(path) == session.parent.name), None)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from sidecar.agents.databases import FoldRows, fold_database, read_only
+from sidecar.agents.databases import fold_database, read_only
 from sidecar.agents.listing import database, files_of
 from sidecar.agents.values import Batch, Found, Glance, Mark, StoredSession
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
+    from sidecar.agents.folding import Folded
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
@@ -33,8 +35,8 @@ class OneDatabase(NamedTuple):
     agent: str
     paths: Callable[[Places], tuple[Path, ...]]
     sessions: Callable[[Found, sqlite3.Connection, Roots], Iterator[StoredSession]]
-    fold: Callable[[str], FoldRows[Since]]
-    """From the path of a database to how it is read."""
+    fold: Callable[[str, sqlite3.Connection, Since], Folded[Since]]
+    """How the database at a path is read."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(one for path in self.paths(places) for one in files_of(path))
@@ -56,7 +58,7 @@ class OneDatabase(NamedTuple):
             return Glance(found, tuple(self.sessions(found, connection, look.roots)))
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_database(found, mark, Since(), self.fold(found.path))
+        return fold_database(found, mark, Since(), partial(self.fold, found.path))
 
 
 def whole(number: object) -> int:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.agents.databases import columns, fold_database, read_only
-from sidecar.agents.fields import CamelRecord, Number, Record, from_ms, from_ns, whole
+from sidecar.agents.fields import CamelRecord, Number, Record, beside, from_ms, whole, whole_file
 from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.homes import homes, named_database
 from sidecar.agents.listing import below, database, entries, files_of, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.opencode_messages import MessagePath, OpenCodeMessage, decode
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession, stored
 
 if TYPE_CHECKING:
     import sqlite3
@@ -168,15 +167,14 @@ class OpenCode:
         return one.call(self.agent, parent or session, folder or "", parent is not None)
 
     def _session(self, found: Found, row: _Row, track: Track, rank: int = 1) -> StoredSession:
-        return StoredSession(
-            id=row.id,
-            source=self.agent,
-            path=found.path,
-            cwd=row.folder,
-            updated_at=from_ms(row.updated) or from_ns(found.mtime_ns),
+        return stored(
+            found,
+            row.id,
+            row.folder,
+            from_ms(row.updated),
+            occupancy(track),
             model=track.newest.model if track.newest else None,
             title=row.title,
-            occupancy=occupancy(track),
             parent=row.forked,
             rank=rank,
         )
@@ -187,8 +185,7 @@ class OpenCode:
         return Folded(state, () if call is None else (call,))
 
     def _glance_file(self, found: Found, roots: Roots) -> Glance:
-        with open_quietly(found.path) as file:
-            one = whole(file.read(), _SessionFile)
+        one = whole_file(found.path, _SessionFile)
         if one.id is None or one.parent_id or not roots.hold(one.directory):
             return Glance(found)
         updated = (one.time or _SessionTime()).updated or 0
@@ -268,7 +265,7 @@ def _with(track: Track, one: OpenCodeMessage) -> Track:
     usage = one.tokens.usage
     if not usage.prompt_tokens and not (one.time and one.time.completed):
         return track  # under way: its numbers come with its end
-    return track.call(Reading(usage.prompt_tokens, usage.output_tokens, one.named[0]))
+    return track.call(Reading.of(usage, one.named[0]))
 
 
 def _newest(
@@ -313,13 +310,12 @@ def _track_of_files(folder: Path) -> Track:
     track = Track()
     names = sorted((entry.path for entry in entries(folder)), reverse=True)
     for path in names[:_NEWEST]:
-        with suppress(OSError, msgspec.DecodeError), open_quietly(path) as file:
-            one = decode(file.read())
-            if one.role != "assistant":
-                continue
-            if one.is_summary:
-                return track.compaction()
-            track = _with(track, one)
+        one = beside(path, OpenCodeMessage)
+        if one is None or one.role != "assistant":
+            continue
+        if one.is_summary:
+            return track.compaction()
+        track = _with(track, one)
         if track.newest:
             break
     return track

@@ -76,8 +76,6 @@ class OpenCodeMessage(Record):
         if self.tokens is None or at is None or not time.completed:
             return None
         usage = self.tokens.usage
-        if not usage.prompt_tokens + usage.output_tokens:
-            return None
         model, provider = self.named
         kept = f"{int(time.created or 0)} {model} {msgspec.structs.astuple(usage)}"
         return Call(

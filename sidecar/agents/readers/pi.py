@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sidecar import typed
 from sidecar.agents.fields import CamelRecord, TokenCount, provider_of, when
-from sidecar.agents.folding import Folded, fold_lines
-from sidecar.agents.line_files import Decoded, LineFiles, Newest
-from sidecar.agents.scan import lines_with
+from sidecar.agents.folding import fold_lines
+from sidecar.agents.line_files import Decoded, LineFiles, Newest, fold_entries
 from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading
+from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
@@ -72,13 +68,6 @@ class _Entry(CamelRecord):
         )
 
 
-class _State(msgspec.Struct, frozen=True):
-    """Of a file: whose calls they are."""
-
-    session: str
-    workspace: str = ""
-
-
 _entry = typed.decoder(_Entry)
 
 
@@ -105,8 +94,8 @@ class Pi(LineFiles):
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         first = _header(found.path)
-        state = _State(first.id or Path(found.path).stem, first.cwd or "")
-        return fold_lines(found, mark, state, _fold)
+        origin = CallOrigin(first.id or Path(found.path).stem, first.cwd or "")
+        return fold_lines(found, mark, origin, _fold)
 
 
 READER = Pi()
@@ -142,44 +131,35 @@ class _Newest(Newest[_Entry]):
         if entry.call is None or entry.call[0].stop_reason in _FAILED:
             return False
         message, usage = entry.call
-        reading = Reading(usage.prompt_tokens, usage.output_tokens, message.model)
-        self.track = self.track.call(reading)
+        self.track = self.track.call(Reading.of(usage, message.model))
         return self.track.newest is not None
 
 
-def _fold(state: _State, data: bytes) -> Folded[_State]:
-    """The calls in some lines, those of branches that were left and of failed replies too."""
-    calls: list[Call] = []
-    entries = Decoded(lines_with(data, b'"usage"'), _entry)
-    for entry in entries:
-        at = when(entry.timestamp)
-        if entry.call is None or at is None:
-            continue
-        message, usage = entry.call
-        model = message.model or "unknown"
-        provider = message.provider or provider_of(model)
-        if usage.prompt_tokens + usage.output_tokens:
-            calls.append(
-                Call(
-                    at=at,
-                    agent=AGENT,
-                    session=state.session,
-                    model=model,
-                    provider=_PROVIDERS.get(provider, provider),
-                    usage=usage,
-                    # Forks copy entries with their ids and times.
-                    request=f"{entry.id or state.session}/{entry.timestamp}",
-                    workspace=state.workspace,
-                )
-            )
-    return Folded(state, calls, entries.skipped)
+def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
+    """What a line bills: replies of branches that were left, and failed ones, too."""
+    at = when(entry.timestamp)
+    if entry.call is None or at is None:
+        return None
+    message, usage = entry.call
+    model = message.model or "unknown"
+    provider = message.provider or provider_of(model)
+    return Call(
+        at=at,
+        agent=AGENT,
+        session=origin.session,
+        model=model,
+        provider=_PROVIDERS.get(provider, provider),
+        usage=usage,
+        # Forks copy entries with their ids and times.
+        request=f"{entry.id or origin.session}/{entry.timestamp}",
+        workspace=origin.workspace,
+    )
+
+
+_fold = fold_entries(b'"usage"', _entry, _call)
 
 
 def _header(path: str) -> _Entry:
     """The line that names a session and its folder; an empty one where there is none."""
-    for line in first_lines(path, _HEAD):
-        with suppress(msgspec.DecodeError):
-            entry = _entry(line)
-            if entry.type == "session":
-                return entry
-    return _Entry()
+    entries = Decoded(first_lines(path, _HEAD), _entry)
+    return next((entry for entry in entries if entry.type == "session"), _Entry())

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sidecar import typed
 from sidecar.agents.fields import CamelRecord, TokenCount, provider_of, when
-from sidecar.agents.folding import Folded, fold_lines
-from sidecar.agents.line_files import Decoded, LineFiles, Newest
-from sidecar.agents.scan import lines_with
+from sidecar.agents.folding import fold_lines
+from sidecar.agents.line_files import Decoded, LineFiles, Newest, fold_entries
 from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading
+from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading
 from sidecar.messages.usage import Usage, included
 
 if TYPE_CHECKING:
@@ -64,12 +60,6 @@ class _Entry(CamelRecord):
         return self.usage_metadata.usage
 
 
-class _State(msgspec.Struct, frozen=True):
-    """Of a file whose lines each say all that is needed."""
-
-    session: str
-
-
 _entry = typed.decoder(_Entry)
 
 
@@ -95,7 +85,7 @@ class QwenCode(LineFiles):
         return Glance(found, (session,), newest.skipped, first)
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, _State(Path(found.path).stem), _fold)
+        return fold_lines(found, mark, CallOrigin(Path(found.path).stem), _fold)
 
 
 READER = QwenCode()
@@ -115,43 +105,34 @@ class _Newest(Newest[_Entry]):
         if entry.subtype == _COMPRESSION:
             self.track = self.track.compaction()
             return True
-        usage = entry.usage
-        if usage is None:
+        if entry.usage is None:
             return False
-        window = entry.context_window_size
-        self.track = self.track.call(
-            Reading(usage.prompt_tokens, usage.output_tokens, entry.model, window)
-        )
+        reading = Reading.of(entry.usage, entry.model, entry.context_window_size)
+        self.track = self.track.call(reading)
         return self.track.newest is not None
 
 
-def _fold(state: _State, data: bytes) -> Folded[_State]:
-    calls: list[Call] = []
-    entries = Decoded(lines_with(data, b'"usageMetadata"'), _entry)
-    for entry in entries:
-        usage, at = entry.usage, when(entry.timestamp)
-        if usage is None or at is None or not usage.prompt_tokens + usage.output_tokens:
-            continue
-        session, model = entry.session_id or state.session, entry.model or "unknown"
-        calls.append(
-            Call(
-                at=at,
-                agent=AGENT,
-                session=session,
-                model=model,
-                provider=provider_of(model),
-                usage=usage,
-                request=f"{session}/{entry.uuid or entry.timestamp}",
-                workspace=entry.cwd or "",
-            )
-        )
-    return Folded(state, calls, entries.skipped)
+def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
+    usage, at = entry.usage, when(entry.timestamp)
+    if usage is None or at is None:
+        return None
+    session, model = entry.session_id or origin.session, entry.model or "unknown"
+    return Call(
+        at=at,
+        agent=AGENT,
+        session=session,
+        model=model,
+        provider=provider_of(model),
+        usage=usage,
+        request=f"{session}/{entry.uuid or entry.timestamp}",
+        workspace=entry.cwd or "",
+    )
+
+
+_fold = fold_entries(b'"usageMetadata"', _entry, _call)
 
 
 def _first_cwd(path: str) -> str | None:
     """The folder that a session was begun in."""
-    for line in first_lines(path, _HEAD):
-        with suppress(msgspec.DecodeError):
-            if cwd := _entry(line).cwd:
-                return cwd
-    return None
+    entries = Decoded(first_lines(path, _HEAD), _entry)
+    return next((entry.cwd for entry in entries if entry.cwd), None)

@@ -13,12 +13,12 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.compressed import plain
 from sidecar.agents.databases import columns
-from sidecar.agents.fields import Number, Record, count, from_ns, provider_of, when
+from sidecar.agents.fields import Number, Record, count, provider_of, when
 from sidecar.agents.folding import Folded
 from sidecar.agents.homes import homes
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.one_database import OneDatabase, Since
-from sidecar.agents.values import Call, Found, Reading, StoredSession
+from sidecar.agents.values import Call, Found, Reading, StoredSession, stored
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
@@ -122,20 +122,12 @@ def _sessions(
         model, usage = (thread.model or _Model()).model, thread.newest
         track = Track()
         if usage is not None:
-            track = track.call(Reading(usage.prompt_tokens, usage.output_tokens, model))
-        yield StoredSession(
-            id=name,
-            source=AGENT,
-            path=found.path,
-            cwd=cwd,
-            updated_at=when(at) or from_ns(found.mtime_ns),
-            model=model,
-            title=title or None,
-            occupancy=occupancy(track),
-        )
+            track = track.call(Reading.of(usage, model))
+        size = occupancy(track)
+        yield stored(found, name, cwd, when(at), size, model=model, title=title or None)
 
 
-def _fold(path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:  # noqa: ARG001
+def _fold(_path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:
     calls: list[Call] = []
     skipped = 0
     for name, text, _, form, parent, folders, data in _rows(connection, state.at):
@@ -147,7 +139,7 @@ def _fold(path: str, connection: sqlite3.Connection, state: Since) -> Folded[Sin
             skipped += 1
             continue
         usage = (thread.cumulative_token_usage or _Tokens()).usage
-        if at is None or not usage.prompt_tokens + usage.output_tokens:
+        if at is None:
             continue
         model = (thread.model or _Model()).model or "unknown"
         provider = (thread.model or _Model()).provider
@@ -167,6 +159,4 @@ def _fold(path: str, connection: sqlite3.Connection, state: Since) -> Folded[Sin
     return Folded(state, calls, skipped)
 
 
-READER = OneDatabase(
-    AGENT, _paths, _sessions, lambda path: lambda connection, state: _fold(path, connection, state)
-)
+READER = OneDatabase(AGENT, _paths, _sessions, _fold)
