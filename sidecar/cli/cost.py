@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,8 +17,6 @@ from sidecar.text.tables import EIGHTHS, bar
 from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from rich.table import Table
 
     from sidecar.config.settings import Settings

@@ -6,20 +6,18 @@ Where an endpoint is asked, an event loop runs for as long as the verb counts.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.workspace.gauges import Gauges
+from sidecar.workspace.gauges import Gauge, Gauges
 from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
     from sidecar.config.settings import Settings
     from sidecar.counting.engines import Purpose
     from sidecar.workspace.counts import Counts
     from sidecar.workspace.documents import Snapshot
-    from sidecar.workspace.gauges import Gauge
 
     GaugeOf = Callable[[Snapshot, str], Gauge]
     """What counts a text for a model; waits for an endpoint where one is asked. Any thread's."""

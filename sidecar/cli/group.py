@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sidecar import __version__
 from sidecar.cli.output import prepare, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Help for the overview stands here, so that `--help` imports no verb.
 VERBS: dict[str, str] = {

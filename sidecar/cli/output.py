@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.cli.streams import echo, forgive
 from sidecar.text.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import click
 
     from sidecar.config.options import Problem

@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from sidecar.cli.streams import echo, forgive
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _VERBS = ("check", "count")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.budget.rules import Rules
 from sidecar.config.load import load
-from sidecar.cost.params import CostFilesParams
+from sidecar.cost.params import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace.history import is_read
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
     from sidecar.cost.book import CostBook
-    from sidecar.cost.params import FileCost
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.workspace import Workspace
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,16 @@ import click
 
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json, warn_of
-from sidecar.context.usage import SessionInfo
+from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
 from sidecar.counting.count import number_text, tokens_text
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import counted, percent_text
 from sidecar.workspace.wording import NOT_READ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sidecar.cli.sessions import SessionsView
-    from sidecar.context.usage import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
 """What changes without a word of the file system's is seen after so long."""

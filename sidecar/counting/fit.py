@@ -10,16 +10,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from sidecar.counting.characters import whole_characters
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.text.pieces import split
-
-if TYPE_CHECKING:
-    from sidecar.counting.tokenizer import Tokenizer
 
 Mode = Literal["start", "middle", "end"]
 """What is kept: the beginning, both ends, the end."""

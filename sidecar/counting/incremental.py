@@ -8,13 +8,12 @@ its `basis`, and the sum is scaled, once.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from sidecar.text.pieces import Piece, Pieced, pieces_of, word_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.text.document import TextDocument
 

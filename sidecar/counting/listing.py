@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,9 +15,6 @@ from sidecar.models import catalogue, families
 from sidecar.models.catalogue import known_window, provider_of, usual_window
 from sidecar.models.names import parse
 from sidecar.models.outputs import max_output_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

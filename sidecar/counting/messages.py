@@ -19,25 +19,20 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cachetools import LRUCache
 
 from sidecar.counting.clips import clip_tokens
 from sidecar.counting.count import Measure, Method
 from sidecar.counting.images import Seen, image_tokens
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.counting.tool_prompts import tool_prompt
-from sidecar.messages.content import read_message
+from sidecar.messages.content import Block, read_message
 from sidecar.messages.tool_schemas import ToolSchema, as_json, properties_of, read_tools
 from sidecar.models import families
 from sidecar.models.names import parse
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sidecar.counting.tokenizer import Tokenizer
-    from sidecar.messages.content import Block
 
 
 class Format(NamedTuple):

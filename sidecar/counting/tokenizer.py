@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sidecar.counting.count import Measure, Method
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.config.settings import Truncation
     from sidecar.text.cuts import Cuts
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from zlib import crc32
 from sidecar.counting import estimators, vocabularies
 from sidecar.counting.estimates import BASIS, Approximation, Bands, bands_of, fitted
 from sidecar.counting.estimates import UNITS as FITTED_UNITS
-from sidecar.counting.estimators import Estimated
+from sidecar.counting.estimators import Estimated, Estimator
 from sidecar.counting.features import features
 from sidecar.counting.heuristic import UNITS, heuristic_tokens
 from sidecar.counting.tokenizer import INLINE_CHARACTERS, Tokenizer
@@ -27,12 +28,9 @@ from sidecar.models import families
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from sidecar.config.settings import TokenizerFile
     from sidecar.counting.count import Method
     from sidecar.counting.engines import Purpose
-    from sidecar.counting.estimators import Estimator
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ They are read by msgspec, in a fifth of the time that lsprotocol's converter tak
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -13,9 +14,6 @@ from msgspec import UNSET, Meta, UnsetType
 from sidecar import typed
 from sidecar.errors import RequestError
 from sidecar.text.positions import Position, Range
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _Integer = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 _Unsigned = Annotated[int, Meta(ge=0, le=2**31 - 1)]

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _M_ARENA_MAX = -8
 _MADV_DONTNEED = 4

@@ -8,13 +8,11 @@ pattern takes longer than its own length times that of the text. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from sidecar.text.glob_syntax import STAR, FixedRun, GlobReader, InvalidGlobError, Run, Segment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence, Sized
 
 MAX_LENGTH = 1_000  # characters of a pattern
 MAX_WILDCARDS = 50  # stars, question marks and brackets of a pattern

@@ -6,12 +6,9 @@ Lines are LSP's: they end on `\\n`, `\\r\\n` or `\\r` and on nothing else. All i
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from sidecar.text.outline_lines import Lines, Part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CLOSER = re.compile(
     r"[)\]}]|(?:end|else|elif|elsif|except|finally|catch|rescue|ensure)\b|(?:fi|done|esac)\s*$"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import accumulate, chain, repeat
 from operator import add
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 PartKind = Literal["section", "region", "block"]
 

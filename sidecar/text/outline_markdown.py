@@ -7,13 +7,12 @@ and front matter do not.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.text.outline_lines import Lines, Part
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t]|$)")

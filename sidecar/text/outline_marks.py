@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from sidecar.text.outline_lines import Lines, Part
 
 WORD = "token-budget:"

@@ -8,12 +8,11 @@ a block beside it, so that an edit costs the same at the start as at the end of 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
     from sidecar.text.pieces import Piece
     from sidecar.text.positions import Encoding
 

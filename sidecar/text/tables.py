@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from unicodedata import east_asian_width
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 

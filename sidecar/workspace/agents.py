@@ -6,6 +6,7 @@ disabled.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -14,23 +15,19 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from sidecar.agents.live import look, look_again
+from sidecar.agents.live import SeenStores, look, look_again
 from sidecar.agents.places import Places
 from sidecar.agents.reader import Reader, readers_here
 from sidecar.agents.roots import Roots
 from sidecar.workspace.counted_session import RECENT, CountedSession
-from sidecar.workspace.statuslines import kept, with_window
+from sidecar.workspace.statuslines import Kept, kept, with_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from sidecar.agents.live import SeenStores
     from sidecar.agents.values import StoredSession
     from sidecar.config.settings import Agents
     from sidecar.counting.count import Method
     from sidecar.workspace.conversations import Sessions
     from sidecar.workspace.shared import Shared
-    from sidecar.workspace.statuslines import Kept
     from sidecar.workspace.workspace import Workspace
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,19 +12,15 @@ from cachetools import LRUCache, TTLCache
 from sidecar.budget.rules import Rule
 from sidecar.config.settings import Budget
 from sidecar.text.outline_marks import FIRST_LINES, WORD, ignores_file
-from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.files import File, Stamp, Text, read, stamp_of
-from sidecar.workspace.roots import path_of
+from sidecar.workspace.roots import Workspaces, path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding, Together
     from sidecar.workspace.counts import Counts
-    from sidecar.workspace.documents import Documents
     from sidecar.workspace.gauges import Gauge
-    from sidecar.workspace.roots import Workspaces
     from sidecar.workspace.targets import Target
     from sidecar.workspace.workspace import Workspace
 

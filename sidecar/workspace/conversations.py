@@ -6,6 +6,7 @@ agents' own sessions are known, nothing that takes a conversation is imported.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +20,14 @@ from sidecar.text.printable import message as printable
 from sidecar.workspace.counted_session import LONG_AGO, RECENT, CountedSession
 from sidecar.workspace.events import Event
 from sidecar.workspace.windows import limit_of
-from sidecar.workspace.workspace import ContextState
+from sidecar.workspace.workspace import ContextState, Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from sidecar.context.conversation import Conversation
     from sidecar.context.model_counts import Sample
     from sidecar.context.session import Session
     from sidecar.workspace.followed import FollowedSection
     from sidecar.workspace.shared import Shared
-    from sidecar.workspace.workspace import Workspace
 
 NO_REPLY = "no reply yet"
 """Why nothing is known of an agent's session: its file names a model with the first reply."""

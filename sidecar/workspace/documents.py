@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sidecar.counting.incremental import (
@@ -11,17 +12,13 @@ from sidecar.counting.incremental import (
     pending_in,
     units_of,
 )
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
-from sidecar.text.piece_list import in_order
+from sidecar.text.piece_list import PieceBlock, in_order
 from sidecar.text.pieces import Piece, Pieced, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sidecar.counting.tokenizer import Tokenizer
-    from sidecar.text.piece_list import PieceBlock
     from sidecar.text.positions import Encoding, Range
 
 KIND_CHARACTERS = SAMPLED

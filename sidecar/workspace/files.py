@@ -12,8 +12,9 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from sidecar.workspace.ignoring import (
     NAME,
@@ -24,10 +25,6 @@ from sidecar.workspace.ignoring import (
     rules_in,
     with_slashes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 STDIN = "-"
 _BINARY_SEARCHED = 8_000  # bytes: as many as git looks at

@@ -6,6 +6,7 @@ Blocking (it counts, and looks at the project's files), so it is run off the eve
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,16 +16,14 @@ from sidecar.budget.fixes import Fix, FixKind
 from sidecar.budget.scopes import TextEdit
 from sidecar.config.project_files import read_file
 from sidecar.config.toml_limits import check_limits
-from sidecar.workspace.budgets import counter_of
+from sidecar.workspace.budgets import Subject, counter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
     from sidecar.config.options import Origin
-    from sidecar.workspace.budgets import Subject
     from sidecar.workspace.gauges import Gauge
 
 _TRIES = 100

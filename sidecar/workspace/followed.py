@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.text.positions import Range
-from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.documents import Documents, Snapshot
 
 if TYPE_CHECKING:
     from sidecar.context.counter import Counter
     from sidecar.counting.count import Measure
-    from sidecar.workspace.documents import Documents
 
 
 class FollowedText:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.counting.incremental import count_text
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.counting.tokenizers import Corrected, Tokenizers
 from sidecar.endpoints.outcome import NO_ENDPOINT, OFF, undeclared
 from sidecar.models.names import matches
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
     from sidecar.counting.engines import Purpose
-    from sidecar.counting.tokenizer import Tokenizer
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.documents import Snapshot
     from sidecar.workspace.state import State

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +22,7 @@ import msgspec
 from sidecar.agents import ingest
 from sidecar.agents.live import store_at
 from sidecar.agents.reader import stores_of
-from sidecar.agents.values import Mark
+from sidecar.agents.values import Batch, Call, Found, Mark
 from sidecar.config.private import make_folder
 from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.cost.sources import forget_marks, keep_marks, marks_in
@@ -29,9 +30,6 @@ from sidecar.cost.storage import inode_of
 from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-    from sidecar.agents.values import Batch, Call, Found
     from sidecar.cost.book import CostBook
     from sidecar.workspace.agents import Sources
 

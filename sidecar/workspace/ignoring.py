@@ -7,13 +7,11 @@ for git, one that is a symbolic link says nothing.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sidecar.config.project_files import RefusedError, read_regular
 from sidecar.text.globs import PathGlobs, problem_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NAME = ".gitignore"
 MAX_LINES = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,14 +10,11 @@ import msgspec
 from sidecar.counting import fit as fitting
 from sidecar.counting import messages
 from sidecar.counting.incremental import count_text
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.config.settings import Truncation
     from sidecar.counting.count import Measure
-    from sidecar.counting.tokenizer import Tokenizer
     from sidecar.messages.turns import Turn
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,8 +13,6 @@ from sidecar.text.outline import outline
 from sidecar.text.outline_lines import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sidecar.workspace.documents import Snapshot
     from sidecar.workspace.gauges import Gauge
 

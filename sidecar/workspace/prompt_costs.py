@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sidecar.cost.params import FileCost
-from sidecar.cost.riding import Ridden, ridden
-from sidecar.counting.count import tokens_text
+from sidecar.cost.params import CostFilesParams, FileCost
+from sidecar.cost.riding import Calls, Ridden, ridden
+from sidecar.counting.count import Count, tokens_text
 from sidecar.text.printable import counted, percent_text, printable
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.prompt_files import PromptFile, agents_of, prompt_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sidecar.cost.params import CostFilesParams
-    from sidecar.cost.riding import Calls
-    from sidecar.counting.count import Count
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace
 

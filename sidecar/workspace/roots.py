@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from sidecar.errors import RequestError
 from sidecar.workspace.workspace import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def path_of(uri: str) -> PurePath | None:

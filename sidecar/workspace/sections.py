@@ -11,13 +11,12 @@ import asyncio
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sidecar.context.sections import RestoredPart, Settled
+from sidecar.context.sections import RestoredPart, Section, SectionSource, Settled
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.followed import FollowedText
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
-    from sidecar.context.sections import Section, SectionSource
     from sidecar.context.session import Session
     from sidecar.workspace.counts import Counts
     from sidecar.workspace.gauges import Gauge

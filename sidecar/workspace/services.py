@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ from sidecar.models import catalogue
 from sidecar.workspace.shared import Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.text.document import TextDocument
     from sidecar.text.positions import Encoding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.config.settings import Settings
     from sidecar.workspace.workspace import Workspace
 

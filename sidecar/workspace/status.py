@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,8 +14,6 @@ from sidecar.text.printable import counted, markdown, percent_text
 from sidecar.workspace.wording import session_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.config.settings import Show
     from sidecar.context.usage import ContextUsage
     from sidecar.workspace.spending import Costs

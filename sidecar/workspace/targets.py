@@ -7,16 +7,14 @@ that names a tracked file, and no symbolic link takes a file out of the check in
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sidecar.config.load import find_root, is_root
 from sidecar.workspace.files import File, Link, Skipped, find, walk
 from sidecar.workspace.ignoring import with_slashes
 from sidecar.workspace.tracked import tracked_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 OUTSIDE = "a link out of the project, not followed"
 LINKED_FOLDER = "a link to a folder, not followed"

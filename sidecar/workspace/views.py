@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from sidecar.text.tables import aligned, gauge
 from sidecar.workspace.wording import NO_CONTEXT, context_text, session_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.workspace.spending import Costs
 
 _GAUGE, _SHORT_GAUGE = 10, 5

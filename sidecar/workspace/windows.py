@@ -5,18 +5,16 @@ What is not loaded yet is not known: a window or price is None until a worker ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
-from sidecar.counting.count import Count
+from sidecar.counting.count import Count, Measure
 from sidecar.models import catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.config.settings import Price, Settings
-    from sidecar.counting.count import Measure
     from sidecar.workspace.state import State
 
 _MODELS_KEPT = 4_096

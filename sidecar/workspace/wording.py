@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.counting.count import number_text, tokens_text
+from sidecar.counting.count import Count, number_text, tokens_text
 from sidecar.text.printable import counted, percent_text, printable
 from sidecar.text.tables import aligned, bar, gauge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sidecar.context.results import FitResult, Removed
     from sidecar.context.usage import ContextUsage, SessionInfo
-    from sidecar.counting.count import Count
     from sidecar.workspace.spending import Costs
 
 _GAUGE = 20

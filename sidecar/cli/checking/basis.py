@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.cli.checking.again import Basis
+from sidecar.cli.checking.again import Basis, WalkedFolders
 from sidecar.config.paths import PROJECT_FILE, PYPROJECT, config_file, state_dir
 from sidecar.workspace.ignoring import NAME
 from sidecar.workspace.tracked import index_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sidecar.cli.checking.again import WalkedFolders
     from sidecar.cli.checking.cache import Checked
     from sidecar.config.settings import Settings
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar import __version__
-from sidecar.cli.checking.report import ReportedFinding
+from sidecar.cli.checking.report import FileReport, ReportedFinding
 from sidecar.cli.checking.stamps import FullStamp, stamp
 from sidecar.config.paths import cache_dir, state_dir
 from sidecar.config.private import make_folder, write
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
-    from sidecar.cli.checking.report import FileReport
     from sidecar.config.settings import Settings
     from sidecar.workspace.files import Skipped
     from sidecar.workspace.targets import Target

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import __version__
-from sidecar.budget.finding import DOCUMENTATION
+from sidecar.budget.finding import DOCUMENTATION, FindingSeverity
 from sidecar.text.printable import counted, json_text, printable, printable_lines
 from sidecar.workspace.wording import NO_BUDGETS
 
 if TYPE_CHECKING:
-    from sidecar.budget.finding import FindingSeverity
     from sidecar.cli.checking.report import FileReport, Report, ReportedFinding, Unchecked
 
 SARIF_SCHEMA = (

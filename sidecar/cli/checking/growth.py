@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cli.checking.reading import text_of
-from sidecar.cli.checking.report import Growth
+from sidecar.cli.checking.report import FileReport, Growth
 from sidecar.workspace import git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from sidecar.cli.checking.report import FileReport
     from sidecar.cli.checking.run import Checker
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,7 @@ from sidecar.budget.finding import BudgetScope, Together, finding_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.cli.checking.cache import (
     Checked,
+    Contents,
     Entry,
     Memory,
     digest_of,
@@ -33,9 +35,6 @@ from sidecar.workspace.files import Skipped
 from sidecar.workspace.targets import Target, each_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sidecar.cli.checking.cache import Contents
     from sidecar.cli.checking.reading import FileReader
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings

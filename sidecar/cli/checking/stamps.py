@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 RACY_NS = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT) ticks every two seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,8 +15,6 @@ from sidecar.cli.output import warn, warn_of, warning
 from sidecar.cli.streams import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sidecar.cli.checking.report import Report
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.options import Problem

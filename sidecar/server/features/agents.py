@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -16,8 +17,6 @@ from weakref import WeakKeyDictionary
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.events import Event

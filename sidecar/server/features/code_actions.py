@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from sidecar.text.document import TextDocument
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from sidecar.budget.finding import Finding
     from sidecar.budget.scopes import TextEdit
     from sidecar.server.server import SidecarServer

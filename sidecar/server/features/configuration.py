@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,14 +22,12 @@ from sidecar.defects import log_defect
 from sidecar.models import catalogue
 from sidecar.server.memory import give_back
 from sidecar.workspace.events import Event
-from sidecar.workspace.files import stamp_of
+from sidecar.workspace.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from pathlib import Path
 
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.files import Stamp
     from sidecar.workspace.workspace import Workspace
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -29,8 +30,6 @@ from sidecar.workspace.views import session_rows, usage_report
 from sidecar.workspace.wording import fit_text, undo_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from sidecar.context import params as p
     from sidecar.context.model_counts import Anchored, Sample
     from sidecar.context.session import Session

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.counting.listing import choices, search
+from sidecar.counting.listing import ModelInfo, choices, search
 from sidecar.errors import RequestError
 from sidecar.server.methods import (
     CountParams,
@@ -22,10 +23,7 @@ from sidecar.workspace.held import Held
 from sidecar.workspace.wording import comparison_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from sidecar.counting.count import Count
-    from sidecar.counting.listing import ModelInfo
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.services import Services
     from sidecar.workspace.workspace import Workspace

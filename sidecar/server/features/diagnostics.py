@@ -6,6 +6,7 @@ and, for budgets over several files, in the other open ones that share them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from sidecar.server.convert import from_position
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from sidecar.budget.finding import Finding
     from sidecar.config.options import Problem
     from sidecar.context.thresholds import Severity

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -20,8 +21,6 @@ from sidecar.server.progress import progress
 from sidecar.workspace.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.agents import Sources

@@ -9,6 +9,7 @@ always with all parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from lsprotocol import types
 from sidecar.server.features import symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sidecar.config.settings import Settings
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.workspace import Workspace

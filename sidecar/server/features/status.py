@@ -7,6 +7,7 @@ so the number follows the typing instead of waiting for a pause.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,8 +25,6 @@ from sidecar.workspace.status import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from sidecar.counting.count import Count
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument

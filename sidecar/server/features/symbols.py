@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from lsprotocol import types
@@ -13,8 +14,6 @@ from sidecar.text.positions import Position
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
     from sidecar.workspace.parts import CountedPart
