@@ -142,6 +142,11 @@ class DeclaredEndpoint:
         """What is known and still stands."""
         return self._bindings.get(model)
 
+    def away_for(self, model: str) -> float | None:
+        """For how many seconds a server that is away or loading is not asked; None for others."""
+        known = self.known(model)
+        return known.lifetime if known and known.text.status in ("unreachable", "loading") else None
+
     def known_limit(self, model: str) -> int | None:
         """The window as it was last reported, in tokens, however long ago that was."""
         last = self._asked.get(model)

@@ -134,6 +134,19 @@ class Endpoints:
                 return endpoint.root, binding.model, binding.checked_at
         return None
 
+    def away_for(self, model: str) -> float | None:
+        """After how many seconds a server that is away is worth asking again; None where none of
+        the model's is, or another one counts. Sends nothing."""
+        if not self._use or self._closed or self.standing(model) is not None:
+            return None
+        times = [endpoint.away_for(model) for endpoint in self._declared(model)]
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    async def wake(self, model: str) -> None:
+        """Ask what a model's servers can do, those that are due."""
+        for endpoint in self._declared(model) if self._use and not self._closed else ():
+            await self._within(endpoint.binding(model), DEFAULT_SECONDS)
+
     async def probe(
         self, endpoint: str | None = None, model: str | None = None
     ) -> list[Capability]:

@@ -31,6 +31,7 @@ from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.following import Following
 from sidecar.server.features.history import History
 from sidecar.server.features.providers import Providers
+from sidecar.server.features.retries import Retries
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.methods import REQUESTS
@@ -77,6 +78,7 @@ class SidecarServer(LanguageServer):
         self.status = StatusBoard(self)
         self.diagnostics = Diagnostics(self)
         self.following = Following(self)
+        self.retries = Retries(self)
         self.providers = Providers(self)
         self.history = History(self)
         self.live = Live(self)

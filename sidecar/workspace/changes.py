@@ -88,6 +88,8 @@ class Changes:
         self._sections = SectionCounts(services.counts)
         self._kept: dict[str, int] = {}
         """Layouts of the sessions that were written, by id."""
+        self._missed: set[str] = set()
+        """Sessions whose endpoint was away when it was asked."""
 
     # -- changing ---------------------------------------------------------------------------
 
@@ -176,6 +178,8 @@ class Changes:
         await self._settle(draft, ask=True)
         first = 0 if before is None else len(before.turns)
         count = await chat_counts.ask(self.services.counts, draft.session, settings)
+        is_missed = count is None and self._is_away(model)
+        (self._missed.add if is_missed else self._missed.discard)(name)
         async with self._order(name):
             known = self.sessions.store.get(name)
             current = known if known is not None and _is_same(known, made) else None
@@ -261,9 +265,15 @@ class Changes:
                 await self.know(model)
                 await self.replied(model)
             current = await self.counted(current, ask=True)
+            if current.session.id in self._missed and not self._is_away(current.session.model):
+                current = await self._surer(current, _Asked(True, current.session, None))
         self.sessions.publish()
         if isinstance(current, Conversation):
             await self._warn_of(current)
+
+    def _is_away(self, model: str) -> bool:
+        endpoints = self.services.counts.endpoints(self.workspace.settings)
+        return endpoints.away_for(model) is not None
 
     async def know(self, model: str) -> None:
         """Have a model's window and price looked up; an endpoint that serves it says its own."""

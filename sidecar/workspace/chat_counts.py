@@ -44,6 +44,7 @@ async def ask(counts: Counts, session: Session, settings: Settings) -> ChatCount
     counted = await endpoints.count_chat(session.model, chat, tools, counts.seconds)
     if isinstance(counted, EndpointCount):
         return ChatCount(counted.tokens)
+    counts.missed(session.model, settings)
     if not counts.asks(session.model, settings):
         return None
     return await _ask_texts(counts, session, endpoints)

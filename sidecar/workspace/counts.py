@@ -74,6 +74,8 @@ class Counts(Gauges):
         self._asking: dict[Hashable, asyncio.Future[tuple[Measure | None, str | None]]] = {}
         self.changed: Callable[[], None] = lambda: None
         """Called when an endpoint says something else of a text than it last did."""
+        self.missed: Callable[[str, Settings], None] = lambda *_: None
+        """Called with a model whose endpoint gave no count: it may be back after a while."""
 
     # -- what counts ------------------------------------------------------------------------
 
@@ -133,6 +135,7 @@ class Counts(Gauges):
         found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS)
         if not isinstance(found, EndpointCount):
             self._take_outcome(text, None)
+            self.missed(model, settings)
             return None, found.reason
         measure = _by_endpoint(found)
         standing = text.endpoints.standing(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,12 @@ from tests.e2e.llama.test_llama_session import session
 from tests.unit.endpoints_fake_server import REASONS, Canned, FakeServer, Ollama, listing, llamacpp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.protocol.client import Client
+
+IGNORED = ("context/warning", "textDocument/publishDiagnostics")
 
 
 def reply(prompt: int, output: int, reason: str = "stop") -> dict[str, Any]:
@@ -103,3 +109,75 @@ async def test_the_window_alone_shows_for_a_document_without_a_conversation(
         asked = len(server.asked)
         await client.request("tokens/count", {"text": "hello again"})
         assert (server.posts(), len(server.asked)) == ([], asked)
+
+
+GONE = Canned(502, {"detail": "nobody is there"})
+WORDS = "hello world, and some more of it\n"
+
+
+def retries(client: Client) -> list[Any]:
+    """The timers of model servers that are away."""
+    return [key for key in client.server.scheduler._jobs if key[0] == "endpoint"]
+
+
+def shows(mark: str) -> Callable[[Any], bool]:
+    """Whether a status shows a document with `~`, or without."""
+    return lambda one: one["document"] and ("~" in one["document"]["text"]) == (mark == "~")
+
+
+async def until(state: Callable[[], bool]) -> None:
+    """Wait for a state, with patience."""
+    async with asyncio.timeout(60):
+        while not state():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_comes_back_counts_what_nobody_touches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
+    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
+    monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
+    ready = llamacpp()
+    async with (
+        FakeServer() as server,
+        session(server.url, tmp_path, monkeypatch, ignored=IGNORED) as client,
+    ):
+        server.otherwise = GONE
+        client.server.services.counts.seconds = 60.0
+        client.open(WORDS, uri=f"{tmp_path.as_uri()}/a.md")
+        await client.take("status/update", shows("~"))
+        append = {"session": "s", "turns": [{"role": "user", "content": WORDS}]}
+        usage = await client.request("context/append", append)
+        assert (usage["method"], server.posts()) == ("estimate", [])
+        server.headers, server.routes = ready.headers, ready.routes
+        await client.take("status/update", shows("exact"))
+        await until(lambda: len(server.posts()) >= 6)
+        usage = await client.request("context/usage", {"session": "s"})
+        while usage["method"] != "endpoint":
+            usage = await client.request("context/usage", {"session": "s"})
+        asked = server.posts()
+        # Two texts and two chats of the probe, the document, and the conversation.
+        assert (asked.count("/tokenize"), len(asked)) == (3, 6), asked
+        assert retries(client) == []
+        client.ignore("status/update")
+
+
+async def test_a_server_that_stays_away_is_asked_once_a_back_off_and_only_for_what_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.01)
+    uri = f"{tmp_path.as_uri()}/a.md"
+    async with (
+        FakeServer() as server,
+        session(server.url, tmp_path, monkeypatch) as client,
+    ):
+        server.otherwise = GONE
+        await client.request("tokens/count", {"text": WORDS})
+        assert retries(client) == [], "nothing open waits for it"
+        probe = len(server.asked)
+        client.open(WORDS, uri=uri)
+        await until(lambda: len(server.asked) >= 5 * probe)
+        assert len(retries(client)) == 1
+        client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+        await until(lambda: not retries(client))
