@@ -47,7 +47,9 @@ def parse(body: bytes) -> Any:
         raise RefusedBodyError("the body is not UTF-8", _replaced(body)) from None
     except (ValueError, RecursionError):
         raise RefusedBodyError("the body is not valid JSON", _outline(body)) from None
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_too_deep(value):
+    # Of a long body the value is looked through sooner than the bytes: it is mostly one text.
+    suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
+    if suspect and _is_too_deep(value):
         raise RefusedBodyError(f"the body is nested over {MAX_DEPTH} deep", _outline(body))
     return value
 

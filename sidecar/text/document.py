@@ -30,6 +30,7 @@ from sidecar.text.pieces import (
     edited_piece,
     merge_counted,
     pieces_of,
+    split,
     together,
 )
 from sidecar.text.positions import Position, Range
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     from sidecar.text.piece_list import PieceBlock
     from sidecar.text.positions import Encoding
+
+    Edits = tuple[tuple[Range, str], ...]
 
 EDIT_CHARACTERS = 384
 """How far to both sides of an edit its own small piece reaches, about."""
@@ -80,37 +83,55 @@ class TextDocument(Pieced):
         self._most_characters = piece_characters + piece_characters // 4
         self._edit_characters = edit_characters
         self._spare_pieces = spare_pieces
-        self._uncut = text
-        self._cut: PieceList | None = None
-        if len(text) <= LONG_CHARACTERS:
-            self._cut = self.cutting()()
         self._next_tidy = 0
+        self._start(text)
+
+    def _start(self, text: str) -> None:
+        """Hold a whole new text, a long one uncut: edits wait until it is in pieces."""
+        self._uncut = text
+        self._waiting: list[tuple[Range, str]] = []
+        self._cut: PieceList | None = None
+        self._cutting = partial(_cut_up, text, self._piece_characters)
+        if len(text) <= LONG_CHARACTERS:
+            self._cut, self._uncut = self._cutting(), ""
         self._forget()
 
     @property
     def is_cut(self) -> bool:
         """Whether a long text is in pieces yet. Whatever looks into it before that cuts it first
-        (24 ms for 10 MB): a worker may do it instead, by `cutting` and `adopt`."""
+        (15 ms for 10 MB): a worker may do it instead, by `cutting` and `adopt`. Edits may come
+        before it: they look into nothing."""
         return self._cut is not None
 
     def cutting(self) -> Callable[[], PieceList]:
         """What cuts the text as it was opened, for any thread."""
-        return partial(_cut_up, self._uncut, self._piece_characters)
+        return self._cutting
 
     def reopening(self) -> Callable[[], TextDocument]:
-        """What makes this document again as it was opened: for one that is not cut yet."""
-        text, version = self._uncut, self.version
-        return partial(TextDocument, self.uri, text, version, self.encoding, self.language_id)
+        """What makes this document again as it is: for one that is not cut yet."""
+        again = self.uri, self._uncut, self.version, self.encoding, self.language_id
+        return partial(_reopened, again, tuple(self._waiting))
 
-    def adopt(self, pieces: PieceList) -> None:
-        """Take what `cutting` made, unless the text was cut meanwhile."""
-        if self._cut is None:
-            self._cut, self._uncut = pieces, ""
+    def adopt(self, pieces: PieceList, cutting: Callable[[], PieceList]) -> None:
+        """Take what `cutting` made, and make the edits that have waited for it, unless the text was
+        cut or replaced as a whole meanwhile."""
+        if self._cut is not None or cutting is not self._cutting:
+            return
+        self._cut, self._uncut = pieces, ""
+        waiting, self._waiting = self._waiting, []
+        edition = self.edition  # as it has been since they came
+        try:
+            for span, text in waiting:
+                self.apply(span, text)
+        except BaseException:
+            self.in_step = False
+            raise
+        self.edition = edition
 
     @property
     def _list(self) -> PieceList:
         if self._cut is None:
-            self.adopt(self.cutting()())
+            self.adopt(self._cutting(), self._cutting)
         return cast("PieceList", self._cut)
 
     def _splice(self, first: int, last: int, new: list[Piece]) -> None:
@@ -218,17 +239,24 @@ class TextDocument(Pieced):
 
         Costs O(edit) plus a small part that grows with the number of pieces.
         """
-        text = join_surrogates(text)
         if span is None:
-            self._replace_all(text)
+            self._replace_all(join_surrogates(text))
             self.in_step = True
             return
+        if not self.is_cut:
+            self._waiting.append((span, text))
+            self._forget()
+            return
+        text = join_surrogates(text)
         start, end = self.offsets(span)
         if end > start or text:
             self._replace(start, end, text)
 
     def _replace_all(self, text: str) -> None:
         """Replaces only what differs, so that equal pieces keep their counts."""
+        if not self.is_cut:
+            self._start(text)
+            return
         pieces, start, end = self.pieces, 0, len(text)
         first, last = 0, len(pieces)
         while first < last and text.startswith(pieces[first].text, start):
@@ -373,4 +401,12 @@ class TextDocument(Pieced):
 
 
 def _cut_up(text: str, characters: int) -> PieceList:
-    return PieceList(pieces_of(join_surrogates(text), characters))
+    # No cut lies inside a pair of surrogates: joined piece by piece it takes no second pass.
+    return PieceList([Piece(join_surrogates(part)) for part in split(text, characters)])
+
+
+def _reopened(again: tuple[str, str, int | None, Encoding, str], edits: Edits) -> TextDocument:
+    document = TextDocument(*again)
+    for span, text in edits:
+        document.apply(span, text)
+    return document

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, cast
 
@@ -21,19 +22,23 @@ from sidecar.counting.engines import engine, names
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.text.pieces import Piece
 
 LONG_CHARACTERS = 1_000_000
 """From so much uncounted text on, a second process is worth its start (a tenth of a second)."""
-BATCH_PIECES = 64
-"""What is handed over at once: some ten milliseconds' work."""
+BATCH_PIECES = 32
+"""What is handed over at once: some five milliseconds' work."""
+_AHEAD = 2
+"""How many batches it has: one that it counts, and one that it goes on with at once."""
 IDLE_SECONDS = 10.0
 """How long it is kept with nothing to do."""
 ANSWER_SECONDS = 10.0
 """How long one answer may take; meanwhile we have counted the same text."""
+_PIPE_BYTES = 1 << 20
+"""Room for all that it has at once, where the system gives it: whoever writes never waits."""
 _RELEASE_SECONDS = 1.0
 _FAILURES = 2
 """After so many ends that nobody asked for, this server starts no more."""
@@ -52,7 +57,7 @@ class SecondProcess:
         self, idle_seconds: float = IDLE_SECONDS, answer_seconds: float = ANSWER_SECONDS
     ) -> None:
         self._idle_seconds, self._answer_seconds = idle_seconds, answer_seconds
-        self._turn = threading.Lock()  # one batch at a time
+        self._turn = threading.Lock()  # one text at a time
         self._state = threading.Lock()  # short: what follows is read and written under it
         self._process: subprocess.Popen[bytes] | None = None
         self._failures = 0
@@ -78,21 +83,32 @@ class SecondProcess:
                     threading.Thread(target=self._watch, args=watching, daemon=True).start()
             return self._process
 
+    def prepare(self, name: str) -> None:
+        """Have it running with a vocabulary loaded: that takes as long as counting two megabytes."""
+        self.count(["a"], name)
+
     def count(self, texts: Sequence[str], name: str) -> list[int] | None:
         """The tokens of each text by the vocabulary `name`; None where it could not be had."""
+        return next(self.count_each([texts], name), None)
+
+    def count_each(self, batches: Iterable[Sequence[str]], name: str) -> Iterator[list[int]]:
+        """The tokens of each text of one batch after the other, until it cannot be had.
+
+        A batch is taken, and handed over, before the counts of the one before are waited for:
+        whoever counts there never waits for us, who may have to wait for the interpreter.
+        """
         with self._turn:
             self._since = time.monotonic()
             process = self.start()
             if process is None:
-                return None
+                return
             try:
-                counts = _asked(process, texts, name)
-                self._since = time.monotonic()
-                return counts
+                for counts in _answers(process, batches, name):
+                    self._since = time.monotonic()
+                    yield counts
             except (OSError, ValueError):
                 self._end(process, failed=True)
                 _close_pipes(process)
-                return None
 
     def close(self) -> None:
         """End it for good."""
@@ -144,7 +160,7 @@ def count_together(
     second process fills in counts from the last on, if that is much and it can count it."""
     name = tokenizer.name
     new = [piece for piece in pieces if name not in piece.counts]
-    if sum([len(piece) for piece in new]) < LONG_CHARACTERS or not _can_count(tokenizer):
+    if sum([len(piece) for piece in new]) < LONG_CHARACTERS or not can_count(tokenizer):
         return count()
     enough = threading.Event()
     from_the_back = threading.Thread(
@@ -157,7 +173,8 @@ def count_together(
         enough.set()
 
 
-def _can_count(tokenizer: Tokenizer) -> bool:
+def can_count(tokenizer: Tokenizer) -> bool:
+    """Whether the second process counts by the same engine as this tokenizer."""
     return tokenizer.name in names() and engine(tokenizer.name) is tokenizer
 
 
@@ -165,14 +182,18 @@ def _fill_in(
     pieces: list[Piece], name: str, second: SecondProcess, enough: threading.Event
 ) -> None:
     """Batch after batch from the last piece on, until one was counted already."""
-    for end in range(len(pieces), 0, -BATCH_PIECES):
-        batch = pieces[max(0, end - BATCH_PIECES) : end]
-        if enough.is_set() or name in batch[-1].counts:
-            return
-        counts = second.count([piece.text for piece in batch], name)
-        if counts is None:
-            return
-        for piece, tokens in zip(batch, counts, strict=True):
+    asked: deque[list[Piece]] = deque()
+
+    def texts() -> Iterator[list[str]]:
+        for end in range(len(pieces), 0, -BATCH_PIECES):
+            batch = pieces[max(0, end - BATCH_PIECES) : end]
+            if enough.is_set() or name in batch[-1].counts:
+                return
+            asked.append(batch)
+            yield [piece.text for piece in batch]
+
+    for counts in second.count_each(texts(), name):
+        for piece, tokens in zip(asked.popleft(), counts, strict=True):
             piece.counts[name] = tokens
 
 
@@ -191,6 +212,7 @@ def _started() -> subprocess.Popen[bytes] | None:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            pipesize=_PIPE_BYTES,
             cwd=os.path.abspath(os.sep),
             env={key: os.environ[key] for key in _ENVIRONMENT if key in os.environ},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
@@ -199,19 +221,37 @@ def _started() -> subprocess.Popen[bytes] | None:
         return None
 
 
-def _asked(process: subprocess.Popen[bytes], texts: Sequence[str], name: str) -> list[int]:
-    """Write a line of sizes and the texts, read a line of counts.
+def _answers(
+    process: subprocess.Popen[bytes], batches: Iterable[Sequence[str]], name: str
+) -> Iterator[list[int]]:
+    """The counts of each batch, `_AHEAD` batches after it was written.
 
     Raises:
         OSError, ValueError: it has ended, or says what no helper of ours says.
     """
-    into, out = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+    asked: deque[int] = deque()
+    for texts in batches:
+        _ask(process, texts, name)
+        asked.append(len(texts))
+        if len(asked) >= _AHEAD:
+            yield _answer(process, asked.popleft())
+    while asked:
+        yield _answer(process, asked.popleft())
+
+
+def _ask(process: subprocess.Popen[bytes], texts: Sequence[str], name: str) -> None:
+    """Write a line of sizes and the texts."""
+    into = cast("IO[bytes]", process.stdin)
     data = "".join(texts).encode("utf-8", "surrogatepass")
     sizes = " ".join([str(len(text)) for text in texts])
     into.write(f"{name} {len(data)} {sizes}\n".encode() + data)
     into.flush()
-    counts = [int(number) for number in out.readline().split()]
-    if len(counts) != len(texts) or min(counts, default=0) < 0:
+
+
+def _answer(process: subprocess.Popen[bytes], size: int) -> list[int]:
+    """Read a line of so many counts."""
+    counts = [int(number) for number in cast("IO[bytes]", process.stdout).readline().split()]
+    if len(counts) != size or min(counts, default=0) < 0:
         raise ValueError("no count for each text")
     return counts
 

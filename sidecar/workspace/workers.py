@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.counting.incremental import count_pieces, units_of
-from sidecar.workspace.second_process import SecondProcess, count_together
+from sidecar.workspace.second_process import SecondProcess, can_count, count_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,13 @@ class Workers:
 
     def expect_much(self) -> None:
         """A long text is on its way: what will help to count it is started meanwhile."""
-        self._others.submit(self.second.start)
+        self._others.submit(self._prepare_second)
+
+    def _prepare_second(self) -> None:
+        for tokenizer in list(self._loaded):
+            if can_count(tokenizer):
+                self.second.prepare(tokenizer.name)
+        self.second.start()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work that is no bulk counting off the event loop."""
@@ -77,7 +83,9 @@ class Workers:
 
     async def _cut(self, document: TextDocument) -> None:
         try:
-            document.adopt(await self.run(document.cutting()))
+            while not document.is_cut:  # its text may be replaced meanwhile
+                cutting = document.cutting()
+                document.adopt(await self.run(cutting), cutting)
         finally:
             del self._cutting[document]
 

@@ -142,14 +142,7 @@ async def test_a_long_document_is_cut_once_and_never_on_the_event_loop(
     client: Client, monkeypatch: pytest.MonkeyPatch, method: str, more: dict[str, object]
 ) -> None:
     """Not by a request that comes before the status has had it cut, either."""
-    cutters, real = list[threading.Thread](), document._cut_up
-
-    def cut_up(text: str, characters: int) -> PieceList:
-        if len(text) > LONG_CHARACTERS:
-            cutters.append(threading.current_thread())
-        return real(text, characters)
-
-    monkeypatch.setattr(document, "_cut_up", cut_up)
+    cutters = watched_cutting(monkeypatch)
     client.ignore("status/update")
     client.open("some words\n" * (LONG_CHARACTERS // 10))
     if method == "textDocument/didClose":
@@ -158,6 +151,52 @@ async def test_a_long_document_is_cut_once_and_never_on_the_event_loop(
     else:
         await client.request(method, {"textDocument": {"uri": URI}, **more})
         assert len(cutters) == 1
+    assert threading.main_thread() not in cutters
+
+
+def watched_cutting(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The thread of each time that a long text is cut from now on."""
+    cutters, real = list[threading.Thread](), document._cut_up
+
+    def cut_up(text: str, characters: int) -> PieceList:
+        if len(text) > LONG_CHARACTERS:
+            cutters.append(threading.current_thread())
+        return real(text, characters)
+
+    monkeypatch.setattr(document, "_cut_up", cut_up)
+    return cutters
+
+
+LONG = "some words\n" * (LONG_CHARACTERS // 10)
+LONGER = "other words\n" * (LONG_CHARACTERS // 10)
+TYPED = edit((0, 0), (0, 0), "many "), edit((0, 5), (0, 5), "more "), edit((1, 0), (2, 0), "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "now"),
+    [
+        (TYPED, "many more " + LONG.replace("\n" + "some words\n", "\n", 1)),
+        ((*TYPED, {"text": LONGER}), LONGER),
+        (({"text": LONGER}, *TYPED), "many more " + LONGER.replace("\nother words", "", 1)),
+        ((*TYPED, {"text": "short\n"}), "short\n"),
+        (({"text": "short\n"}, *TYPED[:2]), "many more short\n"),
+    ],
+)
+async def test_edits_that_come_before_a_long_document_is_cut_do_not_cut_it_on_the_event_loop(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: tuple[dict[str, object], ...],
+    now: str,
+) -> None:
+    cutters = watched_cutting(monkeypatch)
+    client.ignore("status/update")
+    client.open(LONG)
+    for change in changes:
+        client.change(change)
+    count = await client.count()
+    assert (count["version"], count["tokens"]) == (1 + len(changes), truth(now))
+    await client.server.services.ready(URI)
+    assert client.server.services.documents.named(URI).text == now
     assert threading.main_thread() not in cutters
 
 

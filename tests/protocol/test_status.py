@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.models import catalogue
 from sidecar.text import document
-from sidecar.text.pieces import Piece, pieces_of
+from sidecar.text.document import LONG_CHARACTERS
+from sidecar.text.pieces import split
 from tests.protocol.client import URI, Client, edit
 from tests.truth import truth
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pytest
 
 
@@ -36,11 +39,12 @@ async def test_a_long_document_is_cut_by_a_worker(
 ) -> None:
     threads: list[int] = []
 
-    def cut(text: str, characters: int) -> list[Piece]:
-        threads.append(threading.get_ident())
-        return pieces_of(text, characters)
+    def cut(text: str, characters: int) -> Iterator[str]:
+        if len(text) > LONG_CHARACTERS:
+            threads.append(threading.get_ident())
+        return split(text, characters)
 
-    monkeypatch.setattr(document, "pieces_of", cut)
+    monkeypatch.setattr(document, "split", cut)
     client.open("word and word;\n" * 20_000)
     update = await client.take("status/update", lambda u: u["document"]["method"] == "exact")
     assert update["document"]["tokens"] == truth("word and word;\n" * 20_000)

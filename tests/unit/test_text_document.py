@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,8 @@ from sidecar.workspace.workers import Workers
 from tests.fuzz import edits, oracle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sidecar.text.positions import Encoding
 
 ENCODINGS = st.sampled_from(["utf-8", "utf-16", "utf-32"])
@@ -70,6 +73,37 @@ def test_edits_do_what_they_do_to_a_plain_text(
         assert doc.line_count == len(oracle.lines(text))
         assert "".join(piece.text for piece in doc.pieces) == text
         assert all(is_cut(a.text, b.text) for a, b in pairwise(doc.pieces))
+
+
+WAITING = st.lists(
+    st.tuples(st.booleans(), POSITIONS, POSITIONS, st.sampled_from((*edits.SNIPPETS, *edits.STOCK))),
+    max_size=6,
+)
+
+
+@given(TEXTS, ENCODINGS, WAITING, st.integers(0, 6))
+def test_edits_of_a_text_that_is_not_cut_yet_are_those_of_one_that_is(
+    text: str,
+    encoding: Encoding,
+    changes: list[tuple[bool, Position, Position, str]],
+    cut_after: int,
+) -> None:
+    """They wait until it is cut; who held it in between gets what it held."""
+    with patch("sidecar.text.document.LONG_CHARACTERS", -1):
+        doc, text = document(text, encoding), oracle.joined(text)
+        held: list[tuple[Callable[[], TextDocument], str]] = []
+        late = doc.cutting()
+        for number, (whole_text, start, end, new) in enumerate(changes):
+            if number == cut_after:
+                doc.adopt(doc.cutting()(), doc.cutting())
+            held += [] if doc.is_cut else [(doc.reopening(), text)]
+            doc.apply(None if whole_text else span(start, end), new)
+            edited = oracle.edited(text, span(start, end), new, encoding)
+            text = oracle.joined(new) if whole_text else edited
+        edition = doc.edition
+        doc.adopt(late(), late)  # of the text as it was opened, which may have been replaced
+        assert (doc.text, doc.edition is edition) == (text, True)
+        assert [reopen().text for reopen, _ in held] == [then for _, then in held]
 
 
 @given(TEXTS, ENCODINGS, SIZES, POSITIONS)
