@@ -14,7 +14,7 @@ from pygls.protocol import default_converter
 
 from sidecar import typed
 from sidecar.errors import RequestError
-from sidecar.server.framing import MAX_DEPTH
+from sidecar.server.framing import MAX_DEPTH, Body
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -35,7 +35,7 @@ class RefusedBodyError(ValueError):
         self.outline = outline
 
 
-def parse(body: bytes) -> Any:
+def parse(body: Body) -> Any:
     """The JSON value of a body; its numbers are finite, and it is `MAX_DEPTH` deep at most.
 
     Raises:
@@ -54,7 +54,7 @@ def parse(body: bytes) -> Any:
     return value
 
 
-def _decoded(body: bytes) -> Any:
+def _decoded(body: Body) -> Any:
     """By msgspec, which takes a half to a quarter of the time; it takes less (no lone surrogates),
     so that what it refuses is for the other to judge."""
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
@@ -96,7 +96,7 @@ def _children(value: Any) -> list[Any]:
     return []
 
 
-def _outline(body: bytes) -> dict[str, Any]:
+def _outline(body: Body) -> dict[str, Any]:
     """The members of an object whose contents may be deep or broken; empty where it is none."""
     kept, start, depth = [], 0, 0
     for match in _TOKEN.finditer(body):
@@ -112,7 +112,7 @@ def _outline(body: bytes) -> dict[str, Any]:
     return _replaced(b"".join([*kept, body[start:]]))
 
 
-def _replaced(body: bytes) -> dict[str, Any]:
+def _replaced(body: Body) -> dict[str, Any]:
     """The object of a body, U+FFFD for what is not UTF-8; empty where it is none."""
     try:
         value = _LENIENT.decode(body.decode("utf-8", "replace"))

@@ -21,6 +21,9 @@ MAX_HEADER_BYTES = 16 * 1024
 MAX_LENGTH_LINE = 128
 """How many bytes at the end of a line are searched for a length that follows other bytes."""
 
+DIRECT_BYTES = 512 * 1024
+"""Of a body that lacks so many the reader may put them where they belong, without copies."""
+
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
@@ -31,6 +34,9 @@ class BadFrame:
     reason: str
     fatal: bool = False
     """Whether nothing after it can be taken."""
+
+
+Body = bytes | bytearray
 
 
 @dataclass
@@ -44,18 +50,40 @@ class Framer:
     _length: int | None = None
     _lost: bool = False
     _ended: bool = False
+    _long: bytearray | None = None
+    _filled: int = 0
 
-    def feed(self, data: bytes) -> list[bytes | BadFrame]:
+    def space(self) -> memoryview | None:
+        """Where the next bytes of a long body belong; None while no such body is coming.
+
+        Whoever asks reads them there and says so to `fill`; all others go through `feed`.
+        """
+        if self._long is None and (self._length or 0) - len(self._buffer) >= DIRECT_BYTES:
+            self._filled = len(self._buffer)
+            self._long = bytearray(self._length or 0)
+            self._long[: self._filled] = self._buffer
+            self._buffer.clear()
+        return None if self._long is None else memoryview(self._long)[self._filled :]
+
+    def fill(self, size: int) -> list[Body | BadFrame]:
+        """So many bytes were read into `space`: the body, if it is complete."""
+        self._filled += size
+        if self._long is None or self._filled < len(self._long):
+            return []
+        body, self._long, self._length = self._long, None, None
+        return [body]
+
+    def feed(self, data: bytes) -> list[Body | BadFrame]:
         """All that became complete with `data`, in order; nothing after a frame that is fatal."""
         self._buffer += data
-        out: list[bytes | BadFrame] = []
+        out: list[Body | BadFrame] = []
         while not self._ended and (item := self._next()) is not None:
             out.append(item)
         if self._ended:
             self._buffer.clear()
         return out
 
-    def _next(self) -> bytes | BadFrame | None:
+    def _next(self) -> Body | BadFrame | None:
         if self._length is None and (bad := self._read_headers()) is not None:
             return bad
         if self._length is None or len(self._buffer) < self._length:

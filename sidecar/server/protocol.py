@@ -21,7 +21,7 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 from sidecar.defects import log_defect
 from sidecar.errors import RequestError
 from sidecar.server import changes, codec, errors, parent
-from sidecar.server.framing import BadFrame
+from sidecar.server.framing import BadFrame, Body
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     # -- incoming ---------------------------------------------------------------------------
 
-    def receive(self, frame: bytes | BadFrame) -> None:
+    def receive(self, frame: Body | BadFrame) -> None:
         """Take one frame; whatever it holds, the frames after it are taken too."""
         if self._done is not None and self._done.done():
             return
@@ -87,7 +87,7 @@ class SidecarProtocol(LanguageServerProtocol):
         except BaseException as exc:
             log_defect(exc)
 
-    def _receive(self, frame: bytes | BadFrame) -> None:
+    def _receive(self, frame: Body | BadFrame) -> None:
         if isinstance(frame, BadFrame):
             self._refuse(None, errors.PARSE_ERROR, frame.reason)
             if frame.fatal:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sidecar.defects import log_defect
-from sidecar.server.framing import BadFrame, Framer
+from sidecar.server.framing import BadFrame, Body, Framer
 from sidecar.workspace.second_process import LONG_CHARACTERS
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _widen(pipe: int) -> None:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-Frames = list[bytes | BadFrame] | None
+Frames = list[Body | BadFrame] | None
 """Frames that became complete together; None at the end of input."""
 
 
@@ -157,18 +157,27 @@ def _read_on_loop(
             resume()
             return
         try:
-            data = os.read(fd, _READ_BYTES)
+            frames = _read_some(fd, framer)
         except OSError:
-            data = b""
-        if not data:
+            frames = None
+        if frames is None:
             loop.remove_reader(fd)
-        receive(framer.feed(data) if data else None)
+        receive(frames)
 
     try:
         loop.add_reader(fd, readable)
     except (NotImplementedError, OSError):
         return False
     return True
+
+
+def _read_some(fd: int, framer: Framer) -> Frames:
+    """What became complete by one read; None at the end of input."""
+    if (space := framer.space()) is not None:
+        size = os.readv(fd, [space[:_READ_BYTES]])
+        return framer.fill(size) if size else None
+    data = os.read(fd, _READ_BYTES)
+    return framer.feed(data) if data else None
 
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -62,6 +62,8 @@ class TextDocument(Pieced):
     edit, as the client's version may come twice, or not at all.
     """
 
+    edition: object
+
     def __init__(
         self,
         uri: str,
@@ -88,13 +90,12 @@ class TextDocument(Pieced):
 
     def _start(self, text: str) -> None:
         """Hold a whole new text, a long one uncut: edits wait until it is in pieces."""
-        self._uncut = text
+        self._forget()
         self._waiting: list[tuple[Range, str]] = []
         self._cut: PieceList | None = None
         self._cutting = partial(_cut_up, text, self._piece_characters)
         if len(text) <= LONG_CHARACTERS:
-            self._cut, self._uncut = self._cutting(), ""
-        self._forget()
+            self.adopt(self._cutting(), self._cutting)
 
     @property
     def is_cut(self) -> bool:
@@ -109,7 +110,7 @@ class TextDocument(Pieced):
 
     def reopening(self) -> Callable[[], TextDocument]:
         """What makes this document again as it is: for one that is not cut yet."""
-        again = self.uri, self._uncut, self.version, self.encoding, self.language_id
+        again = self.uri, self._cutting.args[0], self.version, self.encoding, self.language_id
         return partial(_reopened, again, tuple(self._waiting))
 
     def adopt(self, pieces: PieceList, cutting: Callable[[], PieceList]) -> None:
@@ -117,16 +118,12 @@ class TextDocument(Pieced):
         cut or replaced as a whole meanwhile."""
         if self._cut is not None or cutting is not self._cutting:
             return
-        self._cut, self._uncut = pieces, ""
+        self._cut, self._cutting = pieces, _NOTHING
         waiting, self._waiting = self._waiting, []
-        edition = self.edition  # as it has been since they came
-        try:
-            for span, text in waiting:
-                self.apply(span, text)
-        except BaseException:
-            self.in_step = False
-            raise
-        self.edition = edition
+        as_it_was, self.in_step = (self.edition, self.in_step), False  # until all are made
+        for span, text in waiting:
+            self.apply(span, text)
+        self.edition, self.in_step = as_it_was  # this has been the text since they came
 
     @property
     def _list(self) -> PieceList:
@@ -244,13 +241,12 @@ class TextDocument(Pieced):
             self.in_step = True
             return
         if not self.is_cut:
-            self._waiting.append((span, text))
             self._forget()
+            self._waiting.append((span, text))
             return
-        text = join_surrogates(text)
         start, end = self.offsets(span)
         if end > start or text:
-            self._replace(start, end, text)
+            self._replace(start, end, join_surrogates(text))
 
     def _replace_all(self, text: str) -> None:
         """Replaces only what differs, so that equal pieces keep their counts."""
@@ -403,6 +399,9 @@ class TextDocument(Pieced):
 def _cut_up(text: str, characters: int) -> PieceList:
     # No cut lies inside a pair of surrogates: joined piece by piece it takes no second pass.
     return PieceList([Piece(join_surrogates(part)) for part in split(text, characters)])
+
+
+_NOTHING = partial(_cut_up, "", PIECE_CHARACTERS)
 
 
 def _reopened(again: tuple[str, str, int | None, Encoding, str], edits: Edits) -> TextDocument:

@@ -76,7 +76,9 @@ def test_edits_do_what_they_do_to_a_plain_text(
 
 
 WAITING = st.lists(
-    st.tuples(st.booleans(), POSITIONS, POSITIONS, st.sampled_from((*edits.SNIPPETS, *edits.STOCK))),
+    st.tuples(
+        st.booleans(), POSITIONS, POSITIONS, st.sampled_from((*edits.SNIPPETS, *edits.STOCK))
+    ),
     max_size=6,
 )
 
