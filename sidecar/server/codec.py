@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 
+_LONG_BYTES = 1_000_000
+
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
