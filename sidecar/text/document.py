@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, cast
 
-from sidecar.text.cuts import is_cut, next_cut
+from sidecar.text.cuts import is_cut
 from sidecar.text.piece_list import PieceList, PiecePlace
 from sidecar.text.pieces import (
     PIECE_CHARACTERS,
@@ -29,6 +29,7 @@ from sidecar.text.pieces import (
     PieceOrigin,
     edited_piece,
     merge_counted,
+    pieces_around,
     pieces_of,
     split,
     together,
@@ -284,7 +285,8 @@ class TextDocument(Pieced):
         few = until - first < 3
         if text and few and len(text) <= self._most_characters:
             return [edited_piece(together(self._list.between(first, until)), text, start, kept)]
-        new = self._split_around(text, start, len(text) - kept)
+        sizes = self._edit_characters, self._most_characters
+        new = pieces_around(text, start, len(text) - kept, *sizes)
         if few:
             self._remember(together(self._list.between(first, until)), new)
         return [*chain(*new)] or [Piece("")]
@@ -311,17 +313,6 @@ class TextDocument(Pieced):
 
     def _text_of(self, index: int) -> str:
         return self._list.at(index).piece.text
-
-    def _split_around(self, text: str, start: int, end: int) -> list[list[Piece]]:
-        """Pieces of `text`: what is before, around and after its span `start` to `end`."""
-        if len(text) <= self._most_characters:
-            return [[], [Piece(text)] if text else [], []]
-        left = next_cut(text, max(0, start - 2 * self._edit_characters))
-        left = left if left is not None and left <= start else 0
-        right = next_cut(text, min(end + self._edit_characters, len(text)))
-        right = len(text) if right is None else right
-        parts = (text[:left], text[left:right], text[right:])
-        return [pieces_of(part, self._most_characters) if part else [] for part in parts]
 
     def _remember(self, old: Piece, new: list[list[Piece]]) -> None:
         """Keep with the largest part of a cut piece where it is from: its count is the old one

@@ -225,6 +225,19 @@ def _origin(old: Piece, gone: str, come: str) -> PieceOrigin | None:
     return PieceOrigin(counts, minus, plus) if changed < len(old.text) else None
 
 
+def pieces_around(text: str, start: int, end: int, near: int, most: int) -> list[list[Piece]]:
+    """Pieces of `text`, at most about `most` characters each: what is before, around and after its
+    span `start` to `end`, of which the middle reaches about `near` characters to both sides."""
+    if len(text) <= most:
+        return [[], [Piece(text)] if text else [], []]
+    left = next_cut(text, max(0, start - 2 * near))
+    left = left if left is not None and left <= start else 0
+    right = next_cut(text, min(end + near, len(text)))
+    right = len(text) if right is None else right
+    parts = (text[:left], text[left:right], text[right:])
+    return [pieces_of(part, most) if part else [] for part in parts]
+
+
 def word_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Pieces with only word cuts between them: neighbours at a line cut are taken together.
 
