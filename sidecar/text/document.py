@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from sidecar.text.piece_list import PieceBlock
     from sidecar.text.positions import Encoding
 
-    Edits = tuple[tuple[Range, str], ...]
-
 EDIT_CHARACTERS = 384
 """How far to both sides of an edit its own small piece reaches, about."""
 SPARE_PIECES = 64
@@ -100,9 +98,8 @@ class TextDocument(Pieced):
 
     @property
     def is_cut(self) -> bool:
-        """Whether a long text is in pieces yet. Whatever looks into it before that cuts it first
-        (15 ms for 10 MB): a worker may do it instead, by `cutting` and `adopt`. Edits may come
-        before it: they look into nothing."""
+        """Whether a long text is in pieces yet. Whatever looks into it before cuts it (15 ms for
+        10 MB), but not edits: a worker may do it instead, by `cutting` and `adopt`."""
         return self._cut is not None
 
     def cutting(self) -> Callable[[], PieceList]:
@@ -112,7 +109,7 @@ class TextDocument(Pieced):
     def reopening(self) -> Callable[[], TextDocument]:
         """What makes this document again as it is: for one that is not cut yet."""
         again = self.uri, self._cutting.args[0], self.version, self.encoding, self.language_id
-        return partial(_reopened, again, tuple(self._waiting))
+        return partial(_reopened, again, [*self._waiting])
 
     def adopt(self, pieces: PieceList, cutting: Callable[[], PieceList]) -> None:
         """Take what `cutting` made, and make the edits that have waited for it, unless the text was
@@ -395,7 +392,9 @@ def _cut_up(text: str, characters: int) -> PieceList:
 _NOTHING = partial(_cut_up, "", PIECE_CHARACTERS)
 
 
-def _reopened(again: tuple[str, str, int | None, Encoding, str], edits: Edits) -> TextDocument:
+def _reopened(
+    again: tuple[str, str, int | None, Encoding, str], edits: list[tuple[Range, str]]
+) -> TextDocument:
     document = TextDocument(*again)
     for span, text in edits:
         document.apply(span, text)
