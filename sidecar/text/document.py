@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import partial
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sidecar.text.cuts import is_cut
 from sidecar.text.piece_list import PieceList, PiecePlace
@@ -392,9 +392,7 @@ def _cut_up(text: str, characters: int) -> PieceList:
 _NOTHING = partial(_cut_up, "", PIECE_CHARACTERS)
 
 
-def _reopened(
-    again: tuple[str, str, int | None, Encoding, str], edits: list[tuple[Range, str]]
-) -> TextDocument:
+def _reopened(again: tuple[Any, ...], edits: list[tuple[Range, str]]) -> TextDocument:
     document = TextDocument(*again)
     for span, text in edits:
         document.apply(span, text)
