@@ -12,8 +12,7 @@ from sidecar.agents.folding import Fold, Folded
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.scan import lines_with
-from sidecar.agents.tail import lines_backwards, open_quietly
+from sidecar.agents.tail import lines_backwards, lines_with, open_quietly
 from sidecar.agents.values import Call, Found, StoredSession, stored
 
 if TYPE_CHECKING:

@@ -59,6 +59,16 @@ def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
             yield from lines
 
 
+def lines_with(data: bytes, needle: bytes) -> Iterator[bytes]:
+    """The lines of `data`, which ends with a line feed, that hold `needle`."""
+    find, rfind = data.find, data.rfind
+    at = find(needle)
+    while at >= 0:
+        end = find(b"\n", at)
+        yield data[rfind(b"\n", 0, at) + 1 : end]
+        at = find(needle, end)
+
+
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
     """Whole lines from where `file` stands, about `size` bytes at once, and the bytes passed over.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sidecar.budget.first_tokens import first_tokens
+from sidecar.counting.engines.fast import without_lone_surrogates
 from sidecar.counting.incremental import count_pieces
 from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.text.pieces import Piece, pieces_of, split, word_pieces
@@ -13,6 +13,8 @@ from sidecar.text.pieces import Piece, pieces_of, split, word_pieces
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
+_ENCODED = 50_000
+"""Characters: on longer texts (which have no safe cut) tiktoken may overflow."""
 _FINER = 512
 """Characters of the pieces that are taken apart into tokens: few, for it is slow."""
 
@@ -96,3 +98,28 @@ def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
         left -= tokens
         at += len(part)
     return at
+
+
+def first_tokens(text: str, tokens: int, tokenizer: Tokenizer) -> int:
+    """Characters of the first `tokens` tokens of a text that is not cut further.
+
+    A character that a later token goes on with does not belong to them. Where no engine shows its
+    tokens, the most characters that have no more tokens than that.
+    """
+    plain = without_lone_surrogates(text)
+    known = len(plain) == len(text) <= _ENCODED
+    found = tokenizer.first_bytes(plain, tokens) if known else None
+    if found is None:
+        return _longest_prefix(text, tokens, tokenizer.count)
+    return len(found.decode("utf-8", "ignore"))
+
+
+def _longest_prefix(text: str, tokens: int, count: Callable[[str], int]) -> int:
+    low, high = 0, len(text)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count(text[:middle]) <= tokens:
+            low = middle
+        else:
+            high = middle
+    return low

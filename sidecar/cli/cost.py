@@ -90,7 +90,7 @@ def cost(
         folders = _folders(scope["workspace"])
         found = book.detail(params, agent=scope["agent"], folders=folders)
     if as_json:
-        _print_json(found)
+        say_json({"rows": found.rows, "totals": found.totals})
     elif not found.rows:
         say(NONE_MATCH if any(scope.values()) else NO_COST)
     elif sys.stdout.isatty():
@@ -258,11 +258,6 @@ def _write_page(
     say(f"wrote {target}", err=True)
 
 
-def _print_json(found: CostReport) -> None:
-
-    say_json({"rows": found.rows, "totals": found.totals})
-
-
 def _print_table(found: CostReport, params: CostDetailParams) -> None:
     from rich.console import Console
 
@@ -323,10 +318,9 @@ def _compared(row: CostRow, params: CostDetailParams) -> str:
 
 def _total(found: CostReport) -> str:
     totals = found.totals
-    prompt = totals.input_tokens + totals.cache_read_tokens + totals.cache_write_tokens
     return (
-        f"total: {counted(totals.calls, 'call')}, {prompt:,} / {totals.output_tokens:,} tokens, "
-        f"${totals.cost_usd:,.6f}"
+        f"total: {counted(totals.calls, 'call')}, {totals.prompt_tokens:,} / "
+        f"{totals.output_tokens:,} tokens, ${totals.cost_usd:,.6f}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from sidecar.context.counter import Counter, Sums, sums_of
@@ -88,15 +88,9 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
     Where all weights are 0 the shares are equal. `total` below 0 counts as 0.
     """
-    total = max(0, total)
-    whole = sum(weights)
     if not weights:
         return []
-    given = [1] * len(weights) if whole == 0 else list(weights)
-    whole = sum(given)
-    cut = [0]
-    running = 0
-    for weight in given:
-        running += weight
-        cut.append(total * running // whole)
+    given = weights if any(weights) else [1] * len(weights)
+    running = list(accumulate(given, initial=0))
+    cut = [max(0, total) * part // running[-1] for part in running]
     return [after - before for before, after in pairwise(cut)]

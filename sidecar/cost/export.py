@@ -62,6 +62,9 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`partly`: by list, but a part of the call has no price and is left out."""
 
 
+_USES = frozenset({"web_searches", "file_searches", "other_tools"})
+_FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
+"""The fields of a call that `BUCKETS` are exported as."""
 _SELECT = (
     "SELECT at, workspace, session.name, agent, provider.name, model, category, tier, request, "  # noqa: S608
     f"estimated, reported, {', '.join(BUCKETS)} "
@@ -91,7 +94,6 @@ def write_calls(
 
 def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
     """An event as it is exported."""
-    buckets = event.buckets
     listed: Literal["list", "partly", "unpriced"] = "list" if cost.whole else "partly"
     if cost.usd is None:
         listed = "unpriced"
@@ -105,23 +107,7 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
         category=event.category,
         service_tier=event.tier or "standard",
         request_id=event.request_id,
-        input_tokens=buckets.input,
-        cache_read_tokens=buckets.cache_read,
-        cache_write_5m_tokens=buckets.cache_write_5m,
-        cache_write_1h_tokens=buckets.cache_write_1h,
-        cache_write_tokens=buckets.cache_write,
-        output_tokens=buckets.output,
-        reasoning_tokens=buckets.reasoning,
-        web_searches=buckets.web_searches,
-        file_searches=buckets.file_searches,
-        audio_input_tokens=buckets.audio_input,
-        audio_cache_read_tokens=buckets.audio_cache_read,
-        audio_output_tokens=buckets.audio_output,
-        image_input_tokens=buckets.image_input,
-        image_cache_read_tokens=buckets.image_cache_read,
-        image_output_tokens=buckets.image_output,
-        video_input_tokens=buckets.video_input,
-        other_tools=buckets.other_tools,
+        **dict(zip(_FIELDS, msgspec.structs.astuple(event.buckets), strict=True)),
         estimated_tokens=event.estimated_tokens,
         cost_usd=None if cost.usd is None else float(cost.usd),
         cost_source=listed if event.reported_cost is None else "reported",

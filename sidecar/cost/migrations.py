@@ -54,6 +54,7 @@ SUMS = _sums(BUCKETS)
 `reported`: what calls cost by their vendors' reports, in USD * 10**12."""
 
 _PROMPT = "{0}input + {0}cache_read + {0}cache_write_5m + {0}cache_write_1h + {0}cache_write"
+PROMPT_SQL = _PROMPT.format("")
 
 
 class NewerLedgerError(Exception):
@@ -133,10 +134,10 @@ def m002_events(connection: sqlite3.Connection) -> None:
 def _create_view(connection: sqlite3.Connection, buckets: _Names) -> None:
     connection.execute(
         f"CREATE VIEW event_sums AS SELECT id, at, at / {QUARTER_MS} AS slot, "  # noqa: S608
-        f"at / {DAY_MS} AS day, session, kind, band, {_PROMPT.format('')} AS prompt, "
+        f"at / {DAY_MS} AS day, session, kind, band, {PROMPT_SQL} AS prompt, "
         f"1 AS calls, {', '.join(buckets)}, "
         "estimated IS NOT NULL AS estimated_calls, coalesce(estimated, 0) AS estimated, "
-        f"iif(estimated IS NULL, 0, {_PROMPT.format('')}) AS estimated_prompt, "
+        f"iif(estimated IS NULL, 0, {PROMPT_SQL}) AS estimated_prompt, "
         "coalesce(reported, 0) AS reported FROM event"
     )
 

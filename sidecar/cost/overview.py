@@ -70,8 +70,7 @@ def _table(found: CostReport, keys: list[CostKey]) -> CostTable:
         [*(_name(row, key) for key in keys), *_numbers(row), row.cost_text] for row in found.rows
     ]
     totals = found.totals
-    prompt = totals.input_tokens + totals.cache_read_tokens + totals.cache_write_tokens
-    numbers = (totals.calls, prompt, totals.cache_read_tokens, totals.output_tokens)
+    numbers = (totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.output_tokens)
     total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers)]
     return CostTable(
         heads=[*(key.capitalize() for key in keys), *_HEADS],

@@ -83,11 +83,10 @@ def _section(title: str, about: str, body: str) -> str:
 
 def _cards(found: CostReport) -> str:
     totals = found.totals
-    prompt = totals.input_tokens + totals.cache_read_tokens + totals.cache_write_tokens
     cards = [
         (f"${totals.cost_usd:,.4f}", "cost"),
         (f"{totals.calls:,}", "calls"),
-        (f"{prompt:,}", "prompt tokens"),
+        (f"{totals.prompt_tokens:,}", "prompt tokens"),
         (f"{totals.cache_read_tokens:,}", "of them read from a cache"),
         (f"{totals.output_tokens:,}", "completion tokens"),
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cost.bands import REPORTED, typical_prompt
 from sidecar.cost.events import Buckets
-from sidecar.cost.migrations import DAY_MS
+from sidecar.cost.migrations import DAY_MS, PROMPT_SQL
 from sidecar.cost.prices import Prices, cost_of
 from sidecar.cost.sums import Scope, kinds_in, owner_condition
 
@@ -22,9 +22,6 @@ _HOW = (
     "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
 )
 """How a call took in what stands at its head: the head is what caches hold first."""
-
-
-_PROMPT = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
 
 
 class Calls(NamedTuple):
@@ -58,7 +55,7 @@ def calls_in(
     """The calls in scope by agent, price, what their caches did, and which of the files of these
     sizes (tokens) their prompts can hold. Raises LedgerError."""
     steps = sorted(set(sizes), reverse=True)
-    held = " ".join(f"WHEN {_PROMPT} >= {int(size)} THEN {int(size)}" for size in steps)
+    held = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
     most = f"CASE {held} ELSE 0 END" if held else "0"
     owner, values = owner_condition(scope, "event.session")
     with ledger.reader() as connection:

@@ -72,6 +72,11 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cost_text: str
     """`$0.000219`, with what is unpriced named: nothing unpriced is ever shown as $0."""
 
+    @property
+    def prompt_tokens(self) -> int:
+        """All input."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
 
 class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A report as a table, ready to be shown; `total` is its last row, empty for a single one."""

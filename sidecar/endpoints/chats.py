@@ -111,6 +111,19 @@ def plain_message(message: ChatMessage) -> PlainMessage:
     return plain
 
 
+def with_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], str]:
+    """The messages without the system's, and what those say: for vendors that take it apart."""
+    turns = [plain_message(message) for message in messages]
+    system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
+    return [turn for turn in turns if turn.role != "system"], system
+
+
+def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> dict[str, Any]:
+    """A conversation as those who speak OpenAI's form take it. Raises Fault."""
+    body = {**more, "messages": openai_messages(messages)}
+    return {**body, "tools": openai_tools(tools)} if tools else body
+
+
 def decoded(call: Block) -> dict[str, Any]:
     """A call's arguments as an object, which is how some vendors take them."""
     try:

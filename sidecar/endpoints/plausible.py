@@ -22,12 +22,7 @@ def check_texts(counts: Sequence[int], server: str) -> None:
     for text, tokens in zip(TEXTS, counts, strict=True):
         if not possible(text, tokens):
             raise Fault("lying", f"{server} counts {tokens} tokens in {len(text)} characters")
-    _check_growth(counts, server)
-
-
-def check_chats(counts: Sequence[int], server: str) -> None:
-    """Raise a Fault unless these can be counts of TEXTS, each as the only message of a chat."""
-    _check_growth(counts, server)
+    check_chats(counts, server)
 
 
 def possible(text: str, tokens: int) -> bool:
@@ -36,7 +31,8 @@ def possible(text: str, tokens: int) -> bool:
     return size // _BYTES_PER_TOKEN <= tokens <= size + _SPECIALS
 
 
-def _check_growth(counts: Sequence[int], server: str) -> None:
+def check_chats(counts: Sequence[int], server: str) -> None:
+    """Raise a Fault unless these can be counts of TEXTS, each as the only message of a chat."""
     short, long = counts
     if long < short + 8:
         raise Fault("lying", f"{server} counts {short} and {long} tokens in very different texts")

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from sidecar.budget.presets import PRESETS
+from sidecar.budget.rules import PRESETS
 from sidecar.config.load import load
 from sidecar.config.settings import TRUSTED, Settings, Table
 

@@ -31,8 +31,7 @@ from sidecar.agents.readers.claude_lines import (
     tier_of,
     usage_of,
 )
-from sidecar.agents.scan import lines_with
-from sidecar.agents.tail import first_lines
+from sidecar.agents.tail import first_lines, lines_with
 from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark
 
 if TYPE_CHECKING:

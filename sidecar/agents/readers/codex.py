@@ -25,12 +25,13 @@ from sidecar.agents.readers.codex_forks import Parent, is_own, parent_of
 from sidecar.agents.readers.codex_lines import (
     Payload,
     RolloutLine,
+    RolloutState,
+    UsageParts,
     entry,
     reading_of,
     usage_of,
     wanted,
 )
-from sidecar.agents.readers.codex_state import RolloutState
 from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark, stored
 
@@ -149,7 +150,7 @@ def _of_record(state: RolloutState, one: RolloutLine, payload: Payload) -> Call 
 def _call(
     state: RolloutState,
     one: RolloutLine,
-    parts: tuple[int, int, int, int, int],
+    parts: UsageParts,
     request: str,
     model: str | None,
 ) -> Call | None:

@@ -21,7 +21,7 @@ from sidecar.agents.readers.codex_lines import Payload, RolloutLine, entry, want
 from sidecar.agents.tail import chunks, open_quietly
 
 if TYPE_CHECKING:
-    from sidecar.agents.readers.codex_state import RolloutState, UsageParts
+    from sidecar.agents.readers.codex_lines import RolloutState, UsageParts
 
 _PAUSE = timedelta(seconds=2)
 _STARTS = ("turn_context", "task_started", "turn_started")

@@ -12,7 +12,7 @@ from sidecar import typed
 from sidecar.agents.fields import CamelRecord, Number, at_of, count, provider_of
 from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.line_files import NamedFiles
-from sidecar.agents.scan import lines_with
+from sidecar.agents.tail import lines_with
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark
 from sidecar.messages.usage import disjoint
 

@@ -24,8 +24,7 @@ from sidecar.agents.line_files import Decoded
 from sidecar.agents.listing import database, entries, files_of, stat_of
 from sidecar.agents.occupancy import NO_USAGE, Track, occupancy
 from sidecar.agents.readers.copilot_cli_events import Data, NewestEvents, event
-from sidecar.agents.scan import lines_with
-from sidecar.agents.tail import first_lines, open_quietly
+from sidecar.agents.tail import first_lines, lines_with, open_quietly
 from sidecar.agents.values import (
     Batch,
     Call,

@@ -24,8 +24,7 @@ from sidecar.agents.homes import homes
 from sidecar.agents.line_files import Decoded
 from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.scan import lines_with
-from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
+from sidecar.agents.tail import chunks, first_lines, lines_backwards, lines_with, open_quietly
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
 from sidecar.messages.usage import Usage, included
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, plain_message
+from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, with_system
 from sidecar.endpoints.clouds.base import Cloud
 from sidecar.endpoints.outcome import Fault
 from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
@@ -22,14 +22,10 @@ class _Model(msgspec.Struct):
 
 def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /v1/messages/count_tokens."""
-    turns = [plain_message(message) for message in messages]
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [_message(turn) for turn in turns if turn.role != "system"],
-    }
-    if not body["messages"]:
+    turns, system = with_system(messages)
+    body: dict[str, Any] = {"model": model, "messages": [_message(turn) for turn in turns]}
+    if not turns:
         raise Fault("unsupported", "Anthropic counts no conversation without a user's message")
-    system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
     if system:
         body["system"] = system
     if tools:

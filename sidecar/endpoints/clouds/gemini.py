@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, plain_message
+from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, with_system
 from sidecar.endpoints.clouds.base import Cloud
 from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
 from sidecar.messages.tool_schemas import read_tools
@@ -29,12 +29,11 @@ def text_request(model: str, text: str) -> Request:
 
 def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST models/M:countTokens of the whole request."""
-    turns = [plain_message(message) for message in messages]
+    turns, system = with_system(messages)
     request: dict[str, Any] = {
         "model": f"models/{model.removeprefix('models/')}",
-        "contents": [_content(turn) for turn in turns if turn.role != "system"],
+        "contents": [_content(turn) for turn in turns],
     }
-    system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
     if system:
         request["systemInstruction"] = {"parts": [{"text": system}]}
     if tools:

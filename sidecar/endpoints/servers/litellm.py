@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_tools
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_body
 from sidecar.endpoints.outcome import Fault
 from sidecar.endpoints.servers.base import Listed, Request, Server, positive, whole
 
@@ -18,10 +18,7 @@ _GUESSES = ("local_estimate", "local_tokenizer", "local")
 
 def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /utils/token_counter."""
-    body = {"model": model, "messages": openai_messages(messages)}
-    if tools:
-        body["tools"] = openai_tools(tools)
-    return Request(_PATH, body)
+    return Request(_PATH, openai_body(messages, tools, model=model))
 
 
 def read(body: object) -> int:

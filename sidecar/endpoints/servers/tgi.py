@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_tools
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_body
 from sidecar.endpoints.servers.base import Listed, Request, Server, decode, length, positive
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ def text_request(model: str, text: str) -> Request:
 
 def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /chat_tokenize."""
-    body = {"model": model, "messages": openai_messages(messages)}
-    if tools:
-        body["tools"] = openai_tools(tools)
-    return Request("/chat_tokenize", body)
+    return Request("/chat_tokenize", openai_body(messages, tools, model=model))
 
 
 def read_chat(body: object) -> int:

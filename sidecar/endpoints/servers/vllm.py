@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sidecar.endpoints.chats import ChatMessage, Tools, openai_messages, openai_tools
+from sidecar.endpoints.chats import ChatMessage, Tools, openai_body
 from sidecar.endpoints.servers.base import Listed, Request, Server, field, positive
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ def text_request(model: str, text: str) -> Request:
 
 def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
     """POST /tokenize with messages: by the model's own chat template."""
-    body = {"model": model, "messages": openai_messages(messages), "add_generation_prompt": True}
-    if tools:
-        body["tools"] = openai_tools(tools)
+    body = openai_body(messages, tools, model=model, add_generation_prompt=True)
     return Request("/tokenize", body)
 
 
