@@ -1,0 +1,120 @@
+"""Copies of this process that take their share of the batches: threads alone cannot use two cores
+well, since most of what is done around counting holds the interpreter.
+
+Each process takes the number of the next batch from one pipe, so that none waits for another. A
+batch whose helper did not answer for it, for whatever reason, is left to the caller. Helpers are
+forked, on Linux only: they have all that was read so far, and elsewhere a fork is not safe or a new
+process costs too much.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import sys
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HELPER_BYTES = 20_000_000
+"""For so much text each a helper is worth its engine's half second of loading."""
+_MOST = 7
+_NUMBER = struct.Struct("=I")
+_ANSWER = struct.Struct("=IQ")
+MOST_BATCHES = 16_000
+"""What a pipe holds the numbers of."""
+
+Answer = tuple[int, bytes]
+"""The number of a batch, and what was made of it."""
+
+
+def cores() -> int:
+    """How many this process may use."""
+    ours = getattr(os, "sched_getaffinity", None)
+    return len(ours(0)) if ours else os.cpu_count() or 1
+
+
+def wanted(size: int) -> int:
+    """How many helpers so many bytes are worth. None beside threads, which a fork would lose."""
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return 0
+    return max(0, min(cores() - 1, _MOST, size // HELPER_BYTES))
+
+
+class Helpers:
+    """They begin at once; `close` ends them, done or not."""
+
+    def __init__(self, batches: int, work: Callable[[int], bytes], count: int) -> None:
+        """`work` is done in the helpers, for the number of a batch."""
+        self._numbers, feed = os.pipe()
+        os.write(feed, b"".join(map(_NUMBER.pack, range(batches))))
+        os.close(feed)
+        self._answers: SimpleQueue[Answer | None] = SimpleQueue()
+        self._pids: list[int] = []
+        pipes = [self._fork(work) for _ in range(count)]
+        self._running = len(pipes)
+        for pipe in pipes:
+            threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
+
+    def claim(self) -> int | None:
+        """The number of a batch that nobody else has, None when there are no more."""
+        return _claimed(self._numbers)
+
+    def answered(self, *, wait: bool = False) -> Iterator[Answer]:
+        """What has come since; with `wait` all that is still to come."""
+        while self._running and (wait or not self._answers.empty()):
+            answer = self._answers.get()
+            if answer is None:
+                self._running -= 1
+            else:
+                yield answer
+
+    def close(self) -> None:
+        """End those that are still at it."""
+        os.close(self._numbers)
+        for pid in self._pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(OSError):
+                os.waitpid(pid, 0)
+
+    def _fork(self, work: Callable[[int], bytes]) -> int:
+        """Begin one; where its answers come from."""
+        answers, into = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(answers)
+            _help(self._numbers, into, work)
+        os.close(into)
+        self._pids.append(pid)
+        return answers
+
+    def _listen(self, pipe: int) -> None:
+        with open(pipe, "rb") as stream:
+            while len(header := stream.read(_ANSWER.size)) == _ANSWER.size:
+                number, size = _ANSWER.unpack(header)
+                if len(data := stream.read(size)) == size:
+                    self._answers.put((number, data))
+        self._answers.put(None)
+
+
+def _claimed(numbers: int) -> int | None:
+    data = os.read(numbers, _NUMBER.size)
+    return _NUMBER.unpack(data)[0] if data else None
+
+
+def _help(numbers: int, into: int, work: Callable[[int], bytes]) -> NoReturn:
+    """Answer for batches until there are no more, or nobody listens."""
+    try:
+        with open(into, "wb", closefd=False) as stream:
+            while (number := _claimed(numbers)) is not None:
+                data = work(number)
+                stream.write(_ANSWER.pack(number, len(data)) + data)
+                stream.flush()
+    finally:  # whatever went wrong is tried, and told, where it was begun
+        os._exit(0)
