@@ -1,4 +1,4 @@
-"""`check` on a big tree, cold and warm, against repomix's token count of the same tree.
+"""`check` on a big tree, cold (on one core and on all) and warm, against repomix's token count.
 
 `python -m benchmarks.check [FILES]`: 20,000 files of 10 KB by default, real code cut to size, with
 a .gitignore, budgets, sections and a sum. repomix comes from npm; what it does besides counting
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks.corpus import source_text
+from benchmarks.startup import Took, children
 
 REPOMIX = "repomix@1.14.0"
 FILES = 20_000
@@ -47,9 +48,14 @@ def run(files: int = FILES) -> None:
         cold, said = _check(Path(folder), tree)
         warm = min(_check(Path(folder), tree)[0] for _ in range(RUNS))
         theirs = _seconds([*peer, str(tree)], Path(folder))
+        cores = _cores(Path(folder), tree)
     print(f"\ncheck on {files:,} files, {size / 1e6:.0f} MB, whole process ({said})")
-    print(f"  cold {cold:.2f} s, repomix {theirs:.2f} s: {cold / theirs:.3f} of it")
-    print(f"  warm {warm:.3f} s (best of {RUNS}): 1/{cold / warm:.0f} of cold")
+    print(f"  cold {cold[0]:.2f} s, repomix {theirs:.2f} s: {cold[0] / theirs:.3f} of it")
+    print(
+        f"  warm {warm[0]:.3f} s (best of {RUNS}): 1/{cold[0] / warm[0]:.0f} of cold, "
+        f"CPU 1/{cold[1] / warm[1]:.0f}"
+    )
+    print(cores)
 
 
 def make_tree(tree: Path, files: int) -> int:
@@ -84,15 +90,42 @@ def _text(chance: random.Random, lines: list[str], markdown: bool) -> str:
     return "\n".join(made)
 
 
-def _check(folder: Path, tree: Path) -> tuple[float, str]:
-    """Seconds of a whole run, and the last line that it prints."""
-    command = [sys.executable, "-P", "-m", "sidecar", "check", str(tree)]
+def _check(folder: Path, tree: Path, *options: str, cores: int | None = None) -> tuple[Took, str]:
+    """What a whole run took, and the last line that it prints; `cores`: on so many of ours."""
+    command = [sys.executable, "-P", "-m", "sidecar", "check", str(tree), *options]
     env = {**os.environ, "TOKEN_SIDECAR_STATE": str(folder / "state")}
-    start = time.perf_counter()
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    took = time.perf_counter() - start
+
+    def confine() -> None:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+    start, used = time.perf_counter(), children()
+    done = subprocess.run(
+        command,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=confine if cores else None,
+    )
+    took = time.perf_counter() - start, children() - used
     assert done.returncode in (0, 1), done.stderr
     return took, done.stdout.splitlines()[-1]
+
+
+def _cores(folder: Path, tree: Path) -> str:
+    """Cold runs on one core and on all that are ours, in turn."""
+    if not hasattr(os, "sched_setaffinity"):
+        return "  one core against all: not on this system"
+    ours = len(os.sched_getaffinity(0))
+    one, every = [], []
+    for _ in range(RUNS):
+        one.append(_check(folder, tree, "--no-cache", cores=1)[0])
+        every.append(_check(folder, tree, "--no-cache", cores=ours)[0])
+    (alone, _), (together, used) = min(one), min(every)
+    return (
+        f"  cold on one core {alone:.2f} s, on {ours} {together:.2f} s (best of {RUNS}, in turn): "
+        f"{alone / together:.2f}x, {used / together:.2f} cores busy"
+    )
 
 
 def _repomix(folder: Path) -> list[str]:
