@@ -25,11 +25,11 @@ HELPER_BYTES = 20_000_000
 """For so much text each a helper is worth its engine's half second of loading."""
 _MOST = 7
 _NUMBER = struct.Struct("=I")
-_ANSWER = struct.Struct("=IQ")
+_HEADER = struct.Struct("=IQ")
 MOST_BATCHES = 16_000
 """What a pipe holds the numbers of."""
 
-Answer = tuple[int, bytes]
+HelperAnswer = tuple[int, bytes]
 """The number of a batch, and what was made of it."""
 
 
@@ -54,7 +54,7 @@ class Helpers:
         self._numbers, feed = os.pipe()
         os.write(feed, b"".join(map(_NUMBER.pack, range(batches))))
         os.close(feed)
-        self._answers: SimpleQueue[Answer | None] = SimpleQueue()
+        self._answers: SimpleQueue[HelperAnswer | None] = SimpleQueue()
         self._pids: list[int] = []
         pipes = [self._fork(work) for _ in range(count)]
         self._running = len(pipes)
@@ -65,7 +65,7 @@ class Helpers:
         """The number of a batch that nobody else has, None when there are no more."""
         return _claimed(self._numbers)
 
-    def answered(self, *, wait: bool = False) -> Iterator[Answer]:
+    def answered(self, *, wait: bool = False) -> Iterator[HelperAnswer]:
         """What has come since; with `wait` all that is still to come."""
         while self._running and (wait or not self._answers.empty()):
             answer = self._answers.get()
@@ -96,8 +96,8 @@ class Helpers:
 
     def _listen(self, pipe: int) -> None:
         with open(pipe, "rb") as stream:
-            while len(header := stream.read(_ANSWER.size)) == _ANSWER.size:
-                number, size = _ANSWER.unpack(header)
+            while len(header := stream.read(_HEADER.size)) == _HEADER.size:
+                number, size = _HEADER.unpack(header)
                 if len(data := stream.read(size)) == size:
                     self._answers.put((number, data))
         self._answers.put(None)
@@ -109,12 +109,12 @@ def _claimed(numbers: int) -> int | None:
 
 
 def _help(numbers: int, into: int, work: Callable[[int], bytes]) -> NoReturn:
-    """Answer for batches until there are no more, or nobody listens."""
+    """HelperAnswer for batches until there are no more, or nobody listens."""
     try:
         with open(into, "wb", closefd=False) as stream:
             while (number := _claimed(numbers)) is not None:
                 data = work(number)
-                stream.write(_ANSWER.pack(number, len(data)) + data)
+                stream.write(_HEADER.pack(number, len(data)) + data)
                 stream.flush()
     finally:  # whatever went wrong is tried, and told, where it was begun
         os._exit(0)
