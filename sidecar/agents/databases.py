@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from sidecar.agents.folding import Folded
 from sidecar.agents.values import Batch, Found, Mark
-
-if TYPE_CHECKING:
-    from sidecar.agents.folding import Folded
 
 _BUSY_SECONDS = 0.25
 _LONGEST = 64 << 20
@@ -24,10 +22,14 @@ _LONGEST = 64 << 20
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class FoldRows(Protocol[S]):
-    """Takes what is new of a database into a state, which holds its cursors."""
+FoldRows: TypeAlias = Callable[[sqlite3.Connection, S], Folded[S]]
+"""Takes what is new of a database into a state, which holds its cursors."""
 
-    def __call__(self, connection: sqlite3.Connection, state: S, /) -> Folded[S]: ...
+
+class LastRow(msgspec.Struct, frozen=True):
+    """Of a table whose rows are never changed: the last one that was read."""
+
+    row: int = 0
 
 
 def fold_database(found: Found, mark: Mark | None, start: S, fold: FoldRows[S]) -> Iterator[Batch]:

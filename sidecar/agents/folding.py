@@ -6,9 +6,9 @@ start again: the calls' request ids keep the ledger from counting them twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import IO, Generic, NamedTuple, Protocol, TypeVar
+from typing import IO, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -35,10 +35,8 @@ class Folded(NamedTuple, Generic[S]):
         return tuple(call for call in self.calls if call.counts)
 
 
-class Fold(Protocol[S]):
-    """Takes whole lines into a state: a pure function, which leaves the state it is given alone."""
-
-    def __call__(self, state: S, data: bytes, /) -> Folded[S]: ...
+Fold: TypeAlias = Callable[[S, bytes], Folded[S]]
+"""Takes whole lines into a state: a pure function, which leaves the state it is given alone."""
 
 
 def fold_lines(found: Found, mark: Mark | None, start: S, fold: Fold[S]) -> Iterator[Batch]:

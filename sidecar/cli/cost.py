@@ -208,7 +208,7 @@ def _book() -> Iterator[CostBook]:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    from sidecar.cost.ledger import LedgerError
+    from sidecar.cost.storage import LedgerError
     from sidecar.cost.update import UpdateError
 
     try:

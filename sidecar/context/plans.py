@@ -11,12 +11,12 @@ import msgspec
 
 from sidecar.context.counter import Calibration, Sums, factor_of, sums_of
 from sidecar.context.edits import Edit
-from sidecar.context.errors import no_text, stale_plan
 from sidecar.context.pairs import Pairs
 from sidecar.context.prune import Choice, Cleaned, choose, clean, tail_start, units
 from sidecar.context.results import FitResult, Removed
-from sidecar.context.sections import SystemPrompt
+from sidecar.context.sections import SystemPrompt, no_text
 from sidecar.context.summary import summarise
+from sidecar.errors import BadParamsError
 from sidecar.messages.turns import Turn, is_system
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class Plan(msgspec.Struct, frozen=True):
     result: FitResult
     edit: Edit
     layout: int
+
+
+def stale_plan() -> BadParamsError:
+    """The error for a plan that was made for another state of the session, or never."""
+    return BadParamsError("planId names no current plan: the session changed, ask for a new plan")
 
 
 class Plans:

@@ -9,8 +9,8 @@ import msgspec
 
 from sidecar.config.settings import Truncation
 from sidecar.context.counter import Counter, Sums, settled_sums, sums_of
-from sidecar.context.errors import no_text
 from sidecar.counting.count import Measure
+from sidecar.errors import RequestError
 from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
 
@@ -102,6 +102,15 @@ class ToolSet(_Once):
 
     def _count(self, counter: Counter) -> Measure:
         return counter.tools(self.tools)
+
+
+def no_text() -> RequestError:
+    """The error for a session that was restored from its counts."""
+    return RequestError(
+        "noText",
+        "this session is known by its counts only (it was restored): send its system prompt, "
+        "tools and turns again after context/reset",
+    )
 
 
 OTHER_PERCENT = 60.0

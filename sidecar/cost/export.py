@@ -86,10 +86,13 @@ def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
 
 def write_calls(
     events: Iterator[LedgerEvent], prices: Prices, stream: IO[str], form: ExportFormat = "csv"
-) -> int:
-    """Write the calls, priced now, and return how many they were."""
+) -> None:
+    """Write the calls, priced now."""
     calls = (exported(event, prices.cost(event)) for event in events)
-    return _write_csv(calls, stream) if form == "csv" else _write_lines(calls, stream)
+    if form == "csv":
+        _write_csv(calls, stream)
+    else:
+        stream.writelines(f"{json_text(call)}\n" for call in calls)
 
 
 def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
@@ -136,17 +139,14 @@ def _event(row: tuple[object, ...]) -> LedgerEvent:
     )
 
 
-def _write_csv(calls: Iterator[ExportedCall], stream: IO[str]) -> int:
+def _write_csv(calls: Iterator[ExportedCall], stream: IO[str]) -> None:
     import csv
 
     table = csv.writer(stream, lineterminator="\n")
     table.writerow(ExportedCall.__struct_encode_fields__)
-    count = 0
     for call in calls:
         values = msgspec.structs.astuple(call)
         table.writerow(["" if value is None else _cell(value) for value in values])
-        count += 1
-    return count
 
 
 def _cell(value: object) -> object:
@@ -157,11 +157,3 @@ def _cell(value: object) -> object:
         return value
     formula = value.lstrip().startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠"))
     return printable("'" + value if formula or value[:1] in ("\t", "\r") else value)
-
-
-def _write_lines(calls: Iterator[ExportedCall], stream: IO[str]) -> int:
-    count = 0
-    for call in calls:
-        stream.write(json_text(call) + "\n")
-        count += 1
-    return count

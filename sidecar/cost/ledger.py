@@ -17,8 +17,6 @@ from sidecar.cost.bands import REPORTED, band
 from sidecar.cost.events import LedgerEvent, check_names, checked_numbers, milliseconds
 from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
 from sidecar.cost.storage import (
-    LedgerError,
-    ReadCancelledError,
     Readers,
     connect,
     create_private,
@@ -35,8 +33,6 @@ from sidecar.messages.bounds import LONGEST_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
-
-__all__ = ["FILE_NAME", "Ledger", "LedgerError", "ReadCancelledError", "Recorded", "usd"]
 
 FILE_NAME = "ledger.db"
 _PICO = Decimal(10) ** 12

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from sidecar.messages.errors import VendorFormatError
-from sidecar.messages.reply import Loose, Overflow, Reply, ReplyDraft, ReplyFormat, ToolCall
+from sidecar.messages.reply import Loose, Reply, ReplyDraft, ReplyFormat
 from sidecar.messages.vendors import (
     anthropic,
     bedrock,
@@ -20,16 +20,6 @@ from sidecar.messages.vendors import (
     openai_chat,
     openai_responses,
 )
-
-__all__ = [
-    "FORMATS",
-    "Overflow",
-    "Reply",
-    "ReplyFormat",
-    "ToolCall",
-    "VendorFormatError",
-    "read_reply",
-]
 
 FORMATS: tuple[ReplyFormat, ...] = get_args(ReplyFormat)
 

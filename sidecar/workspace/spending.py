@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.cost.caps import CostVerdict
     from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
     from sidecar.cost.riding import Calls
-    from sidecar.cost.rows import CostReport
+    from sidecar.cost.rows import CostKey, CostReport, CostRow
     from sidecar.messages.reply import Reply
     from sidecar.workspace.state import State
 
@@ -147,33 +147,31 @@ class Spending:
     def models(self) -> list[str]:
         """The models of this workspace's calls of the last 30 days; none where the ledger cannot
         be read."""
-        from sidecar.cost.params import CostDetailParams
-
         since = (datetime.now(UTC) - RECENT).date().isoformat()
-        wanted = CostDetailParams(workspace=self._uri or None, by=("model",), since=since)
         with contextlib.suppress(SidecarError):
-            rows = self.book.detail(wanted, folders=self._folders).rows
+            rows = self._rows("model", since=since)
             return [row.model for row in sorted(rows, key=lambda row: -row.calls) if row.model]
         return []
 
     def _by_session(self) -> dict[str, float | None]:
         """USD of each session of this workspace; None where nothing of it is priced."""
+        rows = self._rows("session")
+        return {row.session: row.cost_usd for row in rows if isinstance(row.session, str)}
+
+    def _rows(self, *by: CostKey, since: str | None = None) -> list[CostRow]:
+        """What this workspace's calls have cost."""
         from sidecar.cost.params import CostDetailParams
 
-        wanted = CostDetailParams(workspace=self._uri or None, by=("session",))
-        found = self.book.detail(wanted, folders=self._folders)
-        return {row.session: row.cost_usd for row in found.rows if isinstance(row.session, str)}
+        wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since)
+        return self.book.detail(wanted, folders=self._folders).rows
 
     def agents_models(self, since: str) -> dict[str, dict[str, int]]:
         """How many calls each agent's session made of each model in this workspace.
 
         Raises BadParamsError for a time that is none, LedgerError.
         """
-        from sidecar.cost.params import CostDetailParams
-
-        wanted = CostDetailParams(workspace=self._uri or None, by=("agent", "model"), since=since)
         found: dict[str, dict[str, int]] = {}
-        for row in self.book.detail(wanted, folders=self._folders).rows:
+        for row in self._rows("agent", "model", since=since):
             if row.agent and row.model:
                 found.setdefault(row.agent, {})[row.model] = row.calls
         return found
@@ -232,7 +230,7 @@ class Spending:
         return self._late("", every=True) if exists else None
 
     def _late(self, session: str, *, every: bool = False) -> Spent | None:
-        from sidecar.cost.ledger import LedgerError
+        from sidecar.cost.storage import LedgerError
 
         with contextlib.suppress(LedgerError):  # it is recorded: only the status is late
             return self.spent(session, every=every)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from sidecar.cost import migrations
 from sidecar.cost.bands import REPORTED, THRESHOLDS, band
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
+from sidecar.cost.ledger import Ledger
 from sidecar.cost.migrations import MIGRATIONS, SUMS
+from sidecar.cost.storage import LedgerError, ReadCancelledError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,8 @@ import pytest
 
 from sidecar.cost import storage
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger, LedgerError
+from sidecar.cost.ledger import Ledger
+from sidecar.cost.storage import LedgerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

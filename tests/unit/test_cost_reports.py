@@ -18,11 +18,12 @@ from sidecar.config.settings import Price
 from sidecar.cost import migrations
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger, ReadCancelledError
+from sidecar.cost.ledger import Ledger
 from sidecar.cost.params import CostDetailParams, CostRecordParams
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
 from sidecar.cost.rows import amount, estimate_note
+from sidecar.cost.storage import ReadCancelledError
 from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:

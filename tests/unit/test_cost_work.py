@@ -10,9 +10,10 @@ import pytest
 
 from sidecar.cost import migrations, storage
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
+from sidecar.cost.ledger import Ledger
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
+from sidecar.cost.storage import LedgerError, ReadCancelledError
 from sidecar.cost.sums import Cut, Scope, read_sums
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.messages.replies import FORMATS, Overflow, VendorFormatError, read_reply
+from sidecar.messages.errors import VendorFormatError
+from sidecar.messages.replies import FORMATS, read_reply
+from sidecar.messages.reply import Overflow
 from tests.unit.messages_vendor_forms import (
     ARGS,
     BROKEN,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.context.errors import no_text, stale_plan
-from sidecar.cost.ledger import LedgerError, ReadCancelledError
+from sidecar.context.plans import stale_plan
+from sidecar.context.sections import no_text
+from sidecar.cost.storage import LedgerError, ReadCancelledError
 from sidecar.cost.update import UpdateError
 from sidecar.counting.engines.vocabularies import DamagedRanksError
 from sidecar.counting.rank_files import VocabularyError

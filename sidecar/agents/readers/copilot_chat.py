@@ -15,7 +15,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents import mutations
-from sidecar.agents.databases import fold_database, read_only
+from sidecar.agents.databases import LastRow, fold_database, read_only
 from sidecar.agents.fields import from_ms, whole, whole_file
 from sidecar.agents.folding import Folded, fold_lines, fold_whole
 from sidecar.agents.homes import editors
@@ -92,7 +92,7 @@ class CopilotChat:
         kind, path = _kind(found.path), Path(found.path)
         if kind == _TRACE:
             fold = partial(spans.fold_traces, lru_cache(partial(_workspace_of, path.parents[2])))
-            return fold_database(found, mark, spans.TraceState(), fold)
+            return fold_database(found, mark, LastRow(), fold)
         if kind == _TRANSCRIPT:
             return iter(())
         folders = storage(str(_storage_of(found.path))).folders

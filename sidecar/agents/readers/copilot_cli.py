@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import columns, fold_database, read_only
+from sidecar.agents.databases import LastRow, columns, fold_database, read_only
 from sidecar.agents.fields import CamelRecord, TokenCount, credits_usd, when
 from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import homes
@@ -62,12 +62,6 @@ _CWD = re.compile(r"^cwd:\s*(.+?)\s*$", re.MULTILINE)
 class _Detail(CamelRecord):
     token_type: str | None = None
     token_count: TokenCount = None
-
-
-class _Rows(msgspec.Struct, frozen=True):
-    """Of the database: the last row that was read."""
-
-    row: int = 0
 
 
 class _Log(msgspec.Struct, frozen=True):
@@ -170,7 +164,7 @@ class CopilotCli:
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         if os.path.basename(found.path) == _STORE:
-            return fold_database(found, mark, _Rows(), _fold_rows)
+            return fold_database(found, mark, LastRow(), _fold_rows)
         folder = Path(found.path).parent
         until = _rows_since(str(folder.parents[1] / _STORE), folder.name)
         state = _Log(folder.name, _cwd_in(str(folder)) or "")
@@ -180,7 +174,7 @@ class CopilotCli:
 READER = CopilotCli()
 
 
-def _fold_rows(connection: sqlite3.Connection, state: _Rows) -> Folded[_Rows]:
+def _fold_rows(connection: sqlite3.Connection, state: LastRow) -> Folded[LastRow]:
     newest = _newest_row(connection)
     folders = _folders(connection)
     calls = []
@@ -201,7 +195,7 @@ def _fold_rows(connection: sqlite3.Connection, state: _Rows) -> Folded[_Rows]:
                 cost_usd=credits_usd(float(str(row.nano)) / _NANO) if row.nano else None,
             )
         )
-    return Folded(_Rows(newest), calls)
+    return Folded(LastRow(newest), calls)
 
 
 def _sessions(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import columns, read_only
+from sidecar.agents.databases import LastRow, columns, read_only
 from sidecar.agents.fields import Number, Record, count, credits_usd, from_ms, whole_file
 from sidecar.agents.folding import Folded
 from sidecar.agents.line_files import Decoded, fold_entries
@@ -180,12 +180,6 @@ def _windows(path: str, _mtime_ns: int) -> dict[str, int]:
     return {name: window for name, window in found.items() if window}
 
 
-class TraceState(msgspec.Struct, frozen=True):
-    """Of a database of traces: the last row that was read."""
-
-    row: int = 0
-
-
 class CallSpan(msgspec.Struct, frozen=True):
     """A call."""
 
@@ -232,8 +226,8 @@ def spans(
 
 
 def fold_traces(
-    workspaces: Callable[[str], str], connection: sqlite3.Connection, state: TraceState
-) -> Folded[TraceState]:
+    workspaces: Callable[[str], str], connection: sqlite3.Connection, state: LastRow
+) -> Folded[LastRow]:
     """The calls after the last row; from the first where the rows were written anew."""
     newest = connection.execute("SELECT max(rowid) FROM spans").fetchone()[0] or 0
     made = spans(connection, 0 if newest < state.row else state.row)
@@ -256,7 +250,7 @@ def fold_traces(
                 cost_usd=credits_usd(one.nano / _NANO) if one.nano else None,
             )
         )
-    return Folded(TraceState(newest), calls)
+    return Folded(LastRow(newest), calls)
 
 
 def traced_since(path: str, session: str) -> float | None:

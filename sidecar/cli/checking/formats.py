@@ -149,13 +149,8 @@ def _result(file: FileReport, found: ReportedFinding) -> dict[str, Any]:
     result["partialFingerprints"] = {
         "tokenBudget/v1": f"{found.rule}|{found.section or ''}|{found.budget}"
     }
-    result["properties"] = {
-        "tokens": found.tokens,
-        "budget": found.budget,
-        "over": found.over,
-        "model": found.model,
-        "method": found.method,
-    }
+    names = ("tokens", "budget", "over", "model", "method")
+    result["properties"] = {name: getattr(found, name) for name in names}
     return result
 
 

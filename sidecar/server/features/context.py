@@ -22,7 +22,7 @@ from sidecar.context.setting import apply_set
 from sidecar.context.usage import ContextUsage, SessionRow
 from sidecar.errors import RequestError, SidecarError
 from sidecar.messages.bounds import MOST_TOKENS
-from sidecar.messages.replies import Reply, read_reply
+from sidecar.messages.replies import read_reply
 from sidecar.messages.usage import Usage, normalise_usage
 from sidecar.workspace.events import Event
 from sidecar.workspace.followed import Followed, FollowedText
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sidecar.context.model_counts import Anchored, Sample
     from sidecar.context.session import Session
     from sidecar.cost.caps import CostVerdict
+    from sidecar.messages.reply import Reply
     from sidecar.server.server import SidecarServer
     from sidecar.text.positions import Range
     from sidecar.workspace.changes import Changes, Draft

@@ -179,15 +179,8 @@ def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
 
 def _data(finding: Finding) -> dict[str, Any]:
     """What a client hands back with a request for fixes; numbers and names only."""
-    return {
-        "rule": finding.rule,
-        "section": finding.section,
-        "budget": finding.budget,
-        "tokens": finding.tokens,
-        "over": finding.over,
-        "model": finding.model,
-        "method": finding.method,
-    }
+    names = ("rule", "section", "budget", "tokens", "over", "model", "method")
+    return {name: getattr(finding, name) for name in names}
 
 
 def _problem(problem: Problem) -> types.Diagnostic:
