@@ -68,13 +68,7 @@ def show(workspace: Path, as_json: bool) -> None:
 
     Exits 0.
     """
-    loaded = _load(workspace)
-    settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
-    rows = [
-        {"key": key, "value": value_of(settings, key), "from": str(origin)}
-        for key, origin in sorted(loaded.origins.items())
-        if f"{key}[0]" not in loaded.origins
-    ]
+    rows = values_of(_load(workspace))
     if as_json:
         say_json({"values": rows})
     else:
@@ -104,7 +98,17 @@ def _load(workspace: Path) -> Loaded:
     return load(find_root(workspace.resolve()))
 
 
-def value_of(settings: Any, key: str) -> str:
+def values_of(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
+    """Each value in force, and where it stands; `defaults`: those that nobody has written too."""
+    settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
+    return [
+        {"key": key, "value": _value(settings, key), "from": str(origin)}
+        for key, origin in sorted(loaded.origins.items())
+        if f"{key}[0]" not in loaded.origins and (defaults or origin.source != "default")
+    ]
+
+
+def _value(settings: Any, key: str) -> str:
     """A setting by its key, such as `context.limit` or `budget[0]`, as JSON."""
     found = settings
     for part in re.findall(r"[^.\[\]]+", key):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sidecar.cli.gauging import gauged, window_of
-from sidecar.cli.output import as_utf8, say, say_json, warn, warn_of, with_progress
+from sidecar.cli.gauging import gauged, settings_at, window_of
+from sidecar.cli.output import as_utf8, say, say_json, warn, with_progress
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import STDIN, File, Skipped, find, read
+from sidecar.workspace.files import File, Skipped, find, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +37,7 @@ class CountedFile(NamedTuple):
 
 def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -> int:
     """Print the counts of all paths; the exit code."""
-    settings, wrong = _settings(paths[0])
+    settings, wrong = settings_at(paths[0])
     name = model or settings.model
     found = list(find(paths))
     files = [one for one in found if isinstance(one, File)]
@@ -61,14 +60,6 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
         if settings.tokenize.use_endpoint:
             warn(*dict.fromkeys(one.note for one in counted if one.note))
     return 2 if wrong or any(one.failed for one in skipped) else 0
-
-
-def _settings(path: str) -> tuple[Settings, bool]:
-    """The settings where the first path is, and whether something in them is wrong."""
-    from sidecar.config.load import find_root, load
-
-    loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
-    return loaded.settings, warn_of(loaded.problems)
 
 
 def _counted(model: str, gauge: GaugeOf, file: File) -> CountedFile | Skipped:

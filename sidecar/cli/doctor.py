@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from sidecar.cli.config import value_of
+from sidecar.cli.config import values_of
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json
 from sidecar.endpoints.outcome import undeclared
@@ -79,7 +79,7 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "userFileExists": config_file().is_file(),
             "root": str(root),
             "stateFolder": str(state_dir()),
-            "values": _values(loaded),
+            "values": values_of(loaded, defaults=False),
             "problems": [str(problem) for problem in loaded.problems]
             + _tokenizer_problems(settings),
         },
@@ -171,15 +171,6 @@ def _agents(settings: Settings) -> list[dict[str, Any]]:
 
     places = Places.of(settings.agents)
     return [msgspec.to_builtins(one) for one in survey(readers_of(settings.agents), places)]
-
-
-def _values(loaded: Loaded) -> list[dict[str, str]]:
-    settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
-    return [
-        {"key": key, "value": value_of(settings, key), "from": str(origin)}
-        for key, origin in sorted(loaded.origins.items())
-        if origin.source != "default" and f"{key}[0]" not in loaded.origins
-    ]
 
 
 def _text(report: dict[str, Any]) -> list[str]:

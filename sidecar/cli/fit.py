@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.output import as_utf8, say_json, warn_of
+from sidecar.cli.output import as_utf8, say_json
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -43,9 +43,10 @@ def fit(
     """
     import asyncio
 
+    from sidecar.cli.gauging import settings_at
     from sidecar.counting.fit import mode_of
 
-    text, (settings, wrong) = _read(file), _settings(file)
+    text, (settings, wrong) = _read(file), settings_at(str(file))
     name = model or settings.model
     fitted, how = asyncio.run(_fit(text, max_tokens, mode_of(mode), marker, name, settings))
     if as_json:
@@ -89,11 +90,3 @@ def _read(file: Path) -> str:
         raise click.UsageError(f"{file} is a binary file; fit works on text")
     unknown = "surrogateescape" if encoding.startswith("utf-8") else "replace"
     return data.decode(encoding, unknown)
-
-
-def _settings(file: Path) -> tuple[Settings, bool]:
-    """The settings where the file is, and whether something in them is wrong."""
-    from sidecar.config.load import find_root, load
-
-    loaded = load(find_root(Path.cwd() if str(file) == "-" else file.absolute()))
-    return loaded.settings, warn_of(loaded.problems)

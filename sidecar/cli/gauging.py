@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
+from sidecar.cli.output import warn_of
+from sidecar.workspace.files import STDIN
 from sidecar.workspace.gauges import Gauge, Gauges
 from sidecar.workspace.state import State
 
@@ -23,6 +26,14 @@ if TYPE_CHECKING:
     """What counts a text for a model; waits for an endpoint where one is asked. Any thread's."""
 
 T = TypeVar("T")
+
+
+def settings_at(path: str) -> tuple[Settings, bool]:
+    """The settings where a path is (`-`: here), and whether something in them is wrong."""
+    from sidecar.config.load import find_root, load
+
+    loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
+    return loaded.settings, warn_of(loaded.problems)
 
 
 def gauged(

@@ -107,11 +107,8 @@ def _live(root: Path) -> str:
     from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
 
-    view = SessionsView(find_root(root))
-    try:
+    with SessionsView(find_root(root)) as view:
         usage = view.usage()
-    finally:
-        view.close()
     part = context_status(usage, "ok", "percent")
     if part is None:
         return ""

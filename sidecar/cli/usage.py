@@ -47,19 +47,17 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
 
-    view = SessionsView(find_root(workspace.resolve()))
-    wrong = warn_of(view.problems)
-    try:
+    with SessionsView(find_root(workspace.resolve())) as view:
+        wrong = warn_of(view.problems)
         before: object = None
-        for _ in _changes(view) if watch else ((),):
-            found = view.rows() if every else view.usage(session)
-            if found != before:
-                _show(found, as_json, session, view.cost)
-            before = found
-    except BadParamsError as error:
-        raise click.UsageError(str(error)) from error
-    finally:
-        view.close()
+        try:
+            for _ in _changes(view) if watch else ((),):
+                found = view.rows() if every else view.usage(session)
+                if found != before:
+                    _show(found, as_json, session, view.cost)
+                before = found
+        except BadParamsError as error:
+            raise click.UsageError(str(error)) from error
     sys.exit(2 if wrong else 0)
 
 
