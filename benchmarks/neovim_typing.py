@@ -1,6 +1,10 @@
 """Typing at full speed into a 1 MB file in a real Neovim: with our server, and with an idle one.
 
     python -m benchmarks.neovim_typing [--runs 5] [--keys 1000] [--bytes 1000000]
+    python -m benchmarks.neovim_typing --bytes 10000 --keys 500 --beside 10000000
+
+With `--beside` a file of so many bytes is opened in a window beside when the first key is sent. What
+reading it and sending it to a server cost Neovim itself is the longest key of both sides.
 
 Each key is sent when the one before has been painted; the time from key to paint is taken. Both
 servers get the same edits (incremental synchronisation); the idle one reads and throws away. Runs
@@ -22,6 +26,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from benchmarks.corpus import source_text
 from tests.e2e.neovim.harness import NVIM, SHIM, environment
 from tests.truth import truth
 
@@ -57,6 +62,9 @@ vim.g.token_sidecar_enabled = false
 vim.lsp.config('idle', {{ cmd = {{ '{python}', '{script}' }} }})
 vim.lsp.enable('idle')
 """
+OPEN_BESIDE = "vim.cmd('belowright vsplit {file} | wincmd p | startinsert')"
+HAS_SERVER = "return #vim.lsp.get_clients({{ bufnr = vim.fn.bufnr('{file}') }}) > 0"
+SHOWN = "local d = (vim.b[vim.fn.bufnr('{file}')].token_sidecar_status_dict or {{}}).document"
 LINE = "The quick brown fox jumps over the lazy dog, 1234 times (or so).\n"
 TYPED = "lorem ipsum dolor sit amet, "
 WAIT_SECONDS = 120.0
@@ -92,6 +100,10 @@ class Screen:
         self._process.stdin.write(msgpack.packb([0, self._id, method, arguments]))
         self._process.stdin.flush()
         return self._id
+
+    def start(self, code: str) -> None:
+        """Have Lua run; what is sent next comes after it."""
+        self._send("nvim_exec_lua", (code, []))
 
     def call(self, method: str, *arguments: object) -> Any:
         """One API call; what it gives back."""
@@ -137,8 +149,8 @@ class Screen:
         self._process.wait(20)
 
 
-def one_run(ours: bool, keys: int, size: int) -> float:
-    """p99 from key to paint, in seconds; TimeoutError if the exact number is not shown in the end."""
+def one_run(ours: bool, keys: int, size: int, beside: int = 0) -> tuple[float, float]:
+    """p99 and longest from key to paint, in seconds; TimeoutError if the exact number is not shown in the end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = LINE * (size // len(LINE))
@@ -156,14 +168,29 @@ def one_run(ours: bool, keys: int, size: int) -> float:
         screen.call("nvim_command", "startinsert | redraw")
         screen.wait("return vim.fn.mode() == 'i'")
         typed = (TYPED * (keys // len(TYPED) + 1))[:keys]
+        other = _other_file(folder, beside)
+        if beside:
+            screen.start(OPEN_BESIDE.format(file=other))
         times = sorted(screen.paint(key) for key in typed)
+        if beside:
+            screen.wait(HAS_SERVER.format(file=other))
+        if ours and beside:
+            expected = truth(other.read_text())
+            screen.wait(f"{SHOWN.format(file=other)}; return d ~= nil and d.tokens == {expected}")
         if ours:
             where = len(LINE) * (middle - 1)
             expected = truth(text[:where] + typed + text[where:])
             shown = "local d = (vim.b.token_sidecar_status_dict or {}).document"
             screen.wait(f"{shown}; return d ~= nil and d.tokens == {expected}")
         screen.close()
-        return times[int(len(times) * 0.99) - 1]
+        return times[int(len(times) * 0.99) - 1], times[-1]
+
+
+def _other_file(folder: Path, size: int) -> Path:
+    file = folder / "beside.txt"
+    if size:
+        file.write_text(source_text(size))
+    return file
 
 
 def main() -> int:
@@ -172,15 +199,17 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--bytes", type=int, default=1_000_000)
+    parser.add_argument("--beside", type=int, default=0)
     options = parser.parse_args()
     p99: dict[bool, list[float]] = {True: [], False: []}
     for run in range(options.runs):
         # What ran before tells on what runs next: neither is always second.
         for ours in (False, True) if run % 2 == 0 else (True, False):
-            seconds = one_run(ours, options.keys, options.bytes)
+            seconds, longest = one_run(ours, options.keys, options.bytes, options.beside)
             p99[ours].append(seconds)
             side = "token-sidecar" if ours else "idle server"
-            print(f"run {run + 1}  {side:14} p99 key to paint {seconds * 1000:7.2f} ms", flush=True)
+            took = f"{seconds * 1000:7.2f} ms, longest {longest * 1000:7.2f} ms"
+            print(f"run {run + 1}  {side:14} p99 key to paint {took}", flush=True)
     mine, idle = statistics.median(p99[True]), statistics.median(p99[False])
     print(f"median p99: {mine * 1000:.2f} ms beside {idle * 1000:.2f} ms, ratio {mine / idle:.2f}")
     return int(mine / idle > MOST)

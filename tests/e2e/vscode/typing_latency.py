@@ -1,6 +1,9 @@
 """What typing costs: 1,000 keys into a 1 MB file in a real VS Code, beside an idle language server.
 
-    python -m tests.e2e.vscode.typing_latency [RUNS]
+    python -m tests.e2e.vscode.typing_latency [RUNS [BYTES]]
+
+With BYTES, a file of so many is opened beside when the first of 300 keys comes, which are typed into
+one of 10 KB: what opening it costs VS Code itself is in both sides.
 
 Each run opens a fresh window, types at full speed and takes the time from each key to the frame
 that follows its paint. Runs with token-sidecar and with a server that does nothing alternate; the
@@ -14,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.corpus import source_text
 from sidecar.counting.engines.reference import Reference
 from tests.e2e import editors_setup
 from tests.e2e.vscode.harness import (
@@ -32,6 +36,7 @@ KEYS = 1000
 LINE = "The quick brown fox jumps over the lazy dog, then rests.\n"
 TEXT = LINE * (1_000_000 // len(LINE))
 WARM_UP = "The first keys pay for what an editor loads on demand. " * 2
+SMALL, BESIDE_KEYS = TEXT[: len(LINE) * 180], 300
 TYPED = ("Count what is typed here, key by key. " * 40)[:KEYS]
 
 # From a key's event to the task after the next frame's paint.
@@ -50,28 +55,49 @@ LISTEN = """
 """
 
 
-def run(code_server: CodeServer, browser: Browser, folder: Path, program: Path | None) -> float:
+# Returns at once: the keys come meanwhile.
+OPEN_BESIDE = """
+    const beside = { viewColumn: vscode.ViewColumn.Two, preserveFocus: true };
+    void vscode.window.showTextDocument(vscode.Uri.file(args[0]), beside);
+"""
+IS_OPEN = "return vscode.workspace.textDocuments.some((each) => each.uri.fsPath === args[0])"
+
+
+def run(
+    code_server: CodeServer, browser: Browser, folder: Path, program: Path | None, beside: int = 0
+) -> float:
     """One run's p99 in milliseconds; with our own server the final count is checked too."""
     folder.mkdir(parents=True)
     code_server.configure({"tokenSidecar.server.path": str(program)} if program else {})
     window = Window(code_server, browser, folder)
     window.open()
-    window.show("large.txt", TEXT)
+    text, typed = (SMALL, TYPED[:BESIDE_KEYS]) if beside else (TEXT, TYPED)
+    window.show("large.txt", text)
     wait_for(lambda: window.server_pid() is not None, "the server")
     reference = Reference("o200k_base")
     if program is None:
-        window.wait_status(f"{reference.count_whole(TEXT):,} tokens")
+        window.wait_status(f"{reference.count_whole(text):,} tokens")
     window.focus()
-    _type(window, WARM_UP, TEXT)
+    _type(window, WARM_UP, text)
     window.page("await page.waitForTimeout(3000)")
     window.page(LISTEN)
-    _type(window, TYPED, WARM_UP + TEXT)
+    other = _open_beside(window, folder, beside) if beside else None
+    _type(window, typed, WARM_UP + text)
     if program is None:
-        window.wait_status(f"{reference.count_whole(WARM_UP + TYPED + TEXT):,} tokens")
+        window.wait_status(f"{reference.count_whole(WARM_UP + typed + text):,} tokens")
+    if other is not None:
+        wait_for(lambda: window.host(IS_OPEN, str(other)), "the other file")
     latencies = [float(each) for each in window.page("return page.evaluate('latencies')")]
-    assert len(latencies) == KEYS
+    assert len(latencies) == len(typed)
     window.host("await vscode.commands.executeCommand('workbench.action.files.revert')")
     return statistics.quantiles(latencies, n=100)[98]
+
+
+def _open_beside(window: Window, folder: Path, size: int) -> Path:
+    other = folder / "beside.txt"
+    other.write_text(source_text(size))
+    window.host(OPEN_BESIDE, str(other))
+    return other
 
 
 def _type(window: Window, text: str, before: str) -> None:
@@ -83,7 +109,7 @@ def _type(window: Window, text: str, before: str) -> None:
 
 def main() -> int:
     """Alternate the runs and print what they gave; 1 where the ratio is above what is bearable."""
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
+    runs, beside = [*map(int, sys.argv[1:]), *(RUNS, 0)[len(sys.argv) - 1 :]][:2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         idle = folder / "idle"
@@ -101,7 +127,7 @@ def main() -> int:
                 # What ran before tells on what runs next: neither is always second.
                 for kind, program in pair[:: -1 if turn % 2 else 1]:
                     place = folder / f"{turn}-{program is None}" / "folder"
-                    results[kind].append(run(code_server, browser, place, program))
+                    results[kind].append(run(code_server, browser, place, program, beside))
         finally:
             browser.stop()
             code_server.stop()
