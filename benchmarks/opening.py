@@ -1,4 +1,4 @@
-"""Requests on another document while a 10 MB document is being opened and first counted."""
+"""How soon an opened document is exact, and requests on another while one of 10 MB is opened."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import threading
 import time
 
 from benchmarks.client import SERVER, URI, StdioClient
-from benchmarks.corpus import source_text
+from benchmarks.corpus import SIZES, source_text
 from benchmarks.editing import full_tiktoken
+from benchmarks.page import figure
 
 SMALL = "file:///bench/small.md"
 SPACING_SECONDS = 0.005
@@ -21,12 +22,17 @@ ALONE = 5
 
 
 def run() -> None:
-    """Print how soon a big document is exact, alone and while 200 requests about another come."""
-    text = source_text(10_000_000)
-    alone = statistics.median(_alone(text) for _ in range(ALONE))
-    whole = full_tiktoken(text, ALONE)
-    print("\nA 10 MB document is opened, nothing else is asked")
-    print(f"  exact after {alone:.2f} s: {alone / whole:.2f}x of a full tiktoken count")
+    """Print how soon a document is exact, alone and while 200 requests about another come."""
+    print("\nA document is opened, nothing else is asked")
+    drawn = figure("From the message that opens a document to its exact number, over characters")
+    for name, size in SIZES.items():
+        text = source_text(size)
+        alone = statistics.median(_alone(text) for _ in range(ALONE))
+        whole = full_tiktoken(text, ALONE)
+        drawn.add("token-sidecar", size, alone)
+        drawn.add("tiktoken", size, whole)
+        ratio = f"{alone / whole:.2f}x of a full tiktoken count"
+        print(f"  {name:>6}: exact after {alone * 1e3:.1f} ms: {ratio} ({whole * 1e3:.1f} ms)")
     _beside_another(text, whole)
 
 
