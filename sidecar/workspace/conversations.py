@@ -124,7 +124,7 @@ class Sessions:
     def rows(self, older: Iterable[CountedSession] | None = None) -> list[SessionRow]:
         """The sessions of the last day, or all with these `older` ones; newest first."""
         since = datetime.now(UTC) - RECENT if older is None else LONG_AGO
-        protocol = [one for one in self.store if one.session.updated_at != LONG_AGO]
+        protocol = [one for one in self.store if not _is_unfed(one.session)]
         mine = [(one.session.updated_at, self._row(one)) for one in protocol]
         known = {one.session.id for one in protocol}
         every = {one.id: one for one in older or ()} | self._counted
@@ -317,6 +317,13 @@ class Sessions:
             usage=usage,
         )
         self._services.publish(Event("warning", self._workspace, warning=warning))
+
+
+def _is_unfed(session: Session) -> bool:
+    """Whether nobody has begun the conversation: a model was chosen before it, or a request was
+    assembled without one."""
+    unnamed = session.id == DEFAULT_ID and not session.turns and not session.assembled
+    return session.updated_at == LONG_AGO or (unnamed and session.is_empty)
 
 
 def _basis(state: ContextState) -> tuple[str | None, NamedLimits, str | None]:

@@ -10,6 +10,7 @@ from sidecar.context.results import Alternative
 from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
 from sidecar.context.thresholds import budget_message
 from sidecar.models import catalogue, families
+from sidecar.models.names import parse
 
 if TYPE_CHECKING:
     from sidecar.context.counter import Counter
@@ -22,6 +23,11 @@ _NO_CHAT = re.compile(
 )
 """Models that hold no conversation like this one, by what their names say."""
 
+_RETIRED = re.compile(
+    r"claude-(v?[12]\b|instant|3)|gpt-3\.5-(0|turbo-(0|16k))|gpt-4-(32k|vision)|gpt-4\.5|ada$|curie$"
+    r"|o1-(mini|preview)|gemini-(1|pro|flash-1)"
+)
+"""What the makers have retired, as far as is known here: the price list keeps it for old calls."""
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
 """Of what the price list matches names by: breaks off where a fine-tune's id or a region stands."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")
@@ -60,6 +66,7 @@ class Alternatives(NamedTuple):
             and info.provider == provider
             and info.context_window
             and not _NO_CHAT.search(info.id)
+            and not _RETIRED.match(parse(info.id).bare)
             and can_be_called(info.id, provider, self.model)
         ]
         serving = {row.endpoint for row in self.capabilities if row.model == self.model}

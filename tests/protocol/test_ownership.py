@@ -364,6 +364,16 @@ async def test_sessions_are_listed_and_selected_whoever_feeds_them(talker: Clien
         await talker.request("context/select", {"session": "nobody's"})
 
 
+async def test_a_model_that_is_chosen_before_a_conversation_begins_none(talker: Client) -> None:
+    chosen = await talker.request("context/set", {"model": "gpt-4o"})
+    assert chosen["model"] == "gpt-4o"
+    assert await talker.request("context/sessions", {}) == []
+    assert (await talker.request("tokens/count", {"text": "word"}))["model"] == "gpt-4o"
+    await talker.request("context/append", {"turns": [USER]})
+    (row,) = await talker.request("context/sessions", {})
+    assert (row["model"], row["shown"]) == ("gpt-4o", True)
+
+
 async def test_an_agents_estimate_has_a_band(talker: Client) -> None:
     fed(talker, agents(), agents(id="a2", quality="estimate", error_percent=75.0))
     exact = await talker.request("context/usage", {"session": "a1"})

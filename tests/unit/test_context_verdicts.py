@@ -256,6 +256,16 @@ class TestAlternatives:
         regions = {name.split(".")[0] for name in names if name.startswith(("us.", "global."))}
         assert regions <= {model.split(".")[0]}
 
+    @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "gpt-4o", "gemini-2.5-flash", "gpt-4"])
+    def test_what_its_maker_has_retired_is_not_offered(self, model: str) -> None:
+        """The price list keeps what was once to be had."""
+        catalogue.warm()
+        names = {one.model for one in Alternatives(model, FakeCounter(model), None, ()).all()}
+        retired = {"claude-2", "claude-3-5-sonnet", "gpt-4-32k", "o1-preview", "gemini-1.5-pro"}
+        assert names
+        assert not names & {*retired, "ada", "claude-v1", "gpt-4.5-preview", "gemini-pro"}
+        assert names & {"claude-sonnet-4-5", "gpt-4.1", "gemini-2.5-pro"}
+
     def test_a_makers_guests_are_not_offered(self) -> None:
         """Claude at Google and GLM at Mistral are called by another API."""
         catalogue.warm()

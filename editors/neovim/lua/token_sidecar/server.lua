@@ -263,7 +263,9 @@ function M.restart()
     client:stop()
     vim.defer_fn(client.rpc.terminate, PATIENCE_MS)
   end
-  start_all(#buffers > 0 and buffers or { vim.api.nvim_get_current_buf() })
+  if #buffers == 0 then buffers = { vim.api.nvim_get_current_buf() } end
+  start_all(buffers)
+  M.with_client(buffers[1], function() notify('the server was restarted') end)
 end
 
 return M
