@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from sidecar.messages.errors import VendorFormatError
-from sidecar.messages.reply import Loose, Reply, ReplyDraft, ReplyFormat
+from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat
 from sidecar.messages.vendors import (
     anthropic,
     bedrock,
@@ -23,18 +23,21 @@ from sidecar.messages.vendors import (
 
 FORMATS: tuple[ReplyFormat, ...] = get_args(ReplyFormat)
 
-_READERS: Mapping[ReplyFormat, Callable[[Sequence[Loose], ReplyFormat], Reply]] = {
-    "openai-chat": openai_chat.read,
-    "openai-responses": openai_responses.read,
-    "anthropic": anthropic.read,
-    "gemini": gemini.read,
-    "bedrock": bedrock.read,
-    "ollama": ollama.read,
-    "lmstudio": lmstudio.read,
-    "mistral": openai_chat.read,
-    "cohere": cohere.read,
-    "deepseek": openai_chat.read,
-    "xai": openai_chat.read,
+_OPENAI = openai_chat.add, openai_chat.EXHAUSTED
+_READERS: Mapping[
+    ReplyFormat, tuple[Callable[[ReplyDraft, Loose], None], Mapping[str, Exhausted]]
+] = {
+    "openai-chat": _OPENAI,
+    "openai-responses": (openai_responses.add, openai_responses.EXHAUSTED),
+    "anthropic": (anthropic.add, anthropic.EXHAUSTED),
+    "gemini": (gemini.add, gemini.EXHAUSTED),
+    "bedrock": (bedrock.add, bedrock.EXHAUSTED),
+    "ollama": (ollama.add, ollama.EXHAUSTED),
+    "lmstudio": (lmstudio.add, lmstudio.EXHAUSTED),
+    "mistral": _OPENAI,
+    "cohere": (cohere.add, cohere.EXHAUSTED),
+    "deepseek": _OPENAI,
+    "xai": _OPENAI,
 }
 _KEYS: tuple[tuple[str, ReplyFormat], ...] = (
     ("candidates", "gemini"),
@@ -91,10 +94,20 @@ def read_reply(response: object, format: str | None = None) -> Reply:
         return _failed(error, named or failures.format_of(parts))
     if named is None:
         raise VendorFormatError("the response has no known vendor's form; name its `format`")
-    reply = _READERS[named](parts, named)
+    reply = _read(parts, named)
     if recognised is None and not _says_anything(reply):
         raise VendorFormatError(f"the response does not have the form of {named}")
     return reply
+
+
+def _read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+    """A reply of a known form. One of LM Studio's interfaces speaks OpenAI's."""
+    as_openai = format == "lmstudio" and any("choices" in part for part in parts)
+    add, exhausted = _OPENAI if as_openai else _READERS[format]
+    draft = ReplyDraft(format)
+    for part in parts:
+        add(draft, part)
+    return draft.finish(exhausted)
 
 
 def _failed(error: Loose, format: ReplyFormat) -> Reply:

@@ -44,6 +44,13 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     is not looked at here."""
 
 
+class CalledFunction(msgspec.Struct):
+    """A function and its arguments, as several vendors write a call."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
 class Overflow(msgspec.Struct, frozen=True):
     """A prompt that did not fit, with the numbers that the server gave."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from sidecar.messages.billing import reported_cost
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.reply import Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {
     "max_tokens": "output",
@@ -48,16 +47,13 @@ class _Event(msgspec.Struct):
     usage: Any = None
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """A message object, or the events of its stream."""
-    draft = ReplyDraft(format)
-    for raw in parts:
-        if raw.get("type", "message") == "message":
-            _message(draft, read_as(raw, _Message))
-            draft.cost = reported_cost(raw)
-        else:
-            _event(draft, read_as(raw, _Event))
-    return draft.finish(EXHAUSTED)
+def add(draft: ReplyDraft, raw: Loose) -> None:
+    """A message object, or an event of its stream."""
+    if raw.get("type", "message") == "message":
+        _message(draft, read_as(raw, _Message))
+        draft.cost = reported_cost(raw)
+    else:
+        _event(draft, read_as(raw, _Event))
 
 
 def _message(draft: ReplyDraft, message: _Message) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.reply import Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {
     "max_tokens": "output",
@@ -76,14 +75,11 @@ class _Part(msgspec.Struct, rename="camel"):
     metadata: _Metadata | None = None
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """A Converse response, or the events of ConverseStream."""
-    draft = ReplyDraft(format)
-    for raw in parts:
-        part = read_as(raw, _Part)
-        _whole(draft, part)
-        _event(draft, part)
-    return draft.finish(EXHAUSTED)
+def add(draft: ReplyDraft, raw: Loose) -> None:
+    """A Converse response, or an event of ConverseStream."""
+    part = read_as(raw, _Part)
+    _whole(draft, part)
+    _event(draft, part)
 
 
 def _whole(draft: ReplyDraft, part: _Part) -> None:

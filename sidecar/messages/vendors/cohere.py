@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.reply import CalledFunction, Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {"MAX_TOKENS": "output", "ERROR_LIMIT": "window"}
-
-
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
 
 
 class _Call(msgspec.Struct):
     """`function` in version 2, `name` and `parameters` in version 1."""
 
     id: str | None = None
-    function: _Function | None = None
+    function: CalledFunction | None = None
     name: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -62,19 +56,13 @@ class _Part(msgspec.Struct):
     response: Loose | None = None
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """A chat reply, or the events of its stream."""
-    draft = ReplyDraft(format)
-    for raw in parts:
-        _part(draft, read_as(raw, _Part))
-    return draft.finish(EXHAUSTED)
-
-
-def _part(draft: ReplyDraft, part: _Part) -> None:
+def add(draft: ReplyDraft, raw: Loose) -> None:
+    """A chat reply, or an event of its stream."""
+    part = read_as(raw, _Part)
     if part.response is not None:  # version 1: `stream-end` repeats the whole reply
         draft.texts.clear()
         draft.calls.clear()
-        _part(draft, read_as(part.response, _Part))
+        add(draft, part.response)
         return
     draft.about(part.id or part.response_id)
     draft.say(part.text)
@@ -106,5 +94,5 @@ def _message(draft: ReplyDraft, message: _Message, index: int) -> None:
 
 
 def _call(draft: ReplyDraft, key: int, call: _Call) -> None:
-    function = call.function or _Function(name=call.name, arguments=call.parameters)
+    function = call.function or CalledFunction(name=call.name, arguments=call.parameters)
     draft.call(key, call.id, function.name).give(function.arguments)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.reply import Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {"MAX_TOKENS": "output"}
 
@@ -46,18 +45,15 @@ class _Response(msgspec.Struct, rename="camel"):
     response_id: str | None = None
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """The first candidate of a response, whole or as the array that its stream is."""
-    draft = ReplyDraft(format)
-    for raw in parts:
-        response = read_as(raw, _Response)
-        draft.about(response.response_id, response.model_version)
-        draft.spend(response.usage_metadata)
-        draft.stop(response.prompt_feedback.block_reason if response.prompt_feedback else None)
-        for candidate in response.candidates or ():
-            if candidate.index == 0:
-                _candidate(draft, candidate)
-    return draft.finish(EXHAUSTED)
+def add(draft: ReplyDraft, raw: Loose) -> None:
+    """The first candidate of a response, or of one of those that its stream is an array of."""
+    response = read_as(raw, _Response)
+    draft.about(response.response_id, response.model_version)
+    draft.spend(response.usage_metadata)
+    draft.stop(response.prompt_feedback.block_reason if response.prompt_feedback else None)
+    for candidate in response.candidates or ():
+        if candidate.index == 0:
+            _candidate(draft, candidate)
 
 
 def _candidate(draft: ReplyDraft, candidate: _Candidate) -> None:

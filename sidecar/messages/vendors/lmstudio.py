@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
-from sidecar.messages.vendors import openai_chat
+from sidecar.messages.reply import Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {
     "maxPredictedTokensReached": "output",
@@ -54,21 +52,12 @@ class _Part(msgspec.Struct, rename="camel"):
     model_instance_id: str | None = msgspec.field(name="model_instance_id", default=None)
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """A prediction result, the packets of a prediction, or a REST reply."""
-    if any("choices" in part for part in parts):
-        return openai_chat.read(parts, format)
-    draft = ReplyDraft(format)
-    for raw in parts:
-        part = read_as(raw, _Part)
-        if part.type == "chat.end" and part.result:
-            draft.texts.clear()
-            part = read_as(part.result, _Part)
-        _add(draft, part)
-    return draft.finish(EXHAUSTED)
-
-
-def _add(draft: ReplyDraft, part: _Part) -> None:
+def add(draft: ReplyDraft, raw: Loose) -> None:
+    """A prediction result, a packet of a prediction, or a REST reply."""
+    part = read_as(raw, _Part)
+    if part.type == "chat.end" and part.result:
+        draft.texts.clear()
+        part = read_as(part.result, _Part)
     if part.fragment and part.fragment.reasoning_type in (None, "none"):
         draft.say(part.fragment.content)
     if part.type in ("", "message.delta"):

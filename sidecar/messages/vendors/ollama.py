@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.reply import CalledFunction, Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {"length": "output"}
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-
-
 class _Call(msgspec.Struct):
     id: str | None = None
-    function: _Function | None = None
+    function: CalledFunction | None = None
 
 
 class _Message(msgspec.Struct):
@@ -37,23 +31,20 @@ class _Part(msgspec.Struct):
     eval_count: Any = None
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """A reply with `stream` off, or the objects of its stream, of which the last is `done`."""
-    draft = ReplyDraft(format)
-    for raw in parts:
-        part = read_as(raw, _Part)
-        draft.about(None, part.model)
-        draft.say(part.response)
-        draft.stop(part.done_reason)
-        draft.ended = draft.ended or part.done
-        draft.spend({"prompt_eval_count": part.prompt_eval_count, "eval_count": part.eval_count})
-        if part.message:
-            _message(draft, part.message)
-    return draft.finish(EXHAUSTED)
+def add(draft: ReplyDraft, raw: Loose) -> None:
+    """A reply with `stream` off, or an object of its stream, of which the last is `done`."""
+    part = read_as(raw, _Part)
+    draft.about(None, part.model)
+    draft.say(part.response)
+    draft.stop(part.done_reason)
+    draft.ended = draft.ended or part.done
+    draft.spend({"prompt_eval_count": part.prompt_eval_count, "eval_count": part.eval_count})
+    if part.message:
+        _message(draft, part.message)
 
 
 def _message(draft: ReplyDraft, message: _Message) -> None:
     draft.say(message.content)
     for call in message.tool_calls or ():
-        function = call.function or _Function()
+        function = call.function or CalledFunction()
         draft.call(len(draft.calls), call.id, function.name).give(function.arguments or {})

@@ -3,13 +3,12 @@ vLLM, LM Studio's REST interface."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from sidecar.messages.billing import reported_cost
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.reply import CalledFunction, Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {
     "length": "output",
@@ -20,15 +19,10 @@ EXHAUSTED: dict[str, Exhausted] = {
 }
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-
-
 class _Call(msgspec.Struct):
     id: str | None = None
     index: int | None = None
-    function: _Function | None = None
+    function: CalledFunction | None = None
 
 
 class _TextPart(msgspec.Struct):
@@ -39,7 +33,7 @@ class _TextPart(msgspec.Struct):
 class _Message(msgspec.Struct):
     content: str | list[_TextPart] | None = None
     tool_calls: list[_Call] | None = None
-    function_call: _Function | None = None
+    function_call: CalledFunction | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -62,39 +56,36 @@ class _Part(msgspec.Struct):
     stats: _Stats | None = None
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
+def add(draft: ReplyDraft, raw: Loose) -> None:
     """The first choice of a chat completion, whole or in chunks."""
-    draft = ReplyDraft(format)
-    for raw in parts:
-        part = read_as(raw, _Part)
-        draft.about(part.id, part.model)
-        draft.spend(part.timings)
-        draft.spend(part.usage)
-        draft.cost = reported_cost(raw) or draft.cost
-        for choice in part.choices or ():
-            if choice.index == 0:
-                _choose(draft, choice)
-        if part.stats:
-            draft.stop(part.stats.stop_reason)
-    return draft.finish(EXHAUSTED)
+    part = read_as(raw, _Part)
+    draft.about(part.id, part.model)
+    draft.spend(part.timings)
+    draft.spend(part.usage)
+    draft.cost = reported_cost(raw) or draft.cost
+    for choice in part.choices or ():
+        if choice.index == 0:
+            _choose(draft, choice)
+    if part.stats:
+        draft.stop(part.stats.stop_reason)
 
 
 def _choose(draft: ReplyDraft, choice: _Choice) -> None:
     draft.stop(choice.finish_reason)
     if choice.message:
-        _add(draft, choice.message)
+        _take(draft, choice.message)
     if choice.delta:
-        _add(draft, choice.delta)
+        _take(draft, choice.delta)
 
 
-def _add(draft: ReplyDraft, message: _Message) -> None:
+def _take(draft: ReplyDraft, message: _Message) -> None:
     if isinstance(message.content, str):
         draft.say(message.content)
     else:
         for part in message.content or ():
             draft.say(part.text if part.type == "text" else None)
     for position, call in enumerate(message.tool_calls or ()):
-        function = call.function or _Function()
+        function = call.function or CalledFunction()
         target = draft.call(_key(draft, call, position), call.id, function.name)
         target.give(function.arguments)
     if message.function_call:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from sidecar.messages.billing import reported_cost
-from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat, read_as
+from sidecar.messages.reply import Exhausted, Loose, ReplyDraft, read_as
 
 EXHAUSTED: dict[str, Exhausted] = {"max_output_tokens": "output", "max_tokens": "output"}
 _UNFINISHED = ("in_progress", "queued", None)
@@ -52,15 +51,12 @@ class _Event(msgspec.Struct):
     response: Loose | None = None
 
 
-def read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """A response object, or the events of its stream."""
-    draft = ReplyDraft(format)
-    for raw in parts:
-        if str(raw.get("type", "")).startswith("response."):
-            _event(draft, read_as(raw, _Event))
-        else:
-            _whole(draft, raw)
-    return draft.finish(EXHAUSTED)
+def add(draft: ReplyDraft, raw: Loose) -> None:
+    """A response object, or an event of its stream."""
+    if str(raw.get("type", "")).startswith("response."):
+        _event(draft, read_as(raw, _Event))
+    else:
+        _whole(draft, raw)
 
 
 def _whole(draft: ReplyDraft, raw: Loose) -> None:
