@@ -46,8 +46,21 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
 def _document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     if tokenizer.cuts != "lines":
         return count_pieces(units_of(doc, tokenizer), tokenizer)
-    count_pieces(doc.missing(tokenizer.name), tokenizer)
+    return _counted(doc, doc.missing(tokenizer.name), tokenizer)
+
+
+def _counted(doc: TextDocument, missing: Collection[Piece], tokenizer: Tokenizer) -> int:
+    for piece in [*missing]:
+        _count_piece(piece, tokenizer, None)
     return cast("int", doc.total(tokenizer.name))
+
+
+def soon_counted(doc: TextDocument, basis: Tokenizer, most: int) -> int | None:
+    """The document's tokens, where `most` characters are to be tokenized for it or fewer; for one
+    that may be cut at lines."""
+    missing = doc.missing(basis.name)
+    few = not missing or pending_in(missing, basis, most) <= most
+    return _counted(doc, missing, basis) if few else None
 
 
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer, enough: int = SLOW) -> int:
@@ -63,11 +76,13 @@ def pending_in(pieces: Iterable[Piece], basis: Tokenizer, enough: int) -> int:
     Where that is more than `enough`, any number above it. A piece that the tokenizer says is slow
     counts as a million more: that is nothing to wait for on an event loop.
     """
-    needed, total = set[Piece](), 0
-    for part in (part for piece in pieces for part in piece.needs(basis.name)):
-        if part not in needed:
-            needed.add(part)
-            total += len(part) + SLOW * basis.slow(part.text)
+    needed: set[Piece] = set()
+    total = 0
+    for piece in pieces:
+        for part in piece.needs(basis.name):
+            if part not in needed:
+                needed.add(part)
+                total += len(part.text) + SLOW * basis.slow(part.text)
         if total > enough:
             break
     return total

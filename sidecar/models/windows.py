@@ -8,6 +8,8 @@ its endpoint says so where it has one.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sidecar.models.patterns import compiled, first_inside, first_match
 
 _M = 1_048_576
@@ -171,6 +173,7 @@ def published_window(bare: str) -> int | None:
     return first_inside(_INSIDE, bare) if found is None else found
 
 
+@lru_cache(maxsize=4096)
 def input_limit(bare: str) -> int | None:
     """Tokens that a prompt may hold where that is less than the window; else None."""
     return first_match(_INPUTS, bare) or None

@@ -130,13 +130,34 @@ def dump(message: Any, converter: Converter) -> bytes:
         ValueError: it holds a number that is not finite.
         TypeError, RecursionError: it holds what is no JSON.
     """
-    body = json.dumps(
-        message,
-        default=lambda value: plain(value, converter),
-        separators=(",", ":"),
-        allow_nan=False,
-    )
-    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body.encode("ascii"))
+    body = _flat(message)
+    if body is None:
+        text = json.dumps(
+            message,
+            default=lambda value: plain(value, converter),
+            separators=(",", ":"),
+            allow_nan=False,
+        )
+        body = text.encode("ascii")
+    return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def _flat(message: Any) -> bytes | None:
+    """The same by msgspec, in a third of the time, for an answer that is one object of ours with
+    nothing in it but plain values and ASCII, such as a count; else None."""
+    result = message.get("result") if isinstance(message, dict) else None
+    if not isinstance(result, msgspec.Struct):
+        return None
+    for value in msgspec.structs.astuple(result):
+        if type(value) not in _PLAIN or (type(value) is float and not math.isfinite(value)):
+            return None
+    with suppress(UnicodeEncodeError, OverflowError):
+        body = msgspec.json.encode(message)
+        return body if body.isascii() else None
+    return None
+
+
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def strict_converter() -> Converter:

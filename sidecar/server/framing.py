@@ -24,6 +24,8 @@ MAX_LENGTH_LINE = 128
 DIRECT_BYTES = 512 * 1024
 """Of a body that lacks so many the reader may put them where they belong, without copies."""
 
+_PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
+"""The headers as nearly every client writes them."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
@@ -95,6 +97,15 @@ class Framer:
 
     def _read_headers(self) -> BadFrame | None:
         """Read lines up to the blank one; sets the length, or returns what is wrong."""
+        if plain := _PLAIN.match(self._buffer):
+            length = int(plain[1])
+            end = plain.end()
+            del plain  # a match holds the buffer, which could not be made shorter
+            del self._buffer[:end]
+            return self._start_body(length)
+        return self._read_lines()
+
+    def _read_lines(self) -> BadFrame | None:
         length: int | None = None
         while True:
             end = self._buffer.find(b"\n")

@@ -13,6 +13,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from functools import partial
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from lsprotocol import types
@@ -322,9 +323,10 @@ class SidecarProtocol(LanguageServerProtocol):
 
 def _call(handler: Handler, params: Any) -> Any:
     """What a handler returns; pygls' own are generators of the features' handlers to be called."""
-    if not inspect.isgeneratorfunction(handler):
-        return handler(params)
-    steps, value = handler(params), None
+    steps = handler(params)
+    if not isinstance(steps, GeneratorType):
+        return steps
+    value = None
     while True:
         try:
             step, args, kwargs = steps.send(value)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sidecar.server.server import SidecarServer
 
-# A pipe that select() calls writable takes this much without blocking (POSIX PIPE_BUF).
+# A pipe that poll() calls writable takes this much without blocking (POSIX PIPE_BUF).
 _SURE_BYTES = 4096 if sys.platform != "win32" else 0
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """Of answers that the client has not read: while there are more, nothing is read of it either."""
@@ -46,6 +46,9 @@ class Writer:
         self._waiting = 0  # bytes
         self._lock = threading.Lock()
         self._closed = False
+        self._room = select.poll() if _SURE_BYTES else None
+        if self._room is not None:
+            self._room.register(fd, select.POLLOUT)
 
     @property
     def full(self) -> bool:
@@ -58,13 +61,17 @@ class Writer:
             return
         with self._lock:
             idle = self._waiting == 0
-        if idle and len(data) <= _SURE_BYTES and select.select([], [self._fd], [], 0)[1]:
+        if idle and len(data) <= _SURE_BYTES and self._has_room():
             self._write_all(data)
             return
         with self._lock:
             self._waiting += len(data)
         self._start()
         self._queue.put(data)
+
+    def _has_room(self) -> bool:
+        """Whether the pipe takes a little now; one whose reader has gone does, with an error."""
+        return self._room is not None and bool(self._room.poll(0))
 
     def close(self) -> None:
         """Write what is queued (a second at most), then take no more."""

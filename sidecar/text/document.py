@@ -348,7 +348,11 @@ class TextDocument(Pieced):
 
     def _touched(self, start: int, end: int) -> tuple[PiecePlace, PiecePlace]:
         """The first and the last piece that a span lies in."""
-        first, last = self._list.at_offset(start), self._list.before_offset(end)
+        pieces = self._list
+        first = pieces.at_offset(start)
+        if first.offset < end <= first.offset + len(first.piece.text):
+            return first, first
+        last = pieces.before_offset(end)
         return first, last if last.number > first.number else first
 
     def _offsets_of_line(self, line: int) -> int:

@@ -146,6 +146,8 @@ class PieceList:
 
     def between(self, first: int, last: int) -> list[Piece]:
         """The pieces from index `first` to index `last`, both included."""
+        if first == last:
+            return [self.at(first).piece]
         number, end = (bisect_right(self._starts, index) - 1 for index in (first, last))
         touched = self._blocks[number : end + 1]
         pieces = [piece for block in touched for piece in block.pieces]
@@ -200,6 +202,9 @@ class PieceList:
 
     def splice(self, first: int, last: int, new: Sequence[Piece]) -> None:
         """Put `new` in the place of the pieces from index `first` to index `last`."""
+        if first == last and len(new) == 1:
+            self._swap(first, new[0])
+            return
         number, end = (bisect_right(self._starts, index) - 1 for index in (first, last))
         start = self._starts[number]
         pieces = [piece for block in self._blocks[number : end + 1] for piece in block.pieces]
@@ -212,17 +217,35 @@ class PieceList:
         for tally in self._tallies.values():
             tally.replace(old, new)
 
+    def _swap(self, index: int, new: Piece) -> None:
+        """Put one piece in the place of another, which is what an edit does as a rule."""
+        number = bisect_right(self._starts, index) - 1
+        pieces = [*self._blocks[number].pieces]
+        local = index - self._starts[number]
+        old, pieces[local] = pieces[local], new
+        self._blocks[number] = PieceBlock(tuple(pieces))
+        for sums, totals, grown in (
+            (self._offsets, self._lengths, len(new.text) - len(old.text)),
+            (self._lines, self._line_ends, new.line_ends - old.line_ends),
+        ):
+            if grown:
+                totals[number] += grown
+                sums[number + 1 :] = [before + grown for before in sums[number + 1 :]]
+        for tally in self._tallies.values():
+            tally.replace((old,), (new,))
+
     def _set_blocks(self, first: int, end: int, new: list[PieceBlock]) -> None:
         """Replaces blocks, and sums up again what lies before each block from there on."""
         self._blocks[first:end] = new
-        for sums, totals, news in (
-            (self._starts, self._sizes, [len(block.pieces) for block in new]),
-            (self._offsets, self._lengths, [block.offsets[-1] for block in new]),
-            (self._lines, self._line_ends, [block.lines[-1] for block in new]),
+        self._sizes[first:end] = [len(block.pieces) for block in new]
+        self._lengths[first:end] = [block.offsets[-1] for block in new]
+        self._line_ends[first:end] = [block.lines[-1] for block in new]
+        for sums, totals in (
+            (self._starts, self._sizes),
+            (self._offsets, self._lengths),
+            (self._lines, self._line_ends),
         ):
-            if totals[first:end] != news:
-                totals[first:end] = news
-                sums[first:] = accumulate(totals[first:], initial=sums[first])
+            sums[first:] = accumulate(totals[first:], initial=sums[first])
 
 
 def in_order(blocks: Iterable[PieceBlock]) -> Iterator[Piece]:

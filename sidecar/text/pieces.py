@@ -198,7 +198,7 @@ def edited_piece(old: Piece, text: str, start: int, kept: int) -> Piece:
     return new
 
 
-_REACH = 32
+_REACH = 8
 """How far before an edit a cut is looked for first; code has one after every few characters."""
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sidecar.counting.incremental import (
-    count_pieces,
-    document_tokens,
-    pending_characters,
-    pending_in,
-    units_of,
-)
+from sidecar.counting.incremental import count_pieces, pending_in, soon_counted, units_of
 from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
@@ -105,8 +99,7 @@ class Snapshot(Pieced):
         slow piece is taken for many. For the event loop."""
         document = self._document
         if basis.cuts == "lines" and document is not None and self.is_of(document):
-            few = pending_characters(document, basis, most) <= most
-            return document_tokens(document, basis) if few else None
+            return soon_counted(document, basis, most)
         if self.characters > most and not self.is_cut:
             return None  # cutting it takes its time too
         if basis.cuts == "none" and self._whole is None and self.characters > most:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.counting.engines.reference import Reference
 from sidecar.counting.tokenizer import Tokenizer
-from sidecar.text.pieces import split
+from sidecar.text.pieces import PIECE_CHARACTERS, split
 
 if TYPE_CHECKING:
     from sidecar.text.cuts import Cuts
@@ -82,6 +82,8 @@ class Fast(Tokenizer):
 
     def count(self, text: str) -> int:
         """Tokens in `text`; special tokens in it are ordinary characters."""
+        if len(text) <= PIECE_CHARACTERS:
+            return self._count_piece(text)
         return sum([self._count_piece(piece) for piece in split(text)])
 
     def slow(self, text: str) -> bool:
