@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from sidecar.text.cuts import is_cut
@@ -26,11 +26,11 @@ from sidecar.text.pieces import (
     PIECE_CHARACTERS,
     Piece,
     Pieced,
-    PieceOrigin,
     edited_piece,
     merge_counted,
     pieces_around,
     pieces_of,
+    remember,
     split,
     together,
 )
@@ -285,7 +285,7 @@ class TextDocument(Pieced):
         sizes = self._edit_characters, self._most_characters
         new = pieces_around(text, start, len(text) - kept, *sizes)
         if few:
-            self._remember(together(self._list.between(first, until)), new)
+            remember(together(self._list.between(first, until)), new)
         return [*chain(*new)] or [Piece("")]
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
@@ -310,20 +310,6 @@ class TextDocument(Pieced):
 
     def _text_of(self, index: int) -> str:
         return self._list.at(index).piece.text
-
-    def _remember(self, old: Piece, new: list[list[Piece]]) -> None:
-        """Keep with the largest part of a cut piece where it is from: its count is the old one
-        without the other parts'. So an edit in a cold piece tokenizes a part of it only."""
-        left, _, right = new
-        if len(left) > 1 or len(right) > 1 or not (left or right):
-            return
-        start = len(left[0]) if left else 0
-        middle = Piece(old.text[start : len(old) - (len(right[0]) if right else 0)])
-        parts = [*left, middle, *right]
-        largest = max([*left, *right], key=len)
-        if len(middle) < len(largest) and all(is_cut(a.text, b.text) for a, b in pairwise(parts)):
-            others = tuple(part for part in parts if part is not largest)
-            largest.origin = PieceOrigin(old.counts, others)
 
     def _tidy(self) -> None:
         """Joins small neighbours, some at each edit, while there are more pieces than needed."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.text.cuts import is_cut_at, is_word_cut, next_cut
+from sidecar.text.cuts import is_cut, is_cut_at, is_word_cut, next_cut
 from sidecar.text.units import units
 
 if TYPE_CHECKING:
@@ -236,6 +236,21 @@ def pieces_around(text: str, start: int, end: int, near: int, most: int) -> list
     right = len(text) if right is None else right
     parts = (text[:left], text[left:right], text[right:])
     return [pieces_of(part, most) if part else [] for part in parts]
+
+
+def remember(old: Piece, new: list[list[Piece]]) -> None:
+    """Keep with the largest part of a cut piece where it is from: its count is the old one
+    without the other parts'. So an edit in a cold piece tokenizes a part of it only."""
+    left, _, right = new
+    if len(left) > 1 or len(right) > 1 or not (left or right):
+        return
+    start = len(left[0]) if left else 0
+    middle = Piece(old.text[start : len(old) - (len(right[0]) if right else 0)])
+    parts = [*left, middle, *right]
+    largest = max([*left, *right], key=len)
+    if len(middle) < len(largest) and all(is_cut(a.text, b.text) for a, b in pairwise(parts)):
+        others = tuple(part for part in parts if part is not largest)
+        largest.origin = PieceOrigin(old.counts, others)
 
 
 def word_pieces(pieces: Sequence[Piece]) -> list[Piece]:
