@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, with_system
-from sidecar.endpoints.clouds.base import Cloud
+from sidecar.endpoints.clouds.base import Cloud, reported
 from sidecar.endpoints.outcome import Fault
-from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
+from sidecar.endpoints.servers.base import Request, Server, field
 from sidecar.messages.tool_schemas import read_tools
 
 _PATH = "/v1/messages/count_tokens"
-
-
-class _Model(msgspec.Struct):
-    max_input_tokens: int | None = None
 
 
 def chat_request(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
@@ -57,11 +51,6 @@ def _headers(key: str) -> Mapping[str, str]:
     return {"x-api-key": key, "anthropic-version": "2023-06-01"}
 
 
-def _limit(body: object) -> int | None:
-    model = decode(body, _Model)
-    return positive(model.max_input_tokens) if model else None
-
-
 CLOUD = Cloud(
     server=Server(
         name="anthropic",
@@ -72,5 +61,5 @@ CLOUD = Cloud(
     ),
     hosts=("api.anthropic.com",),
     headers=_headers,
-    read_limit=_limit,
+    read_limit=reported("max_input_tokens"),
 )

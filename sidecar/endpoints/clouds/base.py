@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote
 
 from sidecar.endpoints.outcome import Fault
-
-if TYPE_CHECKING:
-    from sidecar.endpoints.servers.base import Server
+from sidecar.endpoints.servers.base import MOST_TOKENS, Server
 
 ReadLimit: TypeAlias = Callable[[object], int | None]
 
@@ -20,10 +18,24 @@ def bearer(key: str) -> Mapping[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def no_limit(body: object) -> int | None:
-    """For vendors that do not report a model's window."""
-    del body
-    return None
+def reported(*names: str) -> ReadLimit:
+    """Reads a model's window from the first of these fields that holds one; without any, none."""
+
+    def read(body: object) -> int | None:
+        found = [body.get(name) for name in names] if isinstance(body, Mapping) else []
+        return next(filter(None, map(_window, found)), None)
+
+    return read
+
+
+def _window(value: object) -> int | None:
+    """Tokens, which Cohere writes as a fraction; None for what can be none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 1 <= value <= MOST_TOKENS else None
+
+
+_UNREPORTED = reported()
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class Cloud:
     headers: Callable[[str], Mapping[str, str]] = bearer
     show: str | None = "/v1/models/{model}"
     """The path of the GET that shows a model; None where there is none."""
-    read_limit: ReadLimit = no_limit
+    read_limit: ReadLimit = _UNREPORTED
     suffixes: tuple[str, ...] = field(default=("/v1",))
     """What may stand at the end of the declared address and is no part of the root."""
 

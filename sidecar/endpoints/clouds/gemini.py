@@ -6,16 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from sidecar.endpoints.chats import ChatMessage, PlainMessage, Tools, decoded, with_system
-from sidecar.endpoints.clouds.base import Cloud
-from sidecar.endpoints.servers.base import Request, Server, decode, field, positive
+from sidecar.endpoints.clouds.base import Cloud, reported
+from sidecar.endpoints.servers.base import Request, Server, field
 from sidecar.messages.tool_schemas import read_tools
-
-
-class _Model(msgspec.Struct, rename="camel"):
-    input_token_limit: int | None = None
 
 
 def _path(model: str) -> str:
@@ -60,11 +54,6 @@ def _headers(key: str) -> Mapping[str, str]:
     return {"x-goog-api-key": key}
 
 
-def _limit(body: object) -> int | None:
-    model = decode(body, _Model)
-    return positive(model.input_token_limit) if model else None
-
-
 CLOUD = Cloud(
     server=Server(
         name="google",
@@ -76,6 +65,6 @@ CLOUD = Cloud(
     hosts=("generativelanguage.googleapis.com",),
     headers=_headers,
     show="/v1beta/models/{model}",
-    read_limit=_limit,
+    read_limit=reported("inputTokenLimit"),
     suffixes=("/v1beta/openai", "/v1beta", "/v1"),
 )

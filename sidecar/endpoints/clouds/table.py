@@ -5,26 +5,16 @@ A host in it is never sent a POST but a count that was asked for.
 
 from __future__ import annotations
 
-import msgspec
-
 from sidecar.endpoints.clouds import anthropic, gemini, openai, tokenizers
-from sidecar.endpoints.clouds.base import Cloud, bearer
-from sidecar.endpoints.servers.base import Server, decode, positive
+from sidecar.endpoints.clouds.base import Cloud, bearer, reported
+from sidecar.endpoints.servers.base import Server
 
-
-class _Window(msgspec.Struct):
-    max_context_length: int | None = None
-    context_window: int | None = None
-
-
-def _window(body: object) -> int | None:
-    found = decode(body, _Window)
-    return positive(found.max_context_length or found.context_window) if found else None
+_WINDOW = reported("max_context_length", "context_window")
 
 
 def _silent(name: str, *hosts: str, show: str | None = None) -> Cloud:
     """A vendor without a count; `show` may report the window."""
-    return Cloud(Server(name=name), hosts, bearer, show, _window)
+    return Cloud(Server(name=name), hosts, bearer, show, _WINDOW)
 
 
 CLOUDS: tuple[Cloud, ...] = (

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from sidecar.endpoints.clouds.base import Cloud
-from sidecar.endpoints.servers.base import Request, Server, decode, ids, positive
-
-
-class _Model(msgspec.Struct):
-    context_length: int | float | None = None
+from sidecar.endpoints.clouds.base import Cloud, reported
+from sidecar.endpoints.servers.base import Request, Server, ids
 
 
 def cohere_request(model: str, text: str) -> Request:
@@ -26,15 +20,10 @@ def _token_ids(body: object) -> int:
     return ids(body, "token_ids")
 
 
-def _cohere_limit(body: object) -> int | None:
-    model = decode(body, _Model)
-    return positive(int(model.context_length)) if model and model.context_length else None
-
-
 COHERE = Cloud(
     server=Server(name="cohere", text=cohere_request, read_text=ids),
     hosts=("api.cohere.com", "api.cohere.ai"),
-    read_limit=_cohere_limit,
+    read_limit=reported("context_length"),
     suffixes=("/v1", "/v2", "/compatibility/v1"),
 )
 XAI = Cloud(
