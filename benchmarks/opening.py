@@ -73,7 +73,7 @@ def _beside_another(text: str, whole: float) -> None:
         now = time.perf_counter()
         if message.get("id") in sent:
             took.append(now - sent[message["id"]])
-        elif _is_exact(message):
+        elif exact_at is None and _is_exact(message):  # what comes later shows the price
             exact_at, exact = len(took), now - opened
     thread.join()
     client.close()

@@ -93,6 +93,22 @@ def test_all_of_a_long_text_may_be_counted_by_it(second: SecondProcess) -> None:
     assert waited
 
 
+def test_it_has_the_next_batch_before_it_is_asked_for_the_counts_of_the_one_before(
+    second: SecondProcess,
+) -> None:
+    batches, taken = [["a b"], ["a b c", ""], ["a"]], []
+
+    def handed_over() -> Iterator[list[str]]:
+        for batch in batches:
+            taken.append(batch)
+            yield batch
+
+    second.prepare(NAME)
+    seen = [(counts, len(taken)) for counts in second.count_each(handed_over(), NAME)]
+    assert seen == [([2], 2), ([3, 0], 3), ([1], 3)]
+    assert second.count(["a b"], NAME) == [2]  # and nothing is left in its pipe
+
+
 def test_both_count_and_the_sum_is_right(second: SecondProcess) -> None:
     assert together(second, ours()) == expected()
 
