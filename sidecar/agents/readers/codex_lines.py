@@ -28,7 +28,6 @@ class Tokens(Record):
     cache_write_input_tokens: TokenCount = None
     output_tokens: TokenCount = None
     reasoning_output_tokens: TokenCount = None
-    total_tokens: TokenCount = None
 
     @property
     def parts(self) -> UsageParts:

@@ -48,7 +48,6 @@ class _Attributes(CallTotals):
 
 class _Line(Record, rename="camel"):
     ts: Number = None
-    sid: str | None = None
     type: str | None = None
     span_id: str | None = None
     status: str | None = None

@@ -42,7 +42,6 @@ class _Part(msgspec.Struct):
     """A whole reply of either version, or one event: only its own fields are set."""
 
     type: str = ""
-    event_type: str = ""
     id: str | None = None
     response_id: str | None = None
     index: int = 0
