@@ -80,6 +80,7 @@ def context_usage(
     if session.is_empty and session.assembled:
         return _assembled_usage(session, window, warn_at)
     known = not session.is_empty
+    at = max(session.updated_at, session.assembled_at)
     measure = occupancy(session, calibration) if known else None
     tokens = measure.tokens if measure else None
     found = ContextUsage(
@@ -87,7 +88,7 @@ def context_usage(
         method=measure.method if measure else None,
         error_percent=measure.error_percent if measure else None,
         model=session.model,
-        session=SessionInfo.of(session.id, session.source, session.updated_at),
+        session=SessionInfo.of(session.id, session.source, at),
         breakdown=None if tokens is None else breakdown(session, tokens, calibration),
         largest=[] if tokens is None else largest(session, tokens, calibration),
         turns=len(session.turns),

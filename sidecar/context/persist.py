@@ -99,7 +99,8 @@ def restore(
     session.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
     session.restored_kind = saved.kind
     session.ledger().take_marks(saved.marks, saved.lessons)
-    session.updated_at, session.compacted = saved.updated_at, saved.compacted
+    session.updated_at = session.assembled_at = saved.updated_at
+    session.compacted = saved.compacted
     return session
 
 

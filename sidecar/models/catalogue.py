@@ -67,6 +67,16 @@ def window_of(model: str) -> int | None:
     return _windows[model]
 
 
+def is_other(said: str, asked: str) -> bool:
+    """Whether a reply that names its model came of another than was asked for.
+
+    A release date is no other model, nor is a name that no list knows: local servers have their
+    own. Loads the list if need be.
+    """
+    names = {families.undated(parse(model).bare).replace(".", "-") for model in (said, asked)}
+    return len(names) > 1 and window_of(said) is not None
+
+
 def prompt_limit_of(model: str) -> int | None:
     """Tokens that the maker lets a prompt hold, where that is less than the window; else None."""
     name = parse(model)

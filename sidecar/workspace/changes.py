@@ -104,6 +104,7 @@ class Changes:
         usage: Usage | None = None,
         read: Callable[[], Awaitable[Usage | None]] | None = None,
         unnoticed: bool = False,
+        answered: Callable[[], str | None] = lambda: None,
     ) -> tuple[Conversation, T]:
         """Change the session named, or the one that a client means that names none.
 
@@ -116,7 +117,8 @@ class Changes:
             usage: what was reported with this change.
             read: finds out what was reported, where that takes a worker: what is asked of the
                 session meanwhile comes after this change.
-            unnoticed: a session that is made by this does not become the current one.
+            unnoticed: a session does not become the current one by this.
+            answered: the model that a reply named, once it was read.
 
         Raises:
             RequestError: for what cannot be done; then nothing was changed.
@@ -125,7 +127,7 @@ class Changes:
         name = self.sessions.writing(session_id)
         async with self._order(name):
             usage = usage if read is None else await read()
-            wanted = model or self.model_of(name)
+            wanted = model or self.sessions.models.get(name) or answered() or self.model_of(name)
             if ask:
                 await self.services.look_up(wanted, self.workspace.settings)
             else:  # the work itself may depend on the window: only a new model's is asked for here
@@ -139,8 +141,8 @@ class Changes:
                 await self._run(draft.session.total)
             if model is not None:
                 self.sessions.models[name] = model
-            if unnoticed and before is None:
-                draft.session.updated_at = LONG_AGO
+            if unnoticed:
+                draft.session.updated_at = before.session.updated_at if before else LONG_AGO
             self.sessions.store.put(draft.conversation)
             settle(draft.session, outcome)
             asks = self.workspace.settings.endpoints and (ask or usage is not None)
@@ -289,7 +291,7 @@ class Changes:
 
     def model_of(self, session_id: str) -> str:
         """The model that a session counts for."""
-        return self.sessions.models.get(session_id) or self.workspace.model
+        return self.sessions.model_of(session_id)
 
     def counter(self, model: str) -> ModelCounter:
         """How a conversation with `model` is counted."""

@@ -42,7 +42,11 @@ class Sessions:
         self._counted: dict[str, CountedSession] = {}
         self._calibrations: dict[str, ConversationCalibration] = {}
         self.models: dict[str, str] = {}
-        """Models that a client named, by session; the others follow the settings."""
+        """Models that a client named, by session; the others follow what follows here."""
+        self.answered: dict[str, str] = {}
+        """Models that replies named, by session."""
+        self.chosen: str | None = None
+        """What was named for no session in particular: documents are counted for it."""
         self.refused_limits: dict[str, int] = {}
         """Windows that servers named when they refused a prompt, by model."""
         self.selected: str | None = None
@@ -51,6 +55,13 @@ class Sessions:
         self._published: Conversation | CountedSession | None = None
         self._listed: tuple[Any, ...] = ()
         """What the sessions' rows were made of when the state was published."""
+
+    def model_of(self, session_id: str) -> str:
+        """The model that a session counts for; another session's is never it."""
+        return self._named(session_id) or self._workspace.settings.model
+
+    def _named(self, session_id: str) -> str | None:
+        return self.models.get(session_id) or self.answered.get(session_id) or self.chosen
 
     # -- which session ----------------------------------------------------------------------
 
@@ -99,6 +110,13 @@ class Sessions:
         from sidecar.context.occupancy import sent_estimate
 
         return sent_estimate(found.session, self.calibration(found.session))
+
+    def choose(self, model: str) -> bool:
+        """Count documents for a model from now on. Whether a session that is fed by protocol is
+        shown, whose model it is then too."""
+        self.chosen = model
+        shown = self.reading(None)
+        return shown is not None and not isinstance(shown, CountedSession)
 
     def select(self, session_id: str | None) -> None:
         """Show this session until it ends; None chooses by itself again.
@@ -299,10 +317,13 @@ class Sessions:
         warn_at = self._workspace.settings.context.warn_at
         grade = severity(usage.tokens if usage.usable else None, usage.usable or 1, warn_at)
         if isinstance(current, CountedSession):
-            return ContextState(current.model, NamedLimits(transcript=current.limit), usage, grade)
+            limits = NamedLimits(transcript=current.limit)
+            if self.chosen not in (None, current.model):
+                limits = NamedLimits()
+            return ContextState(self.chosen or current.model, limits, usage, grade, self.chosen)
         session = current.session
-        chosen = self.models.get(session.id)
-        return ContextState(chosen, self._limits(session), usage, grade, chosen)
+        chosen = self.models.get(session.id) or self.chosen
+        return ContextState(self._named(session.id), self._limits(session), usage, grade, chosen)
 
     def warn(
         self, kind: Any, message: str, usage: ContextUsage | None, session: str | None = None

@@ -10,9 +10,10 @@ from sidecar.context.results import Alternative
 from sidecar.context.sections import RestoredPart, ToolSet, heaviest_tools
 from sidecar.context.thresholds import budget_message
 from sidecar.models import catalogue, families
-from sidecar.models.names import parse
+from sidecar.models.names import LOCAL_PROVIDERS, matches, parse
 
 if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
     from sidecar.context.counter import Counter
     from sidecar.context.usage import ContextUsage
     from sidecar.endpoints.outcome import Capability
@@ -44,6 +45,15 @@ def can_be_called(name: str, provider: str, model: str) -> bool:
         return False  # of a guest at a maker's: another API
     region, own = _REGION.match(name), _REGION.search(model)
     return region is None or (own is not None and own[0] == region[0])
+
+
+def is_others(said: str | None, asked: str, settings: Settings) -> bool:
+    """Whether a reply is of another model than was asked for, by its own word. What a server of
+    the user's calls its model says nothing."""
+    if not said or parse(asked).provider in LOCAL_PROVIDERS:
+        return False
+    served = any(matches(asked, endpoint.models) for endpoint in settings.endpoints)
+    return not served and catalogue.is_other(said, asked)
 
 
 class Alternatives(NamedTuple):

@@ -26,6 +26,7 @@ from sidecar.messages.replies import read_reply
 from sidecar.messages.usage import Usage, normalise_usage
 from sidecar.workspace.events import Event
 from sidecar.workspace.followed import Followed, FollowedText
+from sidecar.workspace.models import is_others
 from sidecar.workspace.views import session_rows, usage_report
 from sidecar.workspace.wording import fit_text, undo_text
 
@@ -88,8 +89,18 @@ async def _set(changes: Changes, params: p.SetParams) -> ContextUsage:
     def work(draft: Draft) -> None:
         apply_set(draft.session, params, lambda spec: _source(sources.get(id(spec))))
 
-    conversation, _ = await changes.change(params.session, work, model=params.model, ask=True)
+    unnoticed = _is_choice(params) and not changes.sessions.choose(params.model or "")
+    conversation, _ = await changes.change(
+        params.session, work, model=params.model, ask=True, unnoticed=unnoticed
+    )
     return changes.sessions.latest(conversation)
+
+
+def _is_choice(params: p.SetParams) -> bool:
+    """Whether a model is named for whatever is counted: for no session, and with nothing else."""
+    return bool(params.model) and params == type(params)(
+        workspace=params.workspace, model=params.model
+    )
 
 
 def _followed(documents: Documents, uri: str, span: Range | None) -> FollowedText:
@@ -241,18 +252,26 @@ async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResul
     keep = workspace.settings.context.keep_turns
     named: dict[str, str] = {}
     reply: Reply
+    own: str | None = None
 
     async def read() -> Usage | None:
-        nonlocal reply
+        nonlocal reply, own
         named.update(sessions.models)
         found = partial(read_reply, params.response, params.format)
         reply = await changes.services.workers.run(found)
+        mine = sessions.model_of(sessions.writing(params.session))
+        judged = partial(is_others, reply.model, mine, workspace.settings)
+        own = reply.model if await changes.services.workers.run(judged) else None
         return reply.usage
 
     def work(draft: Draft) -> _Answered:
-        model = params.model or named.get(draft.session.id)
+        asked = params.model or named.get(draft.session.id)
+        other = asked is not None and is_others(reply.model, asked, workspace.settings)
+        model = reply.model if other else asked
         spent, problem = _record(spending, draft, reply, params, model)
         handled, samples = _handled(draft, reply, params.tools, keep)
+        if other:  # it says nothing of how the session's own model counts
+            return _Answered(handled, [], None, spent, problem)
         return _Answered(handled, samples, _counted_reply(draft.session, reply), spent, problem)
 
     def settle(session: Session, made: _Answered) -> None:
@@ -262,10 +281,17 @@ async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResul
             sessions.calibration(session).replied(made.counted, reply.usage.output_tokens)
         if made.handled.limit is not None:
             sessions.refused_limits[session.model] = made.handled.limit
+        if own is not None:
+            sessions.answered[session.id] = own
         workspace.costs.take(made.spent)
 
     conversation, made = await changes.change(
-        params.session, work, model=params.model, settle=settle, read=read
+        params.session,
+        work,
+        model=params.model,
+        settle=settle,
+        read=read,
+        answered=lambda: own,
     )
     usage = sessions.latest(conversation)
     for kind, message in made.handled.warnings:

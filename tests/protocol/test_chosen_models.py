@@ -1,0 +1,109 @@
+"""Which model holds: that documents are counted for, a session's own, and the one that replied."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.protocol.client import Client
+
+HAIKU = "claude-haiku-4-5"
+
+
+@pytest.fixture
+async def beside_an_agent(bare: Client, tmp_path: Path) -> Client:
+    """A client in a workspace where only an agent's session is known."""
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    everyday(home, tmp_path)
+    bare.ignore("context/warning", "textDocument/publishDiagnostics")
+    await bare.initialize(tmp_path.as_uri())
+    bare.open("some words\n" * 9, (tmp_path / "a.md").as_uri())
+    await bare.take("status/update", lambda status: bool(status["context"]))
+    return bare
+
+
+async def test_a_model_for_documents_hides_no_agents_session(beside_an_agent: Client) -> None:
+    client = beside_an_agent
+    before = await client.request("context/usage", {})
+    assert before["tokens"]
+    await client.request("context/set", {"model": "gpt-4"})
+    shown = await client.take("status/update", counts_for_gpt_4)
+    assert shown["context"]["tokens"] == before["tokens"]
+    client.ignore("status/update")
+    after = await client.request("context/usage", {})
+    assert (after["session"], after["model"]) == (before["session"], MODEL)
+    rows = await client.request("context/sessions", {"all": True})
+    assert [row["source"] for row in rows] == ["claude-code"]
+    assert (await client.request("tokens/count", {"text": "x"}))["model"] == "gpt-4"
+
+
+async def test_a_chosen_model_is_that_of_the_next_session(beside_an_agent: Client) -> None:
+    client = beside_an_agent
+    client.ignore("status/update")
+    await client.request("context/set", {"model": "gpt-4"})
+    turns = [{"role": "user", "content": "word " * 9}]
+    for session in (None, "named"):
+        params = {"turns": turns} | ({"session": session} if session else {})
+        usage = await client.request("context/append", params)
+        assert (usage["model"], usage["session"]["source"]) == ("gpt-4", "protocol")
+
+
+def counts_for_gpt_4(status: Any) -> bool:
+    return status["document"] is not None and "gpt-4 " in status["document"]["tooltip"]
+
+
+def chat(model: str, reply_id: str, prompt: int) -> dict[str, Any]:
+    """A reply of two tokens in OpenAI's form."""
+    message = {"role": "assistant", "content": "x"}
+    return {
+        "id": reply_id,
+        "object": "chat.completion",
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": 2},
+    }
+
+
+async def billed(client: Client) -> list[str]:
+    rows = (await client.request("cost/detail", {"by": ["model"]}))["rows"]
+    return [row["model"] for row in rows]
+
+
+async def test_the_model_that_replied_is_billed_and_the_sessions_learns_nothing_of_it(
+    talker: Client,
+) -> None:
+    system = "word " * 500
+    await talker.request("context/set", {"session": "a", "model": "gpt-5", "systemPrompt": system})
+    reply = {"session": "a", "response": chat(HAIKU, "r1", 900)}
+    answer = await talker.request("context/response", reply)
+    assert (answer["model"], answer["calibration"]) == (HAIKU, None)
+    assert await billed(talker) == [HAIKU]
+    usage = await talker.request("context/usage", {"session": "a"})
+    assert (usage["tokens"], usage["model"]) == (902, "gpt-5")
+
+
+async def test_a_session_without_a_model_takes_that_of_its_replies(talker: Client) -> None:
+    await talker.request("context/response", {"session": "a", "response": chat(HAIKU, "r1", 900)})
+    usage = await talker.request("context/usage", {"session": "a"})
+    assert (usage["tokens"], usage["model"], usage["limit"]) == (902, HAIKU, 200_000)
+    assert await billed(talker) == [HAIKU]
+
+
+async def test_another_sessions_model_is_not_a_sessions_own(talker: Client) -> None:
+    system = "word " * 500
+    await talker.request("context/set", {"session": "a", "model": "gpt-5", "systemPrompt": system})
+    named = {"session": "a", "model": HAIKU, "response": chat(HAIKU, "r1", 900)}
+    await talker.request("context/response", named)
+    reply = chat("gpt-4o-2024-08-06", "r2", 50)
+    answer = await talker.request("context/response", {"session": "c", "response": reply})
+    usage = await talker.request("context/usage", {"session": "c"})
+    assert (usage["tokens"], usage["model"]) == (52, "gpt-4o-2024-08-06")
+    assert answer["calibration"] == usage["calibration"] is None
