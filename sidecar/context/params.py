@@ -64,6 +64,11 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
     persist: bool | None = None
     """Keep counts and ids (never text) across a restart of the server."""
 
+    @property
+    def is_choice(self) -> bool:
+        """Whether a model is named for what is counted: for no session, and with nothing else."""
+        return bool(self.model) and self == SetParams(workspace=self.workspace, model=self.model)
+
 
 class AppendParams(SessionParams, frozen=True, kw_only=True):
     """Turns that were added, in their order; `usage` as the vendor reported it for the reply."""

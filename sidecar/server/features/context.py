@@ -89,18 +89,11 @@ async def _set(changes: Changes, params: p.SetParams) -> ContextUsage:
     def work(draft: Draft) -> None:
         apply_set(draft.session, params, lambda spec: _source(sources.get(id(spec))))
 
-    unnoticed = _is_choice(params) and not changes.sessions.choose(params.model or "")
+    unnoticed = params.is_choice and not changes.sessions.choose(params.model or "")
     conversation, _ = await changes.change(
         params.session, work, model=params.model, ask=True, unnoticed=unnoticed
     )
     return changes.sessions.latest(conversation)
-
-
-def _is_choice(params: p.SetParams) -> bool:
-    """Whether a model is named for whatever is counted: for no session, and with nothing else."""
-    return bool(params.model) and params == type(params)(
-        workspace=params.workspace, model=params.model
-    )
 
 
 def _followed(documents: Documents, uri: str, span: Range | None) -> FollowedText:
