@@ -115,8 +115,7 @@ class Changes:
             settle: what the event loop does with the outcome, in the step that puts it in force.
             ask: whether the endpoint is to count the whole chat, once the change is in force.
             usage: what was reported with this change.
-            read: finds out what was reported, where that takes a worker: what is asked of the
-                session meanwhile comes after this change.
+            read: finds that out on a worker; what is asked meanwhile comes after this change.
             unnoticed: a session does not become the current one by this.
             answered: the model that a reply named, once it was read.
 
@@ -143,12 +142,11 @@ class Changes:
                 self.sessions.models[name] = model
             if unnoticed:
                 draft.session.updated_at = before.session.updated_at if before else LONG_AGO
-            self.sessions.store.put(draft.conversation)
+            self.sessions.store.put(made := draft.conversation)
             settle(draft.session, outcome)
             asks = self.workspace.settings.endpoints and (ask or usage is not None)
             if not asks:
                 self.sessions.publish()
-        made = draft.conversation
         if asks:
             asked = _Asked(ask, before.session if before else None, usage)
             made = await self._shown_soon(self._surer(made, asked))
