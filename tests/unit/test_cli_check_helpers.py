@@ -134,13 +134,24 @@ except ChildProcessError:
 """
 
 
+def test_threads_are_seen() -> None:
+    code = (
+        "import threading; from sidecar.cli.checking.helpers import alone; print(alone()); "
+        "end = threading.Event(); one = threading.Thread(target=end.wait); one.start(); "
+        "print(alone()); end.set(); one.join()"
+    )
+    ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert ran.stdout.split() == ["True", "False"]
+
+
 def test_none_where_they_are_not_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helpers, "cores", lambda: 4)
-    monkeypatch.setattr("threading.active_count", lambda: 1)
+    monkeypatch.setattr(helpers, "alone", lambda: True)
     assert helpers.wanted(helpers.HELPER_BYTES - 1) == 0
     assert helpers.wanted(helpers.HELPER_BYTES) == 1
     assert helpers.wanted(100 * helpers.HELPER_BYTES) == 3
-    monkeypatch.setattr("threading.active_count", lambda: 2)
+    monkeypatch.setattr(helpers, "alone", lambda: False)
     assert helpers.wanted(100 * helpers.HELPER_BYTES) == 0
+    monkeypatch.setattr(helpers, "alone", lambda: True)
     monkeypatch.setattr(helpers, "cores", lambda: 1)
     assert helpers.wanted(100 * helpers.HELPER_BYTES) == 0

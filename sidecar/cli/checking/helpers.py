@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HELPER_BYTES = 20_000_000
-"""For so much text each a helper is worth its engine's half second of loading."""
+"""For so much text each a helper is worth its start, and what it copies of our memory."""
 _MOST = 7
 _NUMBER = struct.Struct("=I")
 _HEADER = struct.Struct("=IQ")
@@ -41,9 +41,16 @@ def cores() -> int:
 
 def wanted(size: int) -> int:
     """How many helpers so many bytes are worth. None beside threads, which a fork would lose."""
-    if sys.platform != "linux" or threading.active_count() > 1:
+    if sys.platform != "linux" or not alone():
         return 0
     return max(0, min(cores() - 1, _MOST, size // HELPER_BYTES))
+
+
+def alone() -> bool:
+    """Whether this process has one thread, those of libraries counted too."""
+    with suppress(OSError):
+        return len(os.listdir("/proc/self/task")) == 1
+    return False
 
 
 class Helpers:

@@ -90,8 +90,10 @@ class FileReader:
         batches = [targets[at : at + step] for at in range(0, len(targets), step)]
         if len(batches) == 1:
             return self._read_batch(targets)
-        if self._alike and (helpers := wanted(size)):
-            return self._read_with(helpers, batches, size)
+        if self._alike and wanted(size):
+            self._gauge(Snapshot(text=""), self._model)  # its tables are then shared
+            if helpers := wanted(size):
+                return self._read_with(helpers, batches, size)
         with ThreadPoolExecutor(_AT_ONCE if self._asking else cores()) as pool:
             done = with_progress(pool.map(self._read_batch, batches), len(batches), size)
             return [made for batch in done for made in batch]
