@@ -13,12 +13,11 @@ import select
 import sys
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sidecar.defects import log_defect
 from sidecar.server.framing import BadFrame, Body, Framer
-from sidecar.workspace.second_process import LONG_CHARACTERS
+from sidecar.workspace.second_process import LONG_CHARACTERS, widen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +32,6 @@ ROOM_SECONDS = 0.05
 EXIT_SECONDS = 1.5
 """What an orderly end may take: learned factors are written, threads are let go."""
 _READ_BYTES = 1 << 18
-_PIPE_BYTES = 1 << 20
 
 
 class Writer:
@@ -108,18 +106,8 @@ def take_stdio() -> tuple[int, int]:
     os.close(devnull)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    _widen(stdin)
+    widen(stdin)
     return stdin, stdout
-
-
-def _widen(pipe: int) -> None:
-    """Give a pipe room for more than 64 KB, where there is such a thing: whoever sends 10 MB and we
-    who read it then wake each other up a tenth as often."""
-    if sys.platform == "linux":
-        import fcntl
-
-        with suppress(OSError):  # no pipe, or more than the system allows
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 Frames = list[Body | BadFrame] | None

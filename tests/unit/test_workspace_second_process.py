@@ -153,6 +153,19 @@ def test_where_it_cannot_be_started_we_count_alone(
     assert second.pid is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes of a size")
+def test_a_user_who_may_have_no_larger_pipes_has_it_too(
+    second: SecondProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    def refused(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(fcntl, "fcntl", refused)
+    assert second.count(["a b"], NAME) == [2]
+
+
 @pytest.mark.parametrize("code", ["print('1 2')", "print('nonsense')", "print(-1)", "pass"])
 def test_nonsense_is_not_believed_and_it_is_not_tried_for_ever(
     second: SecondProcess, monkeypatch: pytest.MonkeyPatch, code: str
