@@ -64,14 +64,14 @@ class State:
 
     def book(self, settings: Settings) -> CostBook:
         """The ledger, with the user's own prices and collector."""
-        from sidecar.cost.book import CostBook
-
-        prices, collector = settings.prices, settings.ledger.otel_endpoint
+        key = settings.prices, settings.ledger.otel_endpoint
         with self._lock:
-            if (prices, collector) not in self._books:
-                book = CostBook(self.folder, prices, otel_endpoint=collector)
-                self._books[prices, collector] = book
-            return self._books[prices, collector]
+            book = self._books.get(key)
+            if book is None:
+                from sidecar.cost.book import CostBook
+
+                book = self._books[key] = CostBook(self.folder, key[0], otel_endpoint=key[1])
+            return book
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """The sessions of a workspace that asked to be kept, by their counts. Never raises."""
