@@ -105,6 +105,7 @@ class Changes:
         read: Callable[[], Awaitable[Usage | None]] | None = None,
         unnoticed: bool = False,
         answered: Callable[[], str | None] = lambda: None,
+        window: bool = False,
     ) -> tuple[Conversation, T]:
         """Change the session named, or the one that a client means that names none.
 
@@ -118,22 +119,21 @@ class Changes:
             read: finds that out on a worker; what is asked meanwhile comes after this change.
             unnoticed: a session does not become the current one by this.
             answered: the model that a reply named, once it was read.
+            window: whether the work goes by the window: a new model's is asked for before.
 
         Raises:
             RequestError: for what cannot be done; then nothing was changed.
         """
         await self.restore()
         name = self.sessions.writing(session_id)
+        if window:
+            await self.know(model or self.model_of(name))
         async with self._order(name):
             usage = usage if read is None else await read()
             wanted = model or self.sessions.models.get(name) or answered() or self.model_of(name)
-            if ask:
-                await self.services.look_up(wanted, self.workspace.settings)
-            else:  # the work itself may depend on the window: only a new model's is asked for here
-                await self.know(wanted)
+            await self.services.look_up(wanted, self.workspace.settings)
             before = self.sessions.store.get(name)
-            draft = self.draft(name, before, wanted)
-            await self._settle(draft)
+            draft = await self._settled(self.draft(name, before, wanted))
             outcome = await self._run(partial(_worked, draft, work))
             if draft.session.has_unsettled:  # those that this change has brought
                 await self._settle(draft)
@@ -183,8 +183,7 @@ class Changes:
         async with self._order(name):
             known = self.sessions.store.get(name)
             current = known if known is not None and _is_same(known, made) else None
-            draft = self.draft(name, current or made, model)
-            await self._settle(draft)
+            draft = await self._settled(self.draft(name, current or made, model))
             if count is not None and count.server:
                 draft.session.counter = self.counter(model).served_by(count.server)
             await self._run(partial(chat_counts.take, draft.session, count, first))
@@ -196,6 +195,10 @@ class Changes:
         model, settings = session.model, self.workspace.settings
         behind = partial(self._sections.is_behind, model=model, settings=settings, ask=ask)
         return any(behind(section) for section in session.sections)
+
+    async def _settled(self, draft: Draft) -> Draft:
+        await self._settle(draft)
+        return draft
 
     async def _settle(self, draft: Draft, *, ask: bool = False) -> None:
         await self._sections.settle(draft.session, self.workspace.settings, ask=ask)

@@ -194,6 +194,27 @@ async def test_an_endpoint_that_hangs_keeps_nobody_else_waiting(
     await client.aclose()
 
 
+async def test_a_window_is_asked_for_without_holding_the_session(
+    root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes by the window waits for the server that says it, and nobody with it."""
+    client = await started(root)
+    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 600.0)
+    hanging = Hanging(client, endpoint, monkeypatch)
+    assemble = {"session": "s", "user": "hello"}
+    pending = asyncio.ensure_future(client.request("context/assemble", assemble))
+    await hanging.asked.wait()
+    other = asyncio.ensure_future(client.request("context/set", {"session": "s", "limit": 9_000}))
+    usage = await client.request("context/usage", {"session": "s"})
+    async with asyncio.timeout(60):
+        while usage["limit"] != 9_000:
+            usage = await client.request("context/usage", {"session": "s"})
+    assert not pending.done()
+    hanging.let_go()
+    await asyncio.gather(pending, other)
+    await client.aclose()
+
+
 async def test_the_estimate_of_a_context_shows_while_an_endpoint_hangs(
     root: Path, endpoint: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

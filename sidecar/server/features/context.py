@@ -199,7 +199,7 @@ async def _fit(changes: Changes, params: p.FitParams) -> FitResult:
         plans, learned = draft.conversation.plans, draft.calibration
         return plans.answer(params, draft.window, keep_turns=keep, calibration=learned)
 
-    _, found = await changes.change(name, work)
+    _, found = await changes.change(name, work, window=True)
     return msgspec.structs.replace(found, text=fit_text(found))
 
 
@@ -223,7 +223,7 @@ async def _assemble(changes: Changes, params: p.AssembleParams) -> AssembleResul
         session.note_assembled({part.name: part.tokens for part in made.sections})
         return made
 
-    _, found = await changes.change(params.session, work, unnoticed=True)
+    _, found = await changes.change(params.session, work, unnoticed=True, window=True)
     return found
 
 
