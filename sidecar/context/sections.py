@@ -236,7 +236,8 @@ def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> li
     weights = [
         (tool_names(tool), max(0, counter.tools([tool]).tokens - any_tool)) for tool in tools.tools
     ]
-    return sorted(weights, key=lambda weight: -weight[1])[:TOOLS_SHOWN]
+    heavy = [weight for weight in weights if weight[1]]
+    return sorted(heavy, key=lambda weight: -weight[1])[:TOOLS_SHOWN]
 
 
 def tool_names(tool: Any) -> str:

@@ -98,7 +98,7 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     """Why a number is missing or weak."""
     text: str = ""
     """The same in words, a line a part: in the answer to `context/usage`. What was done: in that to
-    `context/undo`. Else empty."""
+    `context/undo` and `context/reset`. Else empty."""
     rows: list[ViewRow] = []
     """The same for a tree: in the answer to `context/usage`, else empty."""
 

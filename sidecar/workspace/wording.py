@@ -128,6 +128,15 @@ def undo_text(usage: ContextUsage, undone: bool) -> str:
     return f"The last plan is taken back: {size}."
 
 
+def reset_text(agents: str | None, *, forgotten: bool) -> str:
+    """What a reset has done. `agents`: whose own session is shown, which nobody here changes."""
+    if forgotten:
+        return "The conversation's context is forgotten. What it has cost stays recorded."
+    if agents is not None:
+        return f"Nothing is forgotten: the session that is shown is {printable(agents)}'s own."
+    return "Nothing is forgotten: no conversation holds anything."
+
+
 def _removed_text(turn: Removed) -> str:
     tokens = counted(turn.tokens, "token")
     return f"turn {turn.index} ({printable(turn.role)}): {tokens}, {turn.reason}"

@@ -56,6 +56,22 @@ async def test_a_chosen_model_is_that_of_the_next_session(beside_an_agent: Clien
         assert (usage["model"], usage["session"]["source"]) == ("gpt-4", "protocol")
 
 
+async def test_a_reset_says_that_an_agents_session_stays(beside_an_agent: Client) -> None:
+    client = beside_an_agent
+    client.ignore("status/update")
+    stays = "Nothing is forgotten: the session that is shown is claude-code's own."
+    assert (await client.request("context/reset", {}))["text"] == stays
+    await client.request("context/set", {"model": "gpt-4"})
+    assert (await client.request("context/reset", {}))["text"] == stays
+    assert (await client.request("context/usage", {}))["session"]["source"] == "claude-code"
+    await client.request("context/append", {"turns": [{"role": "user", "content": "Hello."}]})
+    done = await client.request("context/reset", {})
+    assert (done["tokens"], done["text"].split(".")[0]) == (
+        None,
+        "The conversation's context is forgotten",
+    )
+
+
 def counts_for_gpt_4(status: Any) -> bool:
     return status["document"] is not None and "gpt-4 " in status["document"]["tooltip"]
 

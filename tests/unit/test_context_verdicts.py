@@ -150,6 +150,11 @@ class TestPreflight:
         assert heaviest_tools(made.tools, made.counter)[0][0] == "heavy"
         assert "heavy" in told.reasons[-1].message
 
+    def test_a_tool_that_weighs_nothing_of_its_own_is_not_among_the_heaviest(self) -> None:
+        made = session()
+        made.set_tools([{"name": "t"}, {"name": "heavy", "description": "d" * 900}])
+        assert [name for name, _ in heaviest_tools(made.tools, made.counter)] == ["heavy"]
+
     def test_a_window_must_hold_it_with_its_reserve(self) -> None:
         found = fitting(MODELS, 701, "other", 100)
         assert [one.model for one in found] == ["large", "fake-1", "huge"]

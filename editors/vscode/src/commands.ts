@@ -167,7 +167,7 @@ async function selectModel(server: Server, named?: string): Promise<string | und
 
 async function resetContext(server: Server): Promise<ContextUsage> {
   const usage = await server.request<ContextUsage>("context/reset", workspaceParam(server));
-  void window.showInformationMessage("The conversation's context is forgotten. What it has cost stays recorded.");
+  void window.showInformationMessage(usage.text);
   return usage;
 }
 

@@ -24,11 +24,12 @@ from sidecar.errors import RequestError, SidecarError
 from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.replies import read_reply
 from sidecar.messages.usage import Usage, normalise_usage
+from sidecar.workspace.counted_session import CountedSession
 from sidecar.workspace.events import Event
 from sidecar.workspace.followed import Followed, FollowedText
 from sidecar.workspace.models import is_others
 from sidecar.workspace.views import session_rows, usage_report
-from sidecar.workspace.wording import fit_text, undo_text
+from sidecar.workspace.wording import fit_text, reset_text, undo_text
 
 if TYPE_CHECKING:
     from sidecar.context import params as p
@@ -178,17 +179,20 @@ async def _select(changes: Changes, params: p.SelectParams) -> ContextUsage:
 
 async def _reset(changes: Changes, params: p.ResetParams) -> ContextUsage:
     await changes.restore()
+    shown = changes.sessions.reading(params.session)
+    agents = shown.source if isinstance(shown, CountedSession) else None
     known = changes.sessions.store.get(changes.sessions.writing(params.session))
     if known is None and not changes.is_being_made(params.session):
-        return ContextUsage()
-
-    def settle(session: Session, _: None) -> None:
-        changes.sessions.forget_calibration(session)
+        return ContextUsage(text=reset_text(agents, forgotten=False))
 
     conversation, _ = await changes.change(
-        params.session, lambda draft: draft.conversation.reset(), settle=settle
+        params.session,
+        lambda draft: draft.conversation.reset(),
+        settle=lambda session, _: changes.sessions.forget_calibration(session),
+        unnoticed=agents is not None,
     )
-    return changes.sessions.latest(conversation)
+    text = reset_text(agents, forgotten=known is None or not known.session.is_empty)
+    return msgspec.structs.replace(changes.sessions.latest(conversation), text=text)
 
 
 async def _fit(changes: Changes, params: p.FitParams) -> FitResult:

@@ -92,7 +92,7 @@ def test_reset_forgets_the_conversation(ready: Editor) -> None:
     turns = [{"role": "user", "content": "one two three"}]
     ask(ready, "context/append", {"session": "s", "turns": turns})
     ready.command("TokenSidecar reset")
-    ready.wait_message("context forgotten")
+    ready.wait_message("context is forgotten")
     assert ask(ready, "context/usage", {}).get("tokens") is None
 
 

@@ -147,7 +147,7 @@ local SUBCOMMANDS = {
     vim.cmd.tabedit(vim.fn.fnameescape(name))
   end,
   model = model,
-  reset = function() ask_workspace('context/reset', {}, function() notify('context forgotten') end) end,
+  reset = function() ask_workspace('context/reset', {}, function(usage) notify(usage.text) end) end,
   probe = conversation('probe'),
   restart = function() server.restart() end,
   sessions = conversation('sessions'),
