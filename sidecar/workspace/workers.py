@@ -52,6 +52,8 @@ class Workers:
         self._others.submit(self._prepare_second)
 
     def _prepare_second(self) -> None:
+        if self.second.pid is not None:
+            return  # it may be counting: others need this thread meanwhile
         for tokenizer in list(self._loaded):
             if can_count(tokenizer):
                 self.second.prepare(tokenizer.name)

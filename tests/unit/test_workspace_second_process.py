@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from sidecar.counting.incremental import count_pieces
 from sidecar.text.pieces import Piece, pieces_of
 from sidecar.workspace import second_process
 from sidecar.workspace.second_process import LONG_CHARACTERS, SecondProcess, count_together
+from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,6 +109,17 @@ def test_it_has_the_next_batch_before_it_is_asked_for_the_counts_of_the_one_befo
     seen = [(counts, len(taken)) for counts in second.count_each(handed_over(), NAME)]
     assert seen == [([2], 2), ([3, 0], 3), ([1], 3)]
     assert second.count(["a b"], NAME) == [2]  # and nothing is left in its pipe
+
+
+async def test_several_long_texts_that_come_while_it_counts_hold_up_no_other_work() -> None:
+    workers = Workers()
+    workers.load(engine(NAME))
+    workers.second.start()
+    with workers.second._turn:
+        for _ in range(8):
+            workers.expect_much()
+        assert await asyncio.wait_for(workers.run(lambda: 7), PATIENCE) == 7
+    workers.close()
 
 
 def test_both_count_and_the_sum_is_right(second: SecondProcess) -> None:
