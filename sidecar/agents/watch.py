@@ -110,7 +110,7 @@ def _changes(
         rust_timeout=max(1, int(min(poll_seconds, NEW_SECONDS) * 1000)),
         yield_on_timeout=True,
         stop_event=stop,
-        raise_interrupt=False,
+        raise_interrupt=True,  # only a main thread is ever told: one that waits here is to end
         ignore_permission_denied=True,
     )
     polled = looked = time.monotonic()

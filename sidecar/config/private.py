@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -18,8 +19,10 @@ logger = logging.getLogger(__name__)
 def make_folder(folder: Path) -> None:
     """Make a folder with those above that are missing, and close one that others may look into.
 
-    Raises OSError.
+    What is there and is no folder stays as it is. Raises OSError.
     """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         with contextlib.suppress(FileExistsError):
             missing.mkdir(mode=0o700)

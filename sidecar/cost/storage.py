@@ -79,6 +79,12 @@ def create_private(path: Path) -> None:
         path.chmod(0o600)
 
 
+def create_folder(ledger: Path) -> None:
+    """Make the folder that a ledger lies in. Raises LedgerError."""
+    with translated(ledger):
+        make_folder(ledger.parent)
+
+
 def inode_of(path: Path) -> int | None:
     """Which file the path leads to; None where there is none."""
     try:

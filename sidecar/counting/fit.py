@@ -32,8 +32,8 @@ _TOKEN_WINDOW = 48
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05
-"""A line with more tokens than both of these (the share is of the allowance) may be cut; so may
-one that holds half the allowance."""
+"""A line with more tokens than both of these (the share is of what an end may keep) may be cut; so
+may one that holds more than half of that."""
 
 _ROUNDS = 64
 

@@ -58,7 +58,7 @@ def find_git(folder: Path) -> str | None:
         path = Path(entry).resolve() / _PROGRAM
         if own and (path.is_relative_to(own) or path.resolve().is_relative_to(own)):
             continue
-        if path.is_file() and os.access(path, os.X_OK):
+        if os.path.isfile(path) and os.access(path, os.X_OK):
             return str(path)
     return None
 

@@ -23,10 +23,9 @@ from sidecar.agents import ingest
 from sidecar.agents.live import store_at
 from sidecar.agents.reader import stores_of
 from sidecar.agents.values import Batch, Call, Found, Mark
-from sidecar.config.private import make_folder
 from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.cost.sources import forget_marks, keep_marks, marks_in
-from sidecar.cost.storage import inode_of
+from sidecar.cost.storage import create_folder, inode_of, translated
 from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def ingest_all(
     called with the share that is done, 0 to 1. Raises LedgerError.
     """
     stopping = _Stop(stop or threading.Event(), rest)
-    with _only_process(book.ledger.path.parent) as alone:
+    with _only_process(book.ledger.path) as alone:
         if not alone:
             return Ingested(whole=False)
         with book.ledger.reader() as connection:
@@ -264,14 +263,18 @@ _here = threading.Lock()
 
 
 @contextmanager
-def _only_process(folder: Path) -> Iterator[bool]:
-    """Whether nobody else is in here. The system lets go of it when a process ends."""
+def _only_process(ledger: Path) -> Iterator[bool]:
+    """Whether nobody else reads into the ledger at this path. Raises LedgerError.
+
+    The system lets go of it when a process ends."""
     if not _here.acquire(blocking=False):
         yield False
         return
     try:
-        make_folder(folder)
-        connection = sqlite3.connect(folder / LOCK_NAME, timeout=0, isolation_level=None)
+        create_folder(ledger)
+        with translated(ledger):
+            lock = ledger.with_name(LOCK_NAME)
+            connection = sqlite3.connect(lock, timeout=0, isolation_level=None)
     except BaseException:
         _here.release()
         raise

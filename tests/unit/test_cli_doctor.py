@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import tomllib
+from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+from sidecar.cli.doctor import _EXTRAS
 
 
 def test_says_where_a_value_came_from(tmp_path: Path) -> None:
@@ -119,3 +117,27 @@ def test_an_endpoint_for_the_window_alone(tmp_path: Path) -> None:
     lines = configured(tmp_path, f'model = "qwen3"\n[tokenize]\nendpoint-window = true\n{endpoint}')
     assert lines[0] == "(asked for windows alone)"
     assert "start the server or correct its url" in lines[-1], "what it was asked for failed"
+
+
+@pytest.mark.parametrize("broken", ["folder", "ledger"])
+def test_a_state_that_cannot_be_used_is_told_and_is_no_mistake_of_the_configuration(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "kept"
+    if broken == "folder":
+        place.write_text("a file")
+    else:
+        place.mkdir()
+        (place / "ledger.db").write_text("no database at all, and long enough to be read as one")
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(place))
+    told = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path)])
+    assert told.exit_code == 0
+    assert f"  problem: the ledger {place / 'ledger.db'} " in told.output
+    done = CliRunner().invoke(main, ["doctor", "--workspace", str(tmp_path), "--json"])
+    assert "ledger.db" in json.loads(done.output)["configuration"]["stateProblem"]
+
+
+def test_every_extra_is_named() -> None:
+    file = Path(__file__).parents[2] / "pyproject.toml"
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]) - {"test"} == set(_EXTRAS)

@@ -54,3 +54,33 @@ def test_what_is_only_logged_is_told_so_too(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "sidecar", "count", str(tmp_path / "a.md")]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert done.stderr.startswith("token-sidecar: tokenizer nowhere.json: ")
+
+
+def test_a_full_device_is_told(tmp_path: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no device here is always full")
+    (tmp_path / "a.md").write_text("hello\n")
+    command = [sys.executable, "-P", "-m", "sidecar", "count", str(tmp_path / "a.md")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("token-sidecar: standard output cannot be written: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["", "files", "export"])
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_state_folder_that_cannot_be_made_is_told(
+    verb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what stands in its place stays as it was, its mode too."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "file").chmod(0o644)
+    before = (tmp_path / "file").stat().st_mode
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / place))
+    arguments = ["cost", verb, "--workspace", str(tmp_path)]
+    done = CliRunner().invoke(main, [each for each in arguments if each])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"token-sidecar: the ledger {tmp_path / place / 'ledger.db'} ")
+    assert done.stderr.endswith("cannot be opened: Not a directory\n")
+    assert (tmp_path / "file").stat().st_mode == before

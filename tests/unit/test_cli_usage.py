@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
 from sidecar.context.persist import save
 from sidecar.context.session import Session
@@ -59,3 +64,21 @@ def test_a_broken_configuration_is_told(verb: tuple[str, ...], tmp_path: Path) -
     assert done.stderr.startswith("token-sidecar: ")
     assert "model" in done.stderr
     assert done.stdout.startswith("No ")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process alone")
+@pytest.mark.parametrize("used", [True, False], ids=["watched", "waited for"])
+def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
+    """Of a process, where files of an agent are watched and where there are none yet."""
+    if used:
+        ClaudeHome(tmp_path / ".claude").session(tmp_path).reply()
+    variables = os.environ | {"HOME": str(tmp_path), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}
+    variables.pop("CLAUDE_CONFIG_DIR", None)
+    command = [sys.executable, "-P", "-m", "sidecar", "usage", "--watch", "--workspace"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, str(tmp_path)], env=variables, text=True, **pipes) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "")

@@ -132,3 +132,22 @@ def test_a_link_in_the_repository_to_a_program_outside_is_not_taken(
     assert git.find_git(tmp_path / "repository") is None
     (outside / "real").rename(outside / "git")
     assert git.find_git(tmp_path / "repository") == str(outside / "git")
+
+
+def test_an_entry_of_the_path_that_cannot_be_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is locked, or has a name that no file system takes."""
+    locked = tmp_path / "locked"
+    (locked / "bin").mkdir(parents=True)
+    locked.chmod(0)
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    entries = [str(locked / "bin"), str(tmp_path / ("x" * 300)), str(program.parent)]
+    monkeypatch.setenv("PATH", os.pathsep.join(entries))
+    try:
+        assert git.find_git(tmp_path / "repository") == str(program)
+    finally:
+        locked.chmod(0o700)
