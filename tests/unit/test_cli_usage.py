@@ -75,8 +75,13 @@ def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
     variables = os.environ | {"HOME": str(tmp_path), "TOKEN_SIDECAR_STATE": str(tmp_path / "state")}
     variables.pop("CLAUDE_CONFIG_DIR", None)
     command = [sys.executable, "-P", "-m", "sidecar", "usage", "--watch", "--workspace"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*command, str(tmp_path)], env=variables, text=True, **pipes) as process:
+    with subprocess.Popen(
+        [*command, str(tmp_path)],
+        env=variables,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         assert process.stdout
         assert process.stdout.readline()
         process.send_signal(signal.SIGINT)
