@@ -14,6 +14,7 @@ from sidecar.text.printable import counted, markdown, percent_text
 from sidecar.workspace.wording import session_cost
 
 if TYPE_CHECKING:
+    from sidecar.config.options import Problem
     from sidecar.config.settings import Show
     from sidecar.context.usage import ContextUsage
     from sidecar.workspace.spending import Costs
@@ -94,8 +95,16 @@ def document_severity(part: DocumentStatus) -> Severity:
     return "ok" if found is None or found == "information" else found
 
 
-def document_status(count: Count, budget: int | None, show: Show = "both") -> DocumentStatus:
-    """The document's status from its count; `budget` is the tightest that applies, in tokens."""
+def document_status(
+    count: Count,
+    budget: int | None,
+    show: Show = "both",
+    problems: Sequence[Problem] = (),
+) -> DocumentStatus:
+    """The document's status from its count; `budget` is the tightest that applies, in tokens.
+
+    `problems`: of the configuration, which may be why no budget applies.
+    """
     percent = count.percent if budget is None else percent_of(count.tokens, budget)
     return DocumentStatus(
         tokens=count.tokens,
@@ -103,7 +112,7 @@ def document_status(count: Count, budget: int | None, show: Show = "both") -> Do
         percent=percent,
         budget=budget,
         text=_document_text(count, percent, show),
-        tooltip=_document_tooltip(count, percent, budget),
+        tooltip=_document_tooltip(count, percent, budget, problems),
     )
 
 
@@ -115,7 +124,9 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
     return share if show == "percent" else f"{tokens} ({share})"
 
 
-def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> str:
+def _document_tooltip(
+    count: Count, percent: int | None, budget: int | None, problems: Sequence[Problem]
+) -> str:
     rows = [
         ("Document", banded_text(count.tokens, count.method, count.error_percent)),
         ("Characters", f"{count.characters:,}"),
@@ -127,12 +138,27 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None) -> 
     used = (
         None if budget is None else f"{counted(budget, 'token')}, {percent_text(percent or 0)} used"
     )
-    rows.append(("Budget", used or NO_BUDGET))
+    wrong = _configuration_text(problems)
+    rows.append(("Budget", used or ("none" if wrong else NO_BUDGET)))
+    if wrong:
+        rows.append(("Configuration", wrong))
     if count.limit is not None:
         rows.append(("Window", _window_text(count, count.limit)))
     if count.input_cost_usd is not None:
         rows.append(("As input", f"${count.input_cost_usd:.6f}"))
     return _table(rows)
+
+
+def _configuration_text(problems: Sequence[Problem]) -> str:
+    """Where the configuration is wrong; "" where it is not."""
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if not errors:
+        return ""
+    first = errors[0]
+    name = "the editor's settings" if first.file is None else first.file.name
+    place = f"{name}, line {first.line}" if first.line else name
+    more = f", and {len(errors) - 1:,} more" if errors[1:] else ""
+    return markdown(f"wrong: {place}{more}")
 
 
 def _window_text(count: Count, limit: int) -> str:

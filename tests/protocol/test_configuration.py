@@ -113,3 +113,15 @@ async def test_an_inner_root_wins_by_whole_path_parts(bare: Client, tmp_path: Pa
     bare.open("hello", uri=(tmp_path / "project2" / "a.md").as_uri())
     count = await bare.count((tmp_path / "project2" / "a.md").as_uri())
     assert count["model"] == "gpt-4o"
+
+
+async def test_a_broken_configuration_shows_in_the_tooltip_of_any_document(
+    bare: Client, tmp_path: Path
+) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text('[[budget]\nfiles = "README.md"\n')
+    bare.ignore("textDocument/publishDiagnostics")
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.open("hello world", uri=(tmp_path / "README.md").as_uri())
+    shown = await bare.take("status/update", lambda u: u["document"] is not None)
+    assert "| Configuration | wrong: .token-sidecar.toml, line 1 |" in shown["document"]["tooltip"]
+    bare.ignore("status/update")
