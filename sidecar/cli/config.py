@@ -63,12 +63,15 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
 @config.command()
 @_WORKSPACE
 @_JSON
-def show(workspace: Path, as_json: bool) -> None:
-    """Show each value in force, and where it stands.
+@click.argument("key", required=False)
+def show(workspace: Path, as_json: bool, key: str | None) -> None:
+    """Show each value in force, and where it stands; of KEY (`context`, `context.limit`) alone.
 
-    Exits 0.
+    Exits 0; 2 where there is no such KEY.
     """
-    rows = values_of(_load(workspace))
+    rows = [row for row in values_of(_load(workspace)) if key is None or _is_of(row["key"], key)]
+    if not rows:
+        raise click.UsageError(f"no setting is called {key}")
     if as_json:
         say_json({"values": rows})
     else:
@@ -106,6 +109,11 @@ def values_of(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
         for key, origin in sorted(loaded.origins.items())
         if f"{key}[0]" not in loaded.origins and (defaults or origin.source != "default")
     ]
+
+
+def _is_of(name: str, key: str) -> bool:
+    """Whether a setting is the one that is asked for, or one of that table or list."""
+    return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def _value(settings: Any, key: str) -> str:

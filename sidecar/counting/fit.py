@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from sidecar.counting.characters import whole_characters
 from sidecar.counting.tokenizer import SAMPLED, Tokenizer
 from sidecar.text.pieces import split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Mode = Literal["start", "middle", "end"]
 """What is kept: the beginning, both ends, the end."""
@@ -26,6 +29,9 @@ UNMEASURED_ERROR_PERCENT = 25.0
 """What an error that nobody measured counts as."""
 
 _PIECE_CHARACTERS = 2_048
+_LONGEST_PIECE = 16 * _PIECE_CHARACTERS
+"""A stretch without a safe cut is cut here: each step of a search counts a piece, and what it
+finds is counted as a whole anyway."""
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
 """Characters on either side of a cut that decide whether it falls between two tokens."""
@@ -121,13 +127,20 @@ def _as_cut(text: str, kept: str, before: int, tokens: int) -> Fitted:
     )
 
 
+def _pieces(text: str) -> Iterator[str]:
+    """Stretches whose counts about add up to the text's, none longer than a search may count."""
+    for piece in split(text, _PIECE_CHARACTERS):
+        for start in range(0, len(piece), _LONGEST_PIECE):
+            yield piece[start : start + _LONGEST_PIECE]
+
+
 class _Work:
     """A text counted once, piece by piece, so that any part of it can be counted cheaply."""
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text
         self.count = tokenizer.count
-        pieces = list(split(text, _PIECE_CHARACTERS))
+        pieces = list(_pieces(text))
         self.starts = [0, *accumulate(map(len, pieces))]
         self.sums = [0, *accumulate(map(self.count, pieces))]
         self.line_ends = [match.span() for match in _LINE_END.finditer(text)]

@@ -102,3 +102,16 @@ def test_without_a_command_the_help_has_lines() -> None:
     assert shown.exit_code == 2
     assert "\n  init " in shown.output
     assert "\\n" not in shown.output
+
+
+def test_one_value_is_shown_by_its_key_and_a_table_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / PROJECT_FILE).write_text('model = "gpt-4"\n')
+    where = ("--workspace", str(tmp_path))
+    (line,) = run("show", "model", *where).output.splitlines()
+    assert line == f'model  "gpt-4"  ({tmp_path / PROJECT_FILE}:1)'
+    rows = json.loads(run("show", "context", "--json", *where).output)["values"]
+    assert {row["key"] for row in rows} >= {"context.reserve", "context.warn-at"}
+    assert all(row["key"].startswith("context.") for row in rows)
+    wrong = run("show", "modle", *where)
+    assert wrong.exit_code == 2
+    assert wrong.stderr.endswith("token-sidecar: no setting is called modle\n")

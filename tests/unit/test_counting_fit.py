@@ -198,3 +198,24 @@ def test_a_large_text_is_counted_about_twice() -> None:
     fit(text, 40_000, "middle", Watched())
 
     assert counted < 3 * len(text)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("unit", ["a", " ", "\n"])
+def test_a_long_stretch_without_a_cut_is_counted_a_few_times(
+    unit: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a whole, by pieces, and what is kept; not anew at each step of a search."""
+    tokenizer, text = TOKENIZERS.for_model("gpt-5"), unit * 1_000_000
+    count, counted = tokenizer.count, 0
+    half = count(text) // 2
+
+    def counting(part: str) -> int:
+        nonlocal counted
+        counted += len(part)
+        return count(part)
+
+    monkeypatch.setattr(tokenizer, "count", counting)
+    fitted = fit(text, half, mode, tokenizer)
+    assert 0.9 * half <= fitted.tokens <= half
+    assert counted < 5 * len(text)
