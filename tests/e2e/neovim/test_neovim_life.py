@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,6 @@ from tests.truth import truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.e2e.neovim.harness import Editor
 
@@ -251,7 +251,10 @@ def test_a_missing_server_is_one_message(open_editor: Callable[..., Editor]) -> 
     editor.edit("a.md", "Hello, world!\n")
     editor.edit("b", "Hello, world!\n")
     editor.edit("c.py", "pass\n")
-    assert "pipx install token-sidecar" in editor.wait_message("no server")
+    clone = SHIM.parent.parent
+    told = editor.wait_message("no server").replace("~", str(Path.home()))
+    assert told.endswith(f"pipx install {clone}")
+    assert (clone / "pyproject.toml").exists()
     editor.lua("vim.wait(200)")
     assert len(editor.messages()) == 1
     assert editor.lua("return require('token_sidecar').statusline()") == ""

@@ -2,7 +2,7 @@
 local M = {}
 
 local INSTALL = {
-  'pipx install token-sidecar   (or: uv tool install token-sidecar)',
+  require('token_sidecar.server').INSTALL,
   "or name the command: vim.g.token_sidecar_cmd = { '/path/to/token-sidecar', 'serve' }",
 }
 

@@ -4,6 +4,8 @@ local M = {}
 
 local NAME = 'token_sidecar'
 local HOME, WINDOWS = assert(vim.uv.os_homedir()), vim.fn.has('win32') == 1
+-- The program is installed from the clone that this file lies in: it is on no index yet.
+M.INSTALL = 'pipx install ' .. vim.fn.fnamemodify(debug.getinfo(1, 'S').source:sub(2), ':p:h:h:h:h:h:~')
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
 local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] for a server that starts
@@ -78,7 +80,7 @@ local function missing()
   waiting = {}
   if not warned_missing then
     warned_missing = true
-    notify('no server found. To install it: pipx install token-sidecar', vim.log.levels.WARN)
+    notify('no server found. To install it: ' .. M.INSTALL, vim.log.levels.WARN)
   end
 end
 
