@@ -15,8 +15,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.corpus import source_text
+from benchmarks.page import figure, installed
 from benchmarks.startup import Took, children
 
 REPOMIX = "repomix@1.14.0"
@@ -38,17 +40,29 @@ sections = { "Section 3" = 900 }
 IGNORED = "*.log\n*.pyc\n__pycache__/\nnode_modules/\n/dist/\nbuild/\n.venv/\n!keep.log\n"
 
 
+class Times(NamedTuple):
+    """One tree: its bytes, our cold run and the last line of it, the best warm one, and the peer's."""
+
+    size: int
+    cold: Took
+    warm: Took
+    theirs: float
+    said: str
+
+
 def run(files: int = FILES) -> None:
-    """Print the times of one cold run, of warm ones, and of repomix on the same tree."""
+    """Print the times of one cold run, of warm ones, and of repomix; smaller trees are drawn only."""
+    drawn = figure("`check` of a tree, whole process", "files of 10 KB")
     with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        size = make_tree(tree, files)
         peer = _repomix(Path(folder))
-        time.sleep(2.5)  # a file that was only just written is not trusted: let it settle
-        cold, said = _check(Path(folder), tree)
-        warm = min(_check(Path(folder), tree)[0] for _ in range(RUNS))
-        theirs = _seconds([*peer, str(tree)], Path(folder))
-        cores = _cores(Path(folder), tree)
+        for fewer in dict.fromkeys(max(1, files // share) for share in (100, 10, 1)):
+            here = Path(folder) / str(fewer)
+            times = _measured(here, fewer, peer)
+            drawn.add("check, cold", fewer, times.cold[0])
+            drawn.add("check, warm", fewer, times.warm[0])
+            drawn.add("repomix", fewer, times.theirs)
+        cores = _cores(here, here / "tree")
+    size, cold, warm, theirs, said = times
     print(f"\ncheck on {files:,} files, {size / 1e6:.0f} MB, whole process ({said})")
     print(f"  cold {cold[0]:.2f} s, repomix {theirs:.2f} s: {cold[0] / theirs:.3f} of it")
     print(
@@ -56,6 +70,16 @@ def run(files: int = FILES) -> None:
         f"CPU 1/{cold[1] / warm[1]:.0f}"
     )
     print(cores)
+
+
+def _measured(folder: Path, files: int, peer: list[str]) -> Times:
+    """A new tree with a state of its own."""
+    tree = folder / "tree"
+    size = make_tree(tree, files)
+    time.sleep(2.5)  # a file that was only just written is not trusted: let it settle
+    cold, said = _check(folder, tree)
+    warm = min(_check(folder, tree)[0] for _ in range(RUNS))
+    return Times(size, cold, warm, _seconds([*peer, str(tree)], folder), said)
 
 
 def make_tree(tree: Path, files: int) -> int:
@@ -134,6 +158,7 @@ def _repomix(folder: Path) -> list[str]:
     assert npm, "the peer needs npm"
     subprocess.run([npm, "init", "-y"], cwd=folder, check=True, capture_output=True)
     subprocess.run([npm, "install", "--silent", REPOMIX], cwd=folder, check=True)
+    installed(folder / "node_modules" / "repomix")
     binary = folder / "node_modules" / ".bin" / "repomix"
     return [str(binary), "--quiet", "--no-security-check", "-o", os.devnull]
 

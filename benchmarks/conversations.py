@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
+from benchmarks.page import PERCENT, figure
 from benchmarks.texts import CHINESE, JAPANESE, KOREAN
 from sidecar.context.occupancy import occupancy
 from sidecar.context.session import Session
@@ -128,8 +129,12 @@ def output_of(url: str, reply: str) -> int:
 
 def mean_errors(url: str, seed: int) -> Errors:
     """The means over turns 4 to 30."""
-    judged = list(prompt_errors(url, seed))[FIRST_JUDGED - 1 :]
-    return Errors(mean(one.ours for one in judged), mean(one.chars4 for one in judged))
+    return means(list(prompt_errors(url, seed))[FIRST_JUDGED - 1 :])
+
+
+def means(errors: list[Errors]) -> Errors:
+    """Of several prompts."""
+    return Errors(mean(one.ours for one in errors), mean(one.chars4 for one in errors))
 
 
 def run() -> None:
@@ -139,12 +144,16 @@ def run() -> None:
     from tests.e2e.llama.vocabularies import ensure_vocabularies
 
     print("\nWhole prompts predicted, turns 4 to 30: mean error against a real llama.cpp's usage")
+    drawn = figure(f"Error of whole prompts, mean of {len(SEEDS)}", "turns", PERCENT)
     paths = ensure_vocabularies()
     with tempfile.TemporaryDirectory() as folder:
         for name in VOCABULARIES:
             model = pathlib.Path(folder) / f"{name}.gguf"
             write_model(model, paths[name], context=CONTEXT)
             with llama(model, "--context", str(CONTEXT)) as url:
-                found = [mean_errors(url, seed) for seed in SEEDS]
-            ours, chars4 = mean(one.ours for one in found), mean(one.chars4 for one in found)
+                found = [list(prompt_errors(url, seed)) for seed in SEEDS]
+            ours, chars4 = means([one for some in found for one in some[FIRST_JUDGED - 1 :]])
+            for turn, errors in enumerate(zip(*found, strict=True), start=1):
+                drawn.add(f"calibrated, {name}", turn, means(list(errors)).ours)
+                drawn.add(f"chars/4, {name}", turn, means(list(errors)).chars4)
             print(f"{name:12} calibrated {100 * ours:.2f} %   chars/4 {100 * chars4:.1f} %")

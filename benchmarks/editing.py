@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.client import SERVER, URI, StdioClient
 from benchmarks.corpus import SIZES, source_text
-from benchmarks.page import figure
+from benchmarks.page import figure, installed
 from tests.truth import encoding
 
 HERE = Path(__file__).resolve().parent
@@ -74,6 +74,7 @@ def full_gpt_tokenizer(text: str, runs: int) -> float:
         (NODE_MODULES / "package.json").write_text('{"private": true}')
         npm = ["npm", "install", "--silent", "--no-save", "gpt-tokenizer@3"]
         subprocess.run(npm, cwd=NODE_MODULES, check=True)
+    installed(NODE_MODULES / "node_modules" / "gpt-tokenizer")
     script = shutil.copy(HERE / "gpt_tokenizer.mjs", NODE_MODULES)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write(text)
@@ -90,7 +91,7 @@ def run() -> None:
         f"{'size':>8} {'sidecar':>11} {'tiktoken':>11} {'ratio':>8} {'gpt-tok.':>11} {'ratio':>8}"
     )
     first = 0.0
-    drawn = figure("An edit and its exact count (p50), over the characters of the document")
+    drawn = figure("An edit and its exact count (p50)", "characters of the document")
     for name, size in SIZES.items():
         text = source_text(size)
         runs = 5 if size > 1_000_000 else 11

@@ -10,7 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-_TTOK = """
+from benchmarks.page import figure
+
+MEGABYTES = (1, 10, 40)
+TTOK = """
 import sys, pathlib
 from tests.truth import encoding
 encode = encoding("o200k_base").encode_ordinary
@@ -20,25 +23,35 @@ print(sum(len(encode(p.read_bytes().decode("utf-8", "replace")))
 
 
 def run() -> None:
-    """Print both times and totals of one tree of real files."""
-    with tempfile.TemporaryDirectory() as folder:
-        size = _copy_sources(Path(folder))
-        script = str(Path(sys.executable).with_name("token-sidecar"))
-        ours, mine = _time([script, "count", "--json", folder])
-        theirs, peer = _time([sys.executable, "-c", _TTOK, folder])
-    total = json.loads(mine)["total"]
-    assert total["tokens"] == int(peer)
-    print(f"\nA folder of {total['files']} files, {size / 1e6:.1f} MB, whole process")
+    """Print both times and totals of the largest of some trees of real files."""
+    drawn = figure("Counting a folder, whole process", "MB of source files")
+    for megabytes in MEGABYTES:
+        files, size, ours, theirs = _measured(megabytes * 1_000_000)
+        drawn.add("token-sidecar count", size / 1e6, ours)
+        drawn.add("tiktoken", size / 1e6, theirs)
+    print(f"\nA folder of {files} files, {size / 1e6:.1f} MB, whole process")
     print(f"  sidecar {ours:.2f} s, tiktoken {theirs:.2f} s, {theirs / ours:.1f}x")
 
 
-def _copy_sources(folder: Path) -> int:
+def _measured(most: int) -> tuple[int, int, float, float]:
+    """Files and bytes of a tree, and the seconds of both, which count the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        size = _copy_sources(Path(folder), most)
+        script = str(Path(sys.executable).with_name("token-sidecar"))
+        ours, mine = _time([script, "count", "--json", folder])
+        theirs, peer = _time([sys.executable, "-c", TTOK, folder])
+    total = json.loads(mine)["total"]
+    assert total["tokens"] == int(peer)
+    return total["files"], size, ours, theirs
+
+
+def _copy_sources(folder: Path, most: int) -> int:
     size = 0
     for number, path in enumerate(sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))):
         data = path.read_bytes()
         (folder / f"{number}.py").write_bytes(data)
         size += len(data)
-        if size > 40_000_000:
+        if size > most:
             break
     return size
 

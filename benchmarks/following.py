@@ -12,19 +12,19 @@ import os
 import re
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.corpus import history
 from benchmarks.agents.truth import WORDS
 from benchmarks.client import SERVER, StdioClient
-from benchmarks.transcripts import MEGABYTES, peer, peer_cpu, spread
+from benchmarks.page import figure
+from benchmarks.transcripts import peer, peer_cpu, sizes, spread
 
 if TYPE_CHECKING:
     from benchmarks.agents.claude import Transcript
@@ -68,29 +68,59 @@ class Server(StdioClient):
         return int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024
 
 
+class Times(NamedTuple):
+    """Seconds of one history, the middle of each, and megabytes."""
+
+    first: float
+    took: float
+    line: float
+    status: float
+    peak: float
+
+
 def run() -> None:
-    """Write a history, follow it through a server, and print each figure."""
-    megabytes = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else MEGABYTES
+    """Follow a history through a server and print each figure; smaller ones are drawn only."""
+    line = figure("An appended line through the server (CPU)", "MB of session files")
+    wall = figure("Following session files (wall)", "MB of session files")
     with tempfile.TemporaryDirectory() as folder:
-        home, state = Path(folder, "home"), Path(folder, "state")
-        state.mkdir()
-        truths = history(home, megabytes)
-        spread(home)
-        status = peer_cpu(peer(Path(folder, "peer")), home, "statusline", "--offline", "--no-cache")
-        session = _newest(home)
-        firsts = [_first(home, state, session) for _ in range(STARTS)]
-        server = Server(home, state)
-        took = _read_all(server, state, (*truths, session.home.truth))
-        lines = _appended(server, session)
-        print(f"\nFollowing sessions through the server: {megabytes} MB")
-        print(f"  first context after `initialized`, p50 {statistics.median(firsts) * 1e3:7.1f} ms")
-        print(f"  all of it read and priced       {took:9.1f} s wall")
-        line = statistics.median(lines)
-        print(f"  an appended line, CPU p50       {line * 1e3:9.2f} ms, 1/{status / line:,.0f}")
-        print(f"    of the peer's status line     {status * 1e3:9.1f} ms")
-        print(f"  memory at most                  {server.peak():9.1f} MB")
-        server.close()
-        _check_contents(home, state)
+        binary = peer(Path(folder, "peer"))
+        for megabytes in sizes():
+            here = Path(folder, str(megabytes))
+            times = _measured(here, megabytes, binary)
+            line.add("token-sidecar (p50)", megabytes, times.line)
+            line.add("ccusage statusline", megabytes, times.status)
+            wall.add("first context (p50)", megabytes, times.first)
+            wall.add("all read and priced", megabytes, times.took)
+            if megabytes == sizes()[0]:
+                _show(megabytes, times)
+                _check_contents(here / "home", here / "state")
+
+
+def _measured(here: Path, megabytes: int, binary: Path) -> Times:
+    """Write a history and follow it."""
+    home, state = here / "home", here / "state"
+    state.mkdir(parents=True)
+    truths = history(home, megabytes)
+    spread(home)
+    status = peer_cpu(binary, home, "statusline", "--offline", "--no-cache")
+    session = _newest(home)
+    firsts = [_first(home, state, session) for _ in range(STARTS)]
+    server = Server(home, state)
+    took = _read_all(server, state, (*truths, session.home.truth))
+    lines = _appended(server, session)
+    peak = server.peak()
+    server.close()
+    return Times(statistics.median(firsts), took, statistics.median(lines), status, peak)
+
+
+def _show(megabytes: int, times: Times) -> None:
+    share = times.status / times.line
+    print(f"\nFollowing sessions through the server: {megabytes} MB")
+    print(f"  first context after `initialized`, p50 {times.first * 1e3:7.1f} ms")
+    print(f"  all of it read and priced       {times.took:9.1f} s wall")
+    print(f"  an appended line, CPU p50       {times.line * 1e3:9.2f} ms, 1/{share:,.0f}")
+    print(f"    of the peer's status line     {times.status * 1e3:9.1f} ms")
+    print(f"  memory at most                  {times.peak:9.1f} MB")
 
 
 def _first(home: Path, state: Path, session: Transcript) -> float:

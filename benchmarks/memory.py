@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.client import SERVER, StdioClient
-from benchmarks.corpus import source_text
+from benchmarks.corpus import SIZES, source_text
+from benchmarks.page import MEGABYTES, figure
 
 BIG, MANY = 3, 1_000
 SETTLED_SECONDS = 5.0
@@ -34,18 +35,21 @@ class Held(NamedTuple):
 
 
 _BARE = """
+import sys
+from benchmarks.corpus import source_text
 from pygls.lsp.server import LanguageServer
 from sidecar.counting.engines.reference import Reference
 server = LanguageServer("bare", "0")
-Reference("o200k_base").count("some words")
+text = source_text(int(sys.argv[1])) if sys.argv[1:] else "some words"
+Reference("o200k_base").count(text)
 print("ready", flush=True)
 input()
 """
 
 
-def bare() -> Held:
-    """What pygls and tiktoken hold by themselves."""
-    command = [sys.executable, "-P", "-c", _BARE]
+def bare(size: int = 0) -> Held:
+    """What pygls and tiktoken hold by themselves, and with a document of a size that was counted."""
+    command = [sys.executable, "-P", "-c", _BARE, *([str(size)] if size else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -98,6 +102,20 @@ def run() -> None:
     print(f"  after they were closed        {closed}: {closed.own / idle.own:.2f}x of idle")
     print(f"  {MANY:,} documents of 10 KB       {many}: +{many.own - closed.own:.1f} MB")
     print(f"  with cl100k_base too          {another}: +{another.own - many.own:.1f} MB")
+    _draw()
+
+
+def _draw() -> None:
+    """A server of its own for each size, with one document open and counted."""
+    drawn = figure("Memory (own) with one document", "characters of the document", MEGABYTES)
+    for size in SIZES.values():
+        client = StdioClient(SERVER)
+        client.initialize()
+        _counted(client, "file:///bench/one", source_text(size))
+        time.sleep(SETTLED_SECONDS)
+        drawn.add("token-sidecar", size, held(client).own)
+        client.close()
+        drawn.add("pygls and tiktoken alone", size, bare(size).own)
 
 
 def _counted(client: StdioClient, uri: str, text: str) -> None:

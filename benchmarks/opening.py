@@ -24,7 +24,7 @@ ALONE = 5
 def run() -> None:
     """Print how soon a document is exact, alone and while 200 requests about another come."""
     print("\nA document is opened, nothing else is asked")
-    drawn = figure("From the message that opens a document to its exact number, over characters")
+    drawn = figure("From opening a document to its exact number", "characters of the document")
     for name, size in SIZES.items():
         text = source_text(size)
         alone = statistics.median(_alone(text) for _ in range(ALONE))

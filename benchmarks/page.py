@@ -1,56 +1,101 @@
 """One page of a run: each figure over size beside its peer's, log-log, and what every part printed.
 
-Drawn as SVG by hand: two axes, a line a series, its name at its end.
+Drawn as SVG by hand: two axes with their titles, a line a series, its name beside its end.
 """
 
 from __future__ import annotations
 
 import html
+import json
 import math
 import os
 import platform
+import sqlite3
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from itertools import cycle
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-WIDTH, HEIGHT, MARGIN = 720, 360, 70
-COLOURS = ("#0b6", "#c33", "#36c", "#a60")
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 80, 34, 60
+LETTER, LINE = 7.2, 16
+"""Room for a character and for a line of text: a name is never wider than its letters by this."""
+COLOURS = ("#096", "#c33", "#36c", "#a60", "#639", "#555")
 LIBRARIES = ("token-sidecar", "pygls", "tiktoken", "rs-bpe", "toktok-rs", "msgspec")
 STYLE = "body{font:16px sans-serif;max-width:60em;margin:2em auto}pre{overflow:auto}"
+NOT_DRAWN = {
+    "estimates": "the error of an estimate goes by the kind of text, not by a size.",
+    "fit-estimates": "the error of an estimate goes by the kind of text, not by a size.",
+    "neovim-chats": "one chat of one length, held against a limit and not against a peer.",
+    "neovim-startup": "our share of one start, which has no size.",
+}
+"""Why a part has text alone."""
+
+
+class Unit(NamedTuple):
+    """What a figure goes up by: its name, and how many of it one of the values is."""
+
+    name: str
+    scale: float = 1
+
+
+TIME = Unit("ms", 1e3)
+"""Of values in seconds."""
+MEGABYTES = Unit("MB")
+PERCENT = Unit("%", 100)
+"""Of shares."""
 
 
 @dataclass
 class Figure:
-    """Series of (size in characters, seconds), by name."""
+    """Series of (size, value), by name; `across` says what the size is of."""
 
     title: str
+    across: str = "characters"
+    unit: Unit = TIME
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
-    def add(self, name: str, size: float, seconds: float) -> None:
-        """One point, which is more than 0 both ways."""
-        self.series.setdefault(name, []).append((size, seconds))
+    def add(self, name: str, size: float, value: float) -> None:
+        """One point; what is not more than 0 has no place on a logarithmic axis."""
+        if size > 0 and value > 0:
+            self.series.setdefault(name, []).append((size, value))
 
 
 FIGURES: list[Figure] = []
 """Those of this run: a part appends its own."""
+PEERS = {"SQLite": sqlite3.sqlite_version}
+"""Versions of what is no Python distribution: a part adds what it has installed."""
 
 
-def figure(title: str) -> Figure:
+def figure(title: str, across: str = "characters", unit: Unit = TIME) -> Figure:
     """A new figure on the page."""
-    FIGURES.append(made := Figure(title))
+    FIGURES.append(made := Figure(title, across, unit))
     return made
+
+
+def installed(package: Path) -> None:
+    """An npm package in its folder is a peer of this run."""
+    said = json.loads((package / "package.json").read_text("utf-8"))
+    PEERS[said["name"]] = said["version"]
 
 
 def write(path: Path, printed: dict[str, str]) -> None:
     """The page of a run; `printed`: what each part said, by its name."""
-    parts = [f"<h2>{html.escape(one.title)}</h2>\n{svg(one)}" for one in FIGURES]
-    parts += [f"<h2>{name}</h2>\n<pre>{html.escape(text)}</pre>" for name, text in printed.items()]
+    drawn = [one for one in FIGURES if one.series]
+    parts = [f"<h2>{html.escape(one.title)}</h2>\n{svg(one)}" for one in drawn]
+    parts += [_said(name, text) for name, text in printed.items()]
     head = f'<!doctype html><meta charset="utf-8"><title>Benchmarks</title><style>{STYLE}</style>'
     body = "\n".join(parts)
     path.write_text(f"{head}\n<h1>Benchmarks</h1>\n<p>{machine()}</p>\n{body}\n", "utf-8")
+
+
+def _said(name: str, text: str) -> str:
+    """A part's text, and why it has no figure."""
+    why = f"<p>Not drawn: {NOT_DRAWN[name]}</p>\n" if name in NOT_DRAWN else ""
+    return f"<h2>{name}</h2>\n{why}<pre>{html.escape(text)}</pre>"
 
 
 def machine() -> str:
@@ -61,22 +106,22 @@ def machine() -> str:
             known.append(f"{name} {version(name)}")
         except ImportError:  # no such distribution here
             continue
+    known += [f"{name} {number}" for name, number in PEERS.items()]
     system = f"{platform.platform()}, {platform.machine()}, {os.cpu_count()} cores"
     return html.escape(f"{system}; Python {platform.python_version()}, {', '.join(known)}")
 
 
 def svg(one: Figure) -> str:
     """A figure on two logarithmic axes."""
-    points = [point for series in one.series.values() for point in series]
-    across = _Axis([size for size, _ in points], MARGIN, WIDTH - 2 * MARGIN)
-    up = _Axis([seconds for _, seconds in points], HEIGHT - MARGIN, MARGIN / 2)
-    drawn = [_tick(across(tick), None, f"{tick:g}") for tick in _powers([x for x, _ in points])]
-    drawn += [_tick(None, up(t), f"{t * 1e3:g} ms") for t in _powers([y for _, y in points])]
-    for colour, (name, series) in zip(COLOURS, one.series.items(), strict=False):
-        at = [(across(size), up(seconds)) for size, seconds in sorted(series)]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        drawn.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        drawn.append(_text(at[-1][0] + 6, at[-1][1] + 4, name, f'fill="{colour}"'))
+    sizes, values = zip(*(point for series in one.series.values() for point in series), strict=True)
+    scale, right = one.unit.scale, WIDTH - LETTER * max(map(len, one.series)) - LINE
+    across = _Axis(sizes, LEFT, right)
+    up = _Axis([value * scale for value in values], HEIGHT - BOTTOM, TOP)
+    lines = {
+        name: [(across(size), up(value * scale)) for size, value in sorted(series)]
+        for name, series in one.series.items()
+    }
+    drawn = [*_grid(one, across, up), *_curves(lines, right)]
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" font-size="12"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box}>\n' + "\n".join(drawn) + "\n</svg>"
 
@@ -84,30 +129,68 @@ def svg(one: Figure) -> str:
 class _Axis:
     """From a value to its place between two edges."""
 
-    def __init__(self, values: list[float], start: float, end: float) -> None:
-        powers = _powers(values)
-        self._low, self._high = math.log10(powers[0]), math.log10(powers[-1])
-        self._start, self._end = start, end
+    def __init__(self, values: Iterable[float], start: float, end: float) -> None:
+        self.ticks = _powers(values)
+        self._low, self._high = math.log10(self.ticks[0]), math.log10(self.ticks[-1])
+        self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        share = (math.log10(value) - self._low) / max(self._high - self._low, 1e-9)
-        return self._start + share * (self._end - self._start)
+        share = (math.log10(value) - self._low) / (self._high - self._low)
+        return self.start + share * (self.end - self.start)
 
 
-def _powers(values: list[float]) -> list[float]:
+def _powers(values: Iterable[float]) -> list[float]:
     """The powers of ten from below the smallest to above the largest."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    logarithms = [math.log10(value) for value in values]
+    low, high = math.floor(min(logarithms)), math.ceil(max(logarithms))
     return [10.0**power for power in range(low, max(high, low + 1) + 1)]
 
 
-def _tick(x: float | None, y: float | None, label: str) -> str:
-    """A line of the grid with its number: across where only `y` is given, else up."""
-    right, bottom = WIDTH - 2 * MARGIN, HEIGHT - MARGIN
-    if x is not None:
-        ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{MARGIN / 2}" y2="{bottom}"'
-        return f'<line {ends} stroke="#ddd"/>' + _text(x - 10, bottom + 18, label, "")
-    ends = f'x1="{MARGIN}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"'
-    return f'<line {ends} stroke="#ddd"/>' + _text(4, (y or 0) + 4, label, "")
+def _grid(one: Figure, across: _Axis, up: _Axis) -> list[str]:
+    """The lines of both axes with their numbers, and what they are of."""
+    drawn = []
+    for tick in across.ticks:
+        ends = f'x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"'
+        label = _text(across(tick), HEIGHT - BOTTOM + LINE, _number(tick), 'text-anchor="middle"')
+        drawn += [f'<line {ends} stroke="#ddd"/>', label]
+    for tick in up.ticks:
+        ends = f'x1="{LEFT}" x2="{across.end:.1f}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"'
+        label = _text(LEFT - 6, up(tick) + 4, _number(tick), 'text-anchor="end"')
+        drawn += [f'<line {ends} stroke="#ddd"/>', label]
+    middle = (across.start + across.end) / 2
+    named = _text(middle, HEIGHT - LINE, one.across, 'text-anchor="middle" font-weight="bold"')
+    return [
+        *drawn,
+        named,
+        _text(LEFT - 6, LINE, one.unit.name, 'text-anchor="end" font-weight="bold"'),
+    ]
+
+
+def _number(value: float) -> str:
+    """As one reads it: 10,000 and 0.001."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _curves(lines: dict[str, list[tuple[float, float]]], right: float) -> list[str]:
+    """Each series as a line through its points, its name right of the axes."""
+    drawn = []
+    heights = _apart({name: at[-1][1] for name, at in lines.items()})
+    for colour, (name, at) in zip(cycle(COLOURS), lines.items(), strict=False):
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        drawn.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at]
+        drawn.append(_text(right + 8, heights[name] + 4, name, f'class="name" fill="{colour}"'))
+    return drawn
+
+
+def _apart(wanted: dict[str, float]) -> dict[str, float]:
+    """Heights of names near those wanted, a line of text apart, and none below the axes."""
+    placed: dict[str, float] = {}
+    lowest = HEIGHT - BOTTOM
+    for name in sorted(wanted, key=lambda name: -wanted[name]):
+        placed[name] = min(wanted[name], lowest)
+        lowest = placed[name] - LINE
+    return placed
 
 
 def _text(x: float, y: float, text: str, style: str) -> str:

@@ -16,10 +16,13 @@ import time
 from pathlib import Path
 
 from benchmarks.client import SERVER, URI, StdioClient
-from benchmarks.corpus import source_text
+from benchmarks.corpus import SIZES, source_text
+from benchmarks.folder import TTOK
+from benchmarks.page import figure
 
 BARE = [sys.executable, "-P", "-m", "benchmarks.bare_server"]
 RUNS = 11
+DRAWN_RUNS = 3
 
 
 Took = tuple[float, float]
@@ -42,9 +45,9 @@ def children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def to_first_count() -> Took:
-    """From the start of the process to the first exact count of a 10 KB document."""
-    text = source_text(10_000)
+def to_first_count(size: int = 10_000) -> Took:
+    """From the start of the process to the first exact count of a document."""
+    text = source_text(size)
     start, used = time.perf_counter(), children()
     client = StdioClient(SERVER)
     client.initialize()
@@ -97,6 +100,7 @@ def run() -> None:
             first.append(to_first_count())
             line.append(command_line(path))
     base = medians(bare)
+    _draw(base[0])
     print(f"\nStart-up, median of {RUNS}, against a bare pygls server to `initialize`")
     print(f"  bare pygls to initialize     {base[0] * 1e3:7.1f} ms, CPU {base[1] * 1e3:7.1f} ms")
     for name, times in (
@@ -112,3 +116,32 @@ def run() -> None:
     pygls, mine = round_trip(BARE, "bench/echo"), round_trip(SERVER, "tokens/count")
     print(f"  round trip: pygls {pygls * 1e3:.3f} ms, sidecar {mine * 1e3:.3f} ms, ", end="")
     print(f"{mine / pygls:.2f}x")
+
+
+def _draw(bare: float) -> None:
+    """First counts beside the start of a bare server, and `count FILE` beside a script of tiktoken."""
+    first = figure(
+        "From the start of the server to the first exact count", "characters of the document"
+    )
+    line = figure("`token-sidecar count FILE`, whole process", "characters of the file")
+    for size in SIZES.values():
+        times = [to_first_count(size)[0] for _ in range(DRAWN_RUNS)]
+        first.add("token-sidecar", size, statistics.median(times))
+        first.add("bare pygls to initialize", size, bare)
+        ours, theirs = _counted_file(size)
+        line.add("token-sidecar count", size, ours)
+        line.add("tiktoken", size, theirs)
+
+
+def _counted_file(size: int) -> tuple[float, float]:
+    """Median seconds of our command and of tiktoken in a Python script, in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file.py"
+        path.write_text(source_text(size), "utf-8")
+        ours, theirs = [], []
+        for _ in range(DRAWN_RUNS):
+            ours.append(command_line(path)[0])
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", TTOK, folder], check=True, capture_output=True)
+            theirs.append(time.perf_counter() - start)
+    return statistics.median(ours), statistics.median(theirs)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.agents.corpus import SOURCES, history
+from benchmarks.page import figure, installed
 from sidecar.agents import ingest, live
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 MEGABYTES = 1_000
 DAYS = 90
 APPENDS = 50
+READING = ("cold ingest", "nothing changed")
+"""The figures whose peer reads all of the history."""
 _SYSTEMS = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}
 _MACHINES = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 PEER = f"ccusage-{_SYSTEMS[platform.system()]}-{_MACHINES[platform.machine()]}"
@@ -87,31 +90,52 @@ class Reading:
 
 
 def run() -> None:
-    """Write a history, read it, and print each figure beside the peer's."""
-    megabytes = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else MEGABYTES
+    """Print each figure of a history beside the peer's; smaller histories are drawn only."""
+    all_of_it = figure("Reading session files (CPU)", "MB of session files")
+    status = figure("A context number from session files (CPU)", "MB of session files")
     with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder, "home")
-        truths = history(home, megabytes)
-        spread(home)
         binary = peer(Path(folder, "peer"))
-        calls = sum(len(truth.calls) for truth in truths)
-        print(f"\nSession files: {megabytes} MB, {calls} calls")
-        _measure(Reading(home), binary, truths)
+        for megabytes in sizes():
+            home = Path(folder, str(megabytes))
+            truths = history(home, megabytes)
+            spread(home)
+            times, peak = _measured(Reading(home), binary, truths)
+            for name, seconds, other in times:
+                drawn, against = (all_of_it, "daily") if name in READING else (status, "statusline")
+                drawn.add(name, megabytes, seconds)
+                drawn.add(f"ccusage {against}", megabytes, other)
+            if megabytes == sizes()[0]:
+                _show(megabytes, sum(len(truth.calls) for truth in truths), times, peak)
 
 
-def _measure(ours: Reading, binary: Path, truths: tuple[Truth, ...]) -> None:
+def sizes() -> tuple[int, ...]:
+    """Megabytes of the history that is printed, and of those that are drawn beside it."""
+    whole = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else MEGABYTES
+    return tuple(dict.fromkeys(max(1, whole // share) for share in (1, 10, 100)))
+
+
+def _measured(
+    ours: Reading, binary: Path, truths: tuple[Truth, ...]
+) -> tuple[list[tuple[str, float, float]], float]:
+    """Name, our CPU seconds and the peer's of each figure, and the most memory."""
     peer = peer_cpu(binary, ours.home, "daily", "--offline", "--json")
     cold, unchanged = ours.ingest(), ours.ingest()
     ours.check(*truths)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     first, appended = _live(ours)
     status = peer_cpu(binary, ours.home, "statusline", "--offline", "--no-cache")
-    for name, seconds, other in (
+    times = [
         ("cold ingest", cold, peer),
         ("nothing changed", unchanged, peer),
         ("first context number", first, status),
         ("one appended line, p50", appended, status),
-    ):
+    ]
+    return times, peak
+
+
+def _show(megabytes: int, calls: int, times: list[tuple[str, float, float]], peak: float) -> None:
+    print(f"\nSession files: {megabytes} MB, {calls} calls")
+    for name, seconds, other in times:
         print(f"  {name:<24} {seconds * 1e3:9.1f} ms   {seconds / other:.5f}x of {other:.2f} s")
     print("  every call and the context of every session are exact")
     print(f"  resident memory at most  {peak:9.1f} MB, the generator's truth in it")
@@ -154,7 +178,9 @@ def peer(folder: Path) -> Path:
     folder.mkdir()
     subprocess.run([npm, "init", "-y"], cwd=folder, check=True, capture_output=True)
     subprocess.run([npm, "install", "--silent", f"@ccusage/{PEER}@20"], cwd=folder, check=True)
-    binary = next((folder / "node_modules" / "@ccusage" / PEER / "bin").iterdir())
+    package = folder / "node_modules" / "@ccusage" / PEER
+    installed(package)
+    binary = next((package / "bin").iterdir())
     binary.chmod(0o755)
     return binary
 
