@@ -186,7 +186,7 @@ def _curves(lines: dict[str, list[tuple[float, float]]], right: float) -> list[s
 def _apart(wanted: dict[str, float]) -> dict[str, float]:
     """Heights of names near those wanted, a line of text apart, and none below the axes."""
     placed: dict[str, float] = {}
-    lowest = HEIGHT - BOTTOM
+    lowest = float(HEIGHT - BOTTOM)
     for name in sorted(wanted, key=lambda name: -wanted[name]):
         placed[name] = min(wanted[name], lowest)
         lowest = placed[name] - LINE
