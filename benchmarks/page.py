@@ -151,7 +151,9 @@ def _grid(one: Figure, across: _Axis, up: _Axis) -> list[str]:
     drawn = []
     for tick in across.ticks:
         ends = f'x1="{across(tick):.1f}" x2="{across(tick):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"'
-        label = _text(across(tick), HEIGHT - BOTTOM + LINE + 4, _number(tick), 'text-anchor="middle"')
+        label = _text(
+            across(tick), HEIGHT - BOTTOM + LINE + 4, _number(tick), 'text-anchor="middle"'
+        )
         drawn += [f'<line {ends} stroke="#ddd"/>', label]
     for tick in up.ticks:
         ends = f'x1="{LEFT}" x2="{across.end:.1f}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"'
