@@ -143,7 +143,8 @@ def _read_all(server: Server, state: Path, truths: tuple[Truth, ...]) -> float:
         sum(one.output for one in totals),
     )
     while (found := _totals(state))[0] < wanted[0]:
-        assert (since := time.perf_counter() - start) < MOST_SECONDS, (found, wanted)
+        since = time.perf_counter() - start
+        assert since < MOST_SECONDS, (found, wanted)
         time.sleep(min(0.5, max(0.01, since / 20)))  # to a twentieth, however short it is
     took = time.perf_counter() - start
     while found != wanted:  # copies and ends of replies may come after the last new call
