@@ -273,11 +273,13 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, within: bool) -> str
         if key + "s" in names:
             return f"; did you mean {key}s? What is set for all belongs above the first [table]"
         return "; it belongs above the first [table]"
+    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
+    if f"{key}s" in near:  # `file` of a [[budget]], which a tokenizer has too
+        return f"; did you mean {key}s?"
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
         if _is_table(kind) and key in {inner.encode_name for inner in msgspec.structs.fields(kind)}:
             return f"; it belongs in {field.encode_name}"
-    near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
     if near:
         return f"; did you mean {layer.spelling(near[0])}?"
     return f"; known here: {', '.join(layer.spelling(name) for name in sorted(names))}"

@@ -39,6 +39,12 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         3,
         "it belongs above the first [table]",
     ),
+    "singular key": (
+        '[[budget]]\nfile = "a"\nfiles = "a"\nmax-tokens = 5',
+        "budget[0].file",
+        3,
+        "did you mean files?",
+    ),
     "key in the wrong table": ("reserve = 5", "reserve", 2, "it belongs in context"),
     "plural table": ('[[budgets]]\nfiles = "a"', "budgets", 2, "did you mean budget?"),
     "nothing like it": ("zzz = 1", "zzz", 2, "known here:"),
