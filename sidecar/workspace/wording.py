@@ -46,7 +46,8 @@ NO_COST = (
     "send cost/record or context/response."
 )
 NO_BUDGETS = (
-    "no [[budget]] is written: `token-sidecar config init` writes a sample of .token-sidecar.toml"
+    "no [[budget]] is written: `token-sidecar config init` writes a sample "
+    "where there is no .token-sidecar.toml"
 )
 NO_ENDPOINTS = (
     "No endpoint is declared: `token-sidecar config init --user` writes a sample with [[endpoint]]."

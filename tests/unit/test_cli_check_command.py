@@ -133,6 +133,7 @@ def test_without_a_budget_the_summary_says_how_to_set_one(tmp_path: Path) -> Non
     assert shown.exit_code == 0
     assert shown.output.startswith("1 file checked: no [[budget]] is written: ")
     assert "`token-sidecar config init`" in shown.output
+    assert shown.output.endswith(" where there is no .token-sidecar.toml\n")  # it overwrites none
 
 
 def test_near_is_no_failure(project: Path) -> None:
