@@ -109,12 +109,13 @@ def _live(root: Path) -> str:
 
     with SessionsView(find_root(root)) as view:
         usage = view.usage()
+        cost = view.cost(usage.session)
     part = context_status(usage, "ok", "percent")
     if part is None:
         return ""
     parts = [usage.model or "", part.text]
     if usage.cost_usd is not None:
-        parts.append(f"${usage.cost_usd:,.2f}")
+        parts.append(cost)
     return " · ".join(filter(None, parts))
 
 

@@ -58,15 +58,19 @@ BEING_READ = "cost is being read"
 """Of an agent's session whose calls are not in the ledger yet."""
 NOT_READ = "cost not read yet"
 """The same where nobody reads them unasked."""
+AT_LEAST = "≥"
+"""Before a cost that lacks the newest calls, where nobody reads them unasked."""
 
 
 def session_cost(costs: Costs, session: SessionInfo | None, digits: int = 2) -> str:
-    """`$1.92`, `unpriced`, that it is being read, or "" where nothing was recorded."""
+    """`$1.92`, `≥$1.92`, `unpriced`, that it is being read, or "" where nothing was recorded."""
     if session is None:
         return ""
     if session.id in costs.sessions:
         cost = costs.sessions[session.id]
-        return "unpriced" if cost is None else f"${cost:,.{digits}f}"
+        partial = not (costs.read or costs.reading or session.source == "protocol")
+        mark = AT_LEAST if partial else ""
+        return "unpriced" if cost is None else f"{mark}${cost:,.{digits}f}"
     if session.source == "protocol" or costs.read:
         return ""
     return BEING_READ if costs.reading else NOT_READ

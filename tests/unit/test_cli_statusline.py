@@ -230,6 +230,21 @@ def test_a_cost_that_was_not_read_yet_is_said_to_be(root: Path, home: ClaudeHome
     assert "$0." in run("usage")
 
 
+def test_a_cost_that_lacks_the_newest_calls_is_said_to(root: Path, home: ClaudeHome) -> None:
+    session = home.session(root)
+    session.reply()
+    run("cost")
+    assert "≥" not in run("usage") + run("statusline")
+    session.user()
+    session.reply()
+    assert ", ≥$0." in run("usage")
+    assert ", ≥$0." in run("usage", "--all")
+    assert " · ≥$0." in run("statusline")
+    assert "cost so far ≥$0." in json.loads(run("usage", "--json"))["text"]
+    run("cost")
+    assert "≥" not in run("usage") + run("statusline")
+
+
 def test_usage_is_printed_again_at_each_change(root: Path, home: ClaudeHome) -> None:
     session = home.session(root)
     session.reply()
