@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -18,7 +19,6 @@ SAMPLE = """
     const sample = await found.activate();
 """
 REPLY = {
-    "id": "chatcmpl-1",
     "object": "chat.completion",
     "model": "gpt-4o",
     "choices": [
@@ -41,7 +41,8 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
     """Built as it says, 30 lines; it asks, tells, and hears of every change of the status."""
     assert len((EXTENSION / "sample/extension.ts").read_text().splitlines()) <= 30
     assert notes.host(SAMPLE + "return await sample.send(args[0]);", "Does it fit?") == "ok"
-    notes.host(SAMPLE + "return await sample.received(args[0]);", REPLY)
+    reply = REPLY | {"id": f"chatcmpl-{uuid4()}"}  # an id is billed once: all windows have one ledger
+    notes.host(SAMPLE + "return await sample.received(args[0]);", reply)
     shown = SAMPLE + "return sample.tokens();"
     wait_for(lambda: notes.host(shown) == 1234, lambda: f"1,234, not {notes.host(shown)}")
     assert notes.ask("cost/detail")["totals"]["calls"] == 1
