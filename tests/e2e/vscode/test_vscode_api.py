@@ -41,7 +41,9 @@ def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
     """Built as it says, 30 lines; it asks, tells, and hears of every change of the status."""
     assert len((EXTENSION / "sample/extension.ts").read_text().splitlines()) <= 30
     assert notes.host(SAMPLE + "return await sample.send(args[0]);", "Does it fit?") == "ok"
-    reply = REPLY | {"id": f"chatcmpl-{uuid4()}"}  # an id is billed once: all windows have one ledger
+    reply = REPLY | {
+        "id": f"chatcmpl-{uuid4()}"
+    }  # an id is billed once: all windows have one ledger
     notes.host(SAMPLE + "return await sample.received(args[0]);", reply)
     shown = SAMPLE + "return sample.tokens();"
     wait_for(lambda: notes.host(shown) == 1234, lambda: f"1,234, not {notes.host(shown)}")
