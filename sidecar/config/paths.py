@@ -11,6 +11,8 @@ from pathlib import Path
 APP = "token-sidecar"
 LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
 """The environment's cap of the context window, in tokens."""
+STATE_VARIABLE = "TOKEN_SIDECAR_STATE"
+"""The environment's folder of what is kept."""
 PROJECT_FILE = ".token-sidecar.toml"
 PYPROJECT = "pyproject.toml"
 
@@ -29,7 +31,7 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
 
 def state_dir(env: Mapping[str, str] | None = None) -> Path:
     """The user's state folder (ledger, calibration); `TOKEN_SIDECAR_STATE` names another."""
-    named = _environ(env).get("TOKEN_SIDECAR_STATE")
+    named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser()
     if found := _xdg("XDG_STATE_HOME", ".local/state"):
@@ -41,7 +43,7 @@ def state_dir(env: Mapping[str, str] | None = None) -> Path:
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     """What may be deleted at any time; inside the state folder when that was named."""
-    named = _environ(env).get("TOKEN_SIDECAR_STATE")
+    named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser() / "cache"
     if found := _xdg("XDG_CACHE_HOME", ".cache"):

@@ -69,6 +69,7 @@ class Targets:
         self._real = os.path.realpath(root)
         self._top = f"{with_slashes(str(root)).rstrip('/')}/"
         self.git_failed = False
+        self._lacks_tracked = False
         """Whether git did not list the files it tracks."""
         self.walked: list[tuple[str, list[str]]] = []
         """The folders that were looked into, each with the names of all that it holds."""
@@ -108,6 +109,12 @@ class Targets:
                 yield Target(file.path, relative, fault=file)
         yield from self._tracked(start, below, walked)
 
+    @property
+    def found_all(self) -> bool:
+        """Whether git answered, and all that it tracks is there: what may come back unseen, in a
+        folder that is not walked, is nowhere to be looked for."""
+        return not (self.git_failed or self._lacks_tracked)
+
     def _tracked(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
         """What git tracks and walking leaves out, above all what a `.gitignore` names."""
         names = tracked_files(start)
@@ -119,6 +126,8 @@ class Targets:
             link = os.path.islink(path)
             if link or (os.path.exists(path) and not os.path.isdir(path)):
                 yield self._linked(path, below + with_slashes(name), found=link)
+            elif not os.path.isdir(path):
+                self._lacks_tracked = True
 
     def _linked(self, path: str, relative: str, *, found: bool = False) -> Target:
         """A file that may be, or be reached by, a symbolic link: followed only inside the root."""

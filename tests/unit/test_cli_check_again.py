@@ -14,7 +14,7 @@ import pytest
 from sidecar.cli.checking import stamps, verb
 from sidecar.cli.checking.again import again
 from sidecar.cli.plain import run_plain
-from sidecar.config.paths import cache_dir, config_file, state_dir
+from sidecar.config.paths import STATE_VARIABLE, cache_dir, config_file, state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,9 @@ def git(folder: Path, *arguments: str) -> None:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A git work tree that is the working directory; no file counts as just written."""
     monkeypatch.setattr(stamps, "RACY_NS", -(10**18))
+    for name in [name for name in os.environ if name.startswith(("TOKEN_SIDECAR_", "GIT_"))]:
+        if name != STATE_VARIABLE:
+            monkeypatch.delenv(name)
     folder = tmp_path / "above" / "root"
     write(folder / ".token-sidecar.toml", CONFIGURATION)
     write(folder / "AGENTS.md", "far more than these five tokens are\n")
@@ -110,6 +113,16 @@ def add_a_log(root: Path) -> None:
     git(root, "add", "-f", "x.log")
 
 
+def folder_becomes_file(root: Path) -> None:
+    (root / "docs").rename(root.parent / "docs")
+    write(root / "docs", "a file now\n")
+
+
+def folder_becomes_link(root: Path) -> None:
+    (root / "docs").rename(root.parent / "docs")
+    (root / "docs").symlink_to(root.parent / "docs")
+
+
 def link_to_the_moved(root: Path) -> None:
     (root / "AGENTS.md").rename(root.parent / "AGENTS.md")
     (root / "AGENTS.md").symlink_to(root.parent / "AGENTS.md")
@@ -139,6 +152,8 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "learned": lambda _: write(state_dir() / "calibration.json", "{}"),
     "a link": lambda root: (root / "docs/l.md").symlink_to(root / "AGENTS.md"),
     "a file is a link": link_to_the_moved,
+    "a folder is a link": folder_becomes_link,
+    "a folder is a file": folder_becomes_file,
     "closed": lambda root: (root / "docs/a.md").chmod(0),
 }
 
@@ -170,6 +185,28 @@ def test_the_environment_has_changed(
     monkeypatch.undo()
     monkeypatch.chdir(root / "docs")
     assert again(["."]) is None
+
+
+@pytest.mark.parametrize("name", ["GIT_INDEX_FILE", "GIT_CONFIG_VALUE_0", "TOKEN_SIDECAR_API_KEY"])
+def test_nothing_is_kept_where_the_environment_may_hold_a_key_or_another_index(
+    name: str, root: Path, outcome: Callable[[], Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, str(root / "no-secret-of-ours"))
+    outcome()
+    assert again(["."]) is None
+    assert not list((cache_dir() / "check").glob("*.again"))
+
+
+def test_a_tracked_file_that_is_not_there_may_come_back_unseen(
+    root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
+) -> None:
+    git(root, "add", "-f", "secret/notes.md")
+    (root / "secret/notes.md").unlink()
+    outcome()
+    write(root / "secret/notes.md", "left out, though it is far too long\n")
+    found = outcome()
+    assert found == whole()
+    assert "secret/notes.md:1:" in found[1]
 
 
 def test_what_was_written_just_now_is_not_trusted(

@@ -19,21 +19,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar import __version__
 from sidecar.cli.checking.stamps import FullStamp, stamp_of
-from sidecar.config.paths import LIMIT_VARIABLE, cache_dir
+from sidecar.config.paths import LIMIT_VARIABLE, STATE_VARIABLE, cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 _FORMAT = f"1/{__version__}"
-_VARIABLES = ("TOKEN_SIDECAR_", "GIT_", "XDG_", "HOME", "PATH", LIMIT_VARIABLE)
-"""How those begin that configure a run."""
+_VARIABLES = ("XDG_", "HOME", "PATH", STATE_VARIABLE, LIMIT_VARIABLE)
+"""How those begin that configure a run and are no secrets."""
+_OTHERS = ("TOKEN_SIDECAR_", "GIT_")
+"""How those begin that may name another index or repository, or hold a key: nothing is kept, or
+looked up, where one is set."""
 _STAMP_BYTES = 32
 
 NearMark = list[int] | list[list[int]] | str | None
 """Of what configures a run: a file's stamp, a link's and its file's, `folder`, or nothing."""
 WalkedFolders = list[tuple[str, list[str]]]
-"""Those that were walked, each with the sorted names of all that it holds."""
+"""Those that were walked, each with the sorted names of all that it holds (`names_in`)."""
 
 
 class Printed(NamedTuple):
@@ -56,6 +59,8 @@ class Basis(NamedTuple):
 
 def again(paths: Sequence[str]) -> Printed | None:
     """What `check` of these paths printed, if it would print that again."""
+    if _is_unusual():
+        return None
     key = _key(paths)
     try:
         head, _, body = _file(key).read_bytes().partition(b"\n")
@@ -81,7 +86,11 @@ def keep(paths: Sequence[str], basis: Basis, printed: Printed, started_ns: int) 
 
     key = _key(paths)
     near = [(path, mark(path)) for path in basis.near]
-    if not basis.files or any(_latest(made) > started_ns - RACY_NS for _, made in near):
+    if (
+        not basis.files
+        or _is_unusual()
+        or any(_latest(made) > started_ns - RACY_NS for _, made in near)
+    ):
         return
     head = {"key": key, "files": len(basis.files), "near": near, "printed": printed._asdict()}
     names = [*basis.files, ""]
@@ -118,10 +127,27 @@ def _times(made: list[int] | list[list[int]]) -> Iterable[int | list[int]]:
     return made if isinstance(made[0], list) else made[1:3]
 
 
+def names_in(folder: str) -> list[str]:
+    """What a folder holds, sorted: a folder's name ends on `/`, that of what is neither folder nor
+    file, such as a link, on `/?`. Raises OSError."""
+    with os.scandir(folder) as found:
+        return sorted([entry.name + _ending(entry) for entry in found])
+
+
+def _ending(entry: os.DirEntry[str]) -> str:
+    if entry.is_file(follow_symlinks=False):
+        return ""
+    return "/" if entry.is_dir(follow_symlinks=False) else "/?"
+
+
 def _is_same(written: str) -> bool:
-    """Whether a folder holds the names that it held."""
+    """Whether a folder holds what it held, each of the kind that it was."""
     folder, *held = written.split("\0")
-    return sorted(os.listdir(folder)) == held
+    return names_in(folder) == held
+
+
+def _is_unusual() -> bool:
+    return any(name.startswith(_OTHERS) and name != STATE_VARIABLE for name in os.environ)
 
 
 def _packed(stamps: Iterable[FullStamp]) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.cli.checking.again import Basis, WalkedFolders
+from sidecar.cli.checking.again import Basis, WalkedFolders, names_in
 from sidecar.config.paths import PROJECT_FILE, PYPROJECT, config_file, state_dir
 from sidecar.workspace.ignoring import NAME
 from sidecar.workspace.tracked import index_of
@@ -37,13 +37,23 @@ def rests_on(
     names = [made.target.path for made in checked]
     stamps = [made.entry.stamp for made in checked]
     near = dict.fromkeys([*_near(root, paths, settings), *_ignoring(folders)])
-    yield Basis(names, stamps, folders, list(near))
+    try:
+        held = [(folder, names_in(folder)) for folder, _ in folders]
+    except OSError:
+        return
+    if all(_same_names(now, was) for (_, now), (_, was) in zip(held, folders, strict=True)):
+        yield Basis(names, stamps, held, list(near))
+
+
+def _same_names(held: Sequence[str], names: Sequence[str]) -> bool:
+    return sorted(name.partition("/")[0] for name in held) == list(names)
 
 
 def _near(root: Path, paths: Sequence[str], settings: Settings) -> Iterator[str]:
     for start in (Path.cwd(), root, *(Path(os.path.abspath(path)) for path in paths)):
         for folder in (start, *start.parents):
             yield from (os.path.join(folder, name) for name in _DECIDING)
+    yield from map(os.path.abspath, paths)
     yield str(config_file())
     yield str(state_dir() / "calibration.json")
     yield from (os.path.expanduser(entry.file) for entry in settings.tokenizers)

@@ -176,7 +176,7 @@ def _root_report(
     if remembering and checker.changed:
         checker.finish(targets)
         remember(root, memory)
-    if basis is not None and remembering and not finder.git_failed and (whole or not checker.sums):
+    if basis is not None and remembering and finder.found_all and (whole or not checker.sums):
         basis += rests_on(root, paths, settings, checked, finder.walked)
     report = checker.report(checked, growth, (GIT_FAILED,) if finder.git_failed else ())
     if len(targets) > MANY:
