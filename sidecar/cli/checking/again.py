@@ -31,6 +31,8 @@ _VARIABLES = ("XDG_", "HOME", "PATH", STATE_VARIABLE, LIMIT_VARIABLE)
 _OTHERS = ("TOKEN_SIDECAR_", "GIT_")
 """How those begin that may name another index or repository, or hold a key: nothing is kept, or
 looked up, where one is set."""
+_HARMLESS = (STATE_VARIABLE, "GIT_SSL_", "GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_PAGER", "GIT_EDITOR")
+"""Those among them that are nothing to a list of files."""
 _STAMP_BYTES = 32
 
 NearMark = list[int] | list[list[int]] | str | None
@@ -147,7 +149,8 @@ def _is_same(written: str) -> bool:
 
 
 def _is_unusual() -> bool:
-    return any(name.startswith(_OTHERS) and name != STATE_VARIABLE for name in os.environ)
+    others = (name for name in os.environ if name.startswith(_OTHERS))
+    return not all(name.startswith(_HARMLESS) for name in others)
 
 
 def _packed(stamps: Iterable[FullStamp]) -> bytes:
