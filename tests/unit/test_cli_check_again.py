@@ -217,6 +217,55 @@ def test_what_was_written_just_now_is_not_trusted(
     assert again(["."]) is None
 
 
+REMOVED = {
+    "configuration": ("sidecar.config.load.load", ".token-sidecar.toml"),
+    "git's index": ("sidecar.workspace.targets.tracked_files", ".git/index"),
+}
+
+
+@pytest.mark.parametrize(("reads", "name"), REMOVED.values(), ids=REMOVED)
+def test_what_is_removed_once_it_was_read_is_not_known_as_absent(
+    reads: str,
+    name: str,
+    root: Path,
+    outcome: Callable[[], Outcome],
+    whole: Callable[[], Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, _, function = reads.rpartition(".")
+    read = getattr(sys.modules[module], function)
+
+    def reading(*given: object, **named: object) -> object:
+        found = read(*given, **named)
+        (root / name).unlink()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reads, reading)
+        outcome()
+    assert again(["."]) is None
+    assert outcome() == whole()
+
+
+def test_only_the_last_runs_are_kept(
+    root: Path, outcome: Callable[[], Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cache_dir() / "check"
+    folder.mkdir(parents=True)
+    for number in range(6):
+        os.utime(write(folder / f"{number}.again", ""), (number, number))
+    write(folder / "another.msgpack", "")
+    monkeypatch.setattr("sidecar.cli.checking.again.KEPT", 3)
+    outcome()
+    assert again(["."]) is not None
+    old = {path.name for path in folder.iterdir() if path.stem.isdigit() and len(path.stem) == 1}
+    assert old == {"4.again", "5.again"}
+    assert (folder / "another.msgpack").exists()
+    monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep)
+    outcome()
+    assert len(list(folder.glob("*.again"))) == 3
+
+
 def test_words_of_a_file_are_not_kept(root: Path, outcome: Callable[[], Outcome]) -> None:
     write(
         root / ".token-sidecar.toml",

@@ -34,6 +34,9 @@ looked up, where one is set."""
 _HARMLESS = (STATE_VARIABLE, "GIT_SSL_", "GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_PAGER", "GIT_EDITOR")
 """Those among them that are nothing to a list of files."""
 _STAMP_BYTES = 32
+_SUFFIX = ".again"
+KEPT = 64
+"""Of so many different calls, those of the last runs, what was printed is kept."""
 
 NearMark = list[int] | list[list[int]] | str | None
 """Of what configures a run: a file's stamp, a link's and its file's, `folder`, or nothing."""
@@ -56,7 +59,8 @@ class Basis(NamedTuple):
     files: list[str]
     stamps: list[FullStamp]
     folders: WalkedFolders
-    near: list[str]
+    near: dict[str, NearMark]
+    """What configures it, as it was before it was read."""
 
 
 def again(paths: Sequence[str]) -> Printed | None:
@@ -87,14 +91,13 @@ def keep(paths: Sequence[str], basis: Basis, printed: Printed, started_ns: int) 
     from sidecar.config.private import make_folder, write
 
     key = _key(paths)
-    near = [(path, mark(path)) for path in basis.near]
     if (
         not basis.files
         or _is_unusual()
-        or any(_latest(made) > started_ns - RACY_NS for _, made in near)
+        or any(_latest(made) > started_ns - RACY_NS for made in basis.near.values())
     ):
         return
-    head = {"key": key, "files": len(basis.files), "near": near, "printed": printed._asdict()}
+    head = {"key": key, "files": len(basis.files), "near": [*basis.near.items()], "printed": printed._asdict()}
     names = [*basis.files, ""]
     for folder, held in basis.folders:
         names += [folder, *held, ""]
@@ -104,6 +107,8 @@ def keep(paths: Sequence[str], basis: Basis, printed: Printed, started_ns: int) 
         make_folder(cache_dir())
         make_folder(place.parent)
         write(place, data + os.fsencode("\0".join(names[:-1])))
+        for old in sorted(place.parent.glob(f"*{_SUFFIX}"), key=os.path.getmtime)[:-KEPT]:
+            old.unlink()
     except (OSError, ValueError, OverflowError):
         return
 
@@ -165,4 +170,4 @@ def _key(paths: Sequence[str]) -> list[str]:
 def _file(key: Sequence[str]) -> Path:
     from zlib import crc32
 
-    return cache_dir() / "check" / f"{crc32(os.fsencode('|'.join(key))):08x}.again"
+    return cache_dir() / "check" / f"{crc32(os.fsencode('|'.join(key))):08x}{_SUFFIX}"

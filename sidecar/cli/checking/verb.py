@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cli.checking.again import Basis, Printed, keep
+from sidecar.cli.checking.again import Printed, keep
 from sidecar.cli.output import warn, warn_of, warning
 from sidecar.cli.streams import echo
 
 if TYPE_CHECKING:
+    from sidecar.cli.checking.basis import Resting
     from sidecar.cli.checking.report import Report
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.options import Problem
@@ -48,11 +49,12 @@ def checked(
     import gc
 
     from sidecar.cli.checking import formats
+    from sidecar.cli.checking.basis import Resting
 
     gc.disable()  # nothing here is cyclic, and looking for it is a good part of a short run
-    started, basis = time.time_ns(), list[Basis]()
+    started, resting = time.time_ns(), Resting(paths)
     report, problems = run(
-        paths, model, base, stdin_name, where=where, remembering=remembering, basis=basis
+        paths, model, base, stdin_name, where=where, remembering=remembering, resting=resting
     )
     mistaken = warn_of(problems)
     write = {
@@ -69,8 +71,8 @@ def checked(
         warn("the configuration has mistakes (above); a budget that they leave out is not checked")
     code = WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0
     plain = (form, base, model, where) == ("text", None, None, Where()) and STDIN not in paths
-    if plain and len(basis) == 1 and not problems:
-        keep(paths, basis[0], Printed(code, written, [*map(warning, notes)]), started)
+    if plain and len(resting.found) == 1 and not problems:
+        keep(paths, resting.found[0], Printed(code, written, [*map(warning, notes)]), started)
     return code
 
 
@@ -82,12 +84,11 @@ def run(
     *,
     where: Where = Where(),  # noqa: B008 - it is frozen
     remembering: bool = True,
-    basis: list[Basis] | None = None,
+    resting: Resting | None = None,
 ) -> tuple[Report, list[Problem]]:
     """The report on all paths, each by the configuration of its own root, and the mistakes in it.
 
-    `basis` is told of each root's part of what the report rests on; not of one where that is more
-    than files and folders as they are.
+    `resting` is told of each root's part of what the report rests on.
 
     Raises click.UsageError when `base` is no revision, or a path is outside of the root.
     """
@@ -105,7 +106,7 @@ def run(
     loads = {root: load(root, project_file=where.config) for root in {**roots, **at_stdin}}
     parts = [
         _counting(
-            loads[root].settings, model, partial(_root_report, root, own, base, remembering, basis)
+            loads[root].settings, model, partial(_root_report, root, own, base, remembering, resting)
         )
         for root, own in roots.items()
     ]
@@ -150,17 +151,18 @@ def _root_report(
     paths: list[str],
     base: str | None,
     remembering: bool,
-    basis: list[Basis] | None,
+    resting: Resting | None,
     settings: Settings,
     model: str,
     gauge: GaugeOf | None,
 ) -> Report:
-    from sidecar.cli.checking.basis import rests_on
     from sidecar.cli.checking.cache import Memory, recall, remember
     from sidecar.cli.checking.run import Checker
     from sidecar.workspace.targets import Targets
 
     remembering = remembering and gauge is None  # the endpoint may have another model by now
+    if resting is not None:
+        resting.begin(root, paths, settings)
     memory = recall(root) if remembering else Memory()
     checker = Checker(settings, model, memory, gauge)
     finder = Targets(root)
@@ -176,8 +178,8 @@ def _root_report(
     if remembering and checker.changed:
         checker.finish(targets)
         remember(root, memory)
-    if basis is not None and remembering and finder.found_all and (whole or not checker.sums):
-        basis += rests_on(root, paths, settings, checked, finder.walked)
+    if resting is not None and remembering and finder.found_all and (whole or not checker.sums):
+        resting.end(checked, finder.walked)
     report = checker.report(checked, growth, (GIT_FAILED,) if finder.git_failed else ())
     if len(targets) > MANY:
         _keep_to_the_end(memory, targets, checked, report)
