@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -54,23 +55,24 @@ def load(
 
 def find_root(start: Path) -> Path:
     """The nearest folder at or above `start` that `is_root`, else its folder."""
-    folder = start if start.is_dir() else start.parent
+    folder = start if os.path.isdir(start) else start.parent
     return next((one for one in (folder, *folder.parents) if is_root(one)), folder)
 
 
 def is_root(folder: Path) -> bool:
-    """Whether a folder holds a project configuration or a `.git`."""
+    """Whether a folder holds a project configuration or a `.git`. Never raises, as pathlib does of
+    a name that is too long or a folder that is closed."""
     own, pyproject = project_files(folder)
-    if own.is_file() or (folder / ".git").exists():
+    if os.path.isfile(own) or os.path.exists(folder / ".git"):
         return True
-    return pyproject.is_file() and _has_section(pyproject)
+    return os.path.isfile(pyproject) and _has_section(pyproject)
 
 
 def _user_layer(environ: Mapping[str, str], problems: list[Problem]) -> Layer | None:
     path = config_file(environ)
     text = _read(path, "user", problems)
     if text is None:
-        if "TOKEN_SIDECAR_CONFIG" in environ and not path.exists():
+        if "TOKEN_SIDECAR_CONFIG" in environ and not os.path.exists(path):
             message = NO_FILE
             problems.append(Problem(path, "", None, message))
         return None
@@ -135,6 +137,8 @@ def _read(
         line = error.object.count(b"\n", 0, error.start) + 1
         problems.append(Problem(path, "", line, "is not UTF-8", severity, source))
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # nothing has such a name
+            return None
         message = f"cannot be read: {error.strerror or 'unknown reason'}"
         refused = isinstance(error, RefusedError)
         problems.append(Problem(path, "", None, message, severity, source, refused=refused))

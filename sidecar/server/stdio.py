@@ -153,6 +153,8 @@ def _read_on_loop(
             return
         try:
             frames = _read_some(fd, framer)
+        except BlockingIOError:
+            return  # it was reported in vain, and is the client's to be non-blocking
         except OSError:
             frames = None
         if frames is None:

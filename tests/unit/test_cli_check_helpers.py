@@ -46,6 +46,17 @@ if who == "helpers":
     helpers.Helpers.claim = lambda self: None
 if who == "dead":
     helpers._help = lambda *_: os._exit(1)
+if who in ("one process more", "no process more"):
+    forks = [os.fork] if who == "one process more" else []
+    def fork():
+        if not forks:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return forks.pop()()
+    os.fork = fork
+if who == "no thread":
+    def start(self):
+        raise RuntimeError("can't start new thread")
+    helpers.threading.Thread.start = start
 if who == "one that dies":
     def work(self, targets, told=reading.FileReader._told):
         return os._exit(1) if targets[0].relative.startswith("docs/") else told(self, targets)
@@ -55,6 +66,12 @@ heard = reading.FileReader._heard
 reading.FileReader._heard = lambda *given: answers.append(1) or heard(*given)
 report, problems = verb.run(["."])
 assert not problems, problems
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    pass
+else:
+    raise AssertionError("a child was not waited for")
 memory = cache.recall(__import__("pathlib").Path.cwd())
 contents = cache.unpacked(memory)
 entries = {name: [entry.digest.hex(), entry.tokens, entry.sums, entry.parts, len(entry.found)]
@@ -100,6 +117,9 @@ def outcome(who: str, tree: Path, state: Path) -> dict[str, Any]:
         ("both", range(10)),
         ("dead", range(1)),
         ("one that dies", range(9)),
+        ("one process more", range(10)),
+        ("no process more", range(1)),
+        ("no thread", range(1)),
     ],
 )
 def test_it_is_what_one_process_finds(
@@ -132,6 +152,22 @@ try:
 except ChildProcessError:
     print(mine)
 """
+
+
+def test_the_numbers_of_all_batches_fit_into_the_smallest_pipe() -> None:
+    small = (
+        "import fcntl, os, sys; pipe = os.pipe\n"
+        "def smallest():\n"
+        "    ends = pipe()\n"
+        "    fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, 4_096)\n"
+        "    os.set_blocking(ends[1], False)\n"  # what does not fit is lost, not waited for
+        "    return ends\n"
+        "from sidecar.cli.checking.helpers import MOST_BATCHES, Helpers\n"
+        "os.pipe = smallest; made = Helpers(MOST_BATCHES, None, 0)\n"
+        "print(len(list(iter(made.claim, None))) == MOST_BATCHES)"
+    )
+    ran = subprocess.run([sys.executable, "-P", "-c", small], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
 
 
 def test_threads_are_seen() -> None:

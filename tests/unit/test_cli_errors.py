@@ -44,6 +44,21 @@ def test_what_is_wrong_is_told_in_one_form(
     assert "rror: " not in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["count", "check"])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_name_that_no_file_can_have_is_told_in_one_line(
+    verb: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "config.toml"))
+    (tmp_path / "config.toml").write_text("")
+    name = str(tmp_path / ("x" * 300)) + below
+    done = CliRunner().invoke(main, [verb, name])
+    assert done.exit_code == 2
+    (told,) = done.stderr.splitlines()
+    assert told.startswith(f"token-sidecar: {name}: ")
+    assert told.endswith(", skipped")
+
+
 def test_what_is_only_logged_is_told_so_too(tmp_path: Path) -> None:
     """Of a process: here the log is pytest's."""
     (tmp_path / "a.md").write_text("hello\n")

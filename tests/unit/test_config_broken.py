@@ -264,9 +264,10 @@ def test_a_byte_order_mark_is_allowed(tmp_path: Path, env: dict[str, str]) -> No
     assert (loaded.settings.model, loaded.problems) == ("x", ())
 
 
-def test_a_file_that_is_named_but_not_there(tmp_path: Path, env: dict[str, str]) -> None:
-    (problem,) = load(None, None, env).problems
-    assert problem.file == tmp_path / "config.toml"
+@pytest.mark.parametrize("name", ["config.toml", "c" * 300], ids=["short", "too long"])
+def test_a_file_that_is_named_but_not_there(name: str, tmp_path: Path) -> None:
+    (problem,) = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / name)}).problems
+    assert problem.file == tmp_path / name
     assert "no such file (named by TOKEN_SIDECAR_CONFIG)" in problem.message
 
 

@@ -55,3 +55,22 @@ async def test_nothing_is_read_of_a_client_that_reads_nothing(
     assert not writer.full
     loop.remove_reader(taken)
     writer.close()
+
+
+async def test_a_pipe_that_was_reported_in_vain_is_not_at_its_end(
+    pipes: tuple[int, int, int, int],
+) -> None:
+    taken, sent, _, written = pipes
+    os.set_blocking(taken, False)
+    twin = os.dup(taken)  # both are reported, and one of them takes all that there is
+    frames: list[Frames] = []
+    loop = asyncio.get_running_loop()
+    for end in (taken, twin):
+        assert stdio._read_on_loop(loop, end, frames.append, Writer(written))
+    for count in range(1, 4):
+        os.write(sent, FRAME)
+        await until(lambda count=count: len(frames) >= count)
+    assert frames == [[BODY]] * 3
+    for end in (taken, twin):
+        assert loop.remove_reader(end)
+    os.close(twin)

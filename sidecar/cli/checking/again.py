@@ -97,7 +97,12 @@ def keep(paths: Sequence[str], basis: Basis, printed: Printed, started_ns: int) 
         or any(_latest(made) > started_ns - RACY_NS for made in basis.near.values())
     ):
         return
-    head = {"key": key, "files": len(basis.files), "near": [*basis.near.items()], "printed": printed._asdict()}
+    head = {
+        "key": key,
+        "files": len(basis.files),
+        "near": [*basis.near.items()],
+        "printed": printed._asdict(),
+    }
     names = [*basis.files, ""]
     for folder, held in basis.folders:
         names += [folder, *held, ""]

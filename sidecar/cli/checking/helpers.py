@@ -26,8 +26,8 @@ HELPER_BYTES = 20_000_000
 _MOST = 7
 _NUMBER = struct.Struct("=I")
 _HEADER = struct.Struct("=IQ")
-MOST_BATCHES = 16_000
-"""What a pipe holds the numbers of."""
+MOST_BATCHES = 1_000
+"""What any pipe holds the numbers of: the kernel gives a user with many pipes 4,096 bytes each."""
 
 HelperAnswer = tuple[int, bytes]
 """The number of a batch, and what was made of it."""
@@ -54,7 +54,7 @@ def alone() -> bool:
 
 
 class Helpers:
-    """They begin at once; `close` ends them, done or not."""
+    """They begin at once, as many as the system allows; `close` ends them, done or not."""
 
     def __init__(self, batches: int, work: Callable[[int], bytes], count: int) -> None:
         """`work` is done in the helpers, for the number of a batch."""
@@ -63,10 +63,10 @@ class Helpers:
         os.close(feed)
         self._answers: SimpleQueue[HelperAnswer | None] = SimpleQueue()
         self._pids: list[int] = []
-        pipes = [self._fork(work) for _ in range(count)]
-        self._running = len(pipes)
-        for pipe in pipes:
-            threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
+        pipes: list[int] = []
+        with suppress(OSError):  # no more processes or files: it goes on with those that there are
+            pipes.extend(self._fork(work) for _ in range(count))
+        self._running = sum(map(self._hear, self._pids, pipes))
 
     def claim(self) -> int | None:
         """The number of a batch that nobody else has, None when there are no more."""
@@ -93,13 +93,28 @@ class Helpers:
     def _fork(self, work: Callable[[int], bytes]) -> int:
         """Begin one; where its answers come from."""
         answers, into = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(answers)
+            os.close(into)
+            raise
         if pid == 0:
             os.close(answers)
             _help(self._numbers, into, work)
         os.close(into)
         self._pids.append(pid)
         return answers
+
+    def _hear(self, pid: int, pipe: int) -> bool:
+        """Begin to listen to one; it ends where no thread can be had for that."""
+        try:
+            threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
+        except RuntimeError:
+            os.close(pipe)
+            os.kill(pid, signal.SIGKILL)
+            return False
+        return True
 
     def _listen(self, pipe: int) -> None:
         with open(pipe, "rb") as stream:

@@ -106,7 +106,9 @@ def run(
     loads = {root: load(root, project_file=where.config) for root in {**roots, **at_stdin}}
     parts = [
         _counting(
-            loads[root].settings, model, partial(_root_report, root, own, base, remembering, resting)
+            loads[root].settings,
+            model,
+            partial(_root_report, root, own, base, remembering, resting),
         )
         for root, own in roots.items()
     ]
