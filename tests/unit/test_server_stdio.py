@@ -69,7 +69,8 @@ async def test_a_pipe_that_was_reported_in_vain_is_not_at_its_end(
         assert stdio._read_on_loop(loop, end, frames.append, Writer(written))
     for count in range(1, 4):
         os.write(sent, FRAME)
-        await until(lambda count=count: len(frames) >= count)
+        while len(frames) < count:
+            await asyncio.sleep(0.01)
     assert frames == [[BODY]] * 3
     for end in (taken, twin):
         assert loop.remove_reader(end)
