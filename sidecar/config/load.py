@@ -8,13 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from sidecar.config.loaded import Loaded
 from sidecar.config.options import Layer, Origin, Problem, ProblemSeverity, Source, key_text
 from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
 from sidecar.config.project_files import RefusedError, read_file
 from sidecar.config.resolve import resolve
 from sidecar.config.toml_repair import parse
-from sidecar.config.toml_spans import KeyPath, line_of, toml_spans
+from sidecar.config.toml_spans import KeyPath, toml_places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,13 +107,13 @@ def _layer(
         Problem(path, error.key, error.line, error.message, source=source, column=error.column)
         for error in parsed.problems
     )
-    spans = toml_spans(parsed.text)
+    spans, keys = toml_places(parsed.text)
     section = _within(parsed.values, prefix)
-    if not isinstance(section, dict):
-        line = line_of(spans, prefix)
-        problems.append(Problem(path, key_text(prefix), line, "must be a table", source=source))
-        return None
-    return Layer(source, section, path, spans, prefix, bool(parsed.problems))
+    layer = Layer(source, {}, path, spans, keys, prefix, bool(parsed.problems))
+    if isinstance(section, dict):
+        return replace(layer, values=section)
+    problems.append(replace(layer.problem((), "must be a table"), key=key_text(prefix)))
+    return None
 
 
 def _within(values: object, prefix: KeyPath) -> object:
@@ -158,8 +160,6 @@ def _with_limit_of(environ: Mapping[str, str], found: Loaded) -> Loaded:
 
 
 def _capped(found: Loaded, limit: int) -> Loaded:
-    from msgspec.structs import replace
-
     context = found.settings.context
     if context.limit is not None and context.limit <= limit:
         return found

@@ -67,6 +67,7 @@ class Layer(msgspec.Struct, frozen=True):
     values: Mapping[str, Any]
     file: Path | None = None
     spans: Mapping[KeyPath, Span] = {}
+    keys: Mapping[KeyPath, Span] = {}
     prefix: KeyPath = ()
     repaired: bool = False
 
@@ -75,9 +76,17 @@ class Layer(msgspec.Struct, frozen=True):
         full = (*self.prefix, *path)
         return Origin(self.source, self.file, line_of(self.spans, full), full)
 
-    def problem(self, path: KeyPath, message: str, severity: ProblemSeverity = "error") -> Problem:
-        """A problem with the value at `path`."""
-        span = span_of(self.spans, (*self.prefix, *path))
+    def problem(
+        self,
+        path: KeyPath,
+        message: str,
+        severity: ProblemSeverity = "error",
+        *,
+        at_key: bool = False,
+    ) -> Problem:
+        """A problem with the value at `path`, or with its key."""
+        full = (*self.prefix, *path)
+        span = (self.keys.get(full) if at_key else None) or span_of(self.spans, full)
         line, column = (span.line, span.column) if span else (None, None)
         return Problem(self.file, key_text(path), line, message, severity, self.source, column)
 

@@ -18,7 +18,7 @@ from sidecar.config.checks import (
     typed,
 )
 from sidecar.config.loaded import Loaded
-from sidecar.config.options import Layer, Origin, Problem, ProblemSeverity, key_text
+from sidecar.config.options import Layer, Origin, Problem, key_text
 from sidecar.config.settings import TRUSTED, Agents, Budget, Context, Settings, Table
 from sidecar.text.globs import MAX_PATTERNS
 
@@ -201,9 +201,9 @@ class _Resolver:
 
     def _report_at(self, path: KeyPath, key: str, message: str) -> None:
         """A problem with the value that won, wherever it came from."""
-        name = key_text((*path, key))
-        origin = self.origins[name]
-        self._add(Problem(origin.file, name, origin.line, message, "error", origin.source))
+        source = self.origins[key_text((*path, key))].source
+        layer = next(layer for layer in self._layers if layer.source == source)
+        self._report(layer, (*path, key), message)
 
     def _forget(self, path: KeyPath) -> None:
         """Origins of entries that a later layer replaces."""
@@ -227,7 +227,7 @@ class _Resolver:
             return layer
         for key in sorted(TRUSTED & layer.values.keys()):
             message = f"{_NOT_HERE} (left out)"
-            self._add(layer.problem((key,), message, "warning"))
+            self._add(layer.problem((key,), message, "warning", at_key=True))
         kept = {key: value for key, value in layer.values.items() if key not in TRUSTED}
         return msgspec.structs.replace(layer, values=kept)
 
@@ -241,12 +241,11 @@ class _Resolver:
         for key in values:
             if key not in known and len(self.problems) <= MAX_PROBLEMS:
                 hint = _did_you_mean(key, names, layer, bool(path))
-                self._report(layer, (*path, key), f"unknown key{hint}", "warning")
+                wrong = f"unknown key{hint}"
+                self._add(layer.problem((*path, key), wrong, "warning", at_key=True))
 
-    def _report(
-        self, layer: Layer, path: KeyPath, message: str, severity: ProblemSeverity = "error"
-    ) -> None:
-        self._add(layer.problem(path, message, severity))
+    def _report(self, layer: Layer, path: KeyPath, message: str) -> None:
+        self._add(layer.problem(path, message))
 
     def _add(self, problem: Problem) -> None:
         """Another problem, so long as there are few enough to be read."""

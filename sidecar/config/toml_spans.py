@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -44,12 +45,15 @@ class _BrokenError(Exception):
 
 def toml_spans(text: str) -> Mapping[KeyPath, Span]:
     """Spans by path: `("budget", 0, "max-tokens")`, headers and list entries included."""
+    return toml_places(text)[0]
+
+
+def toml_places(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
+    """The same, and where each key stands, be it a part of a dotted one or of a header."""
     scanner = _Scanner(text)
-    try:
+    with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # beyond Unicode
         scanner.document()
-    except (_BrokenError, RecursionError, ValueError, OverflowError):  # escapes beyond Unicode
-        return scanner.spans
-    return scanner.spans
+    return scanner.spans, scanner.keys
 
 
 def span_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
@@ -72,6 +76,7 @@ class _Scanner:
         self.text = text
         self.at = 0
         self.spans: dict[KeyPath, Span] = {}
+        self.keys: dict[KeyPath, Span] = {}
         self._lists: dict[KeyPath, int] = {}
         self._ends = [found.start() for found in re.finditer("\n", text)]
 
@@ -90,7 +95,7 @@ class _Scanner:
         start = self.at
         many = self.text.startswith("[[", start)
         self.at += 2 if many else 1
-        path = self._in_lists(self._key())
+        path = self._key()
         self._expect("]]" if many else "]")
         if many:
             index = self._lists.get(path, -1) + 1
@@ -99,17 +104,8 @@ class _Scanner:
         self._note(path, start, self.at)
         return path
 
-    def _in_lists(self, keys: KeyPath) -> KeyPath:
-        """`keys` with the index of the last entry put in wherever they pass through a list."""
-        path: KeyPath = ()
-        for position, key in enumerate(keys):
-            path = (*path, key)
-            if position < len(keys) - 1 and path in self._lists:
-                path = (*path, self._lists[path])
-        return path
-
     def _pair(self, table: KeyPath) -> None:
-        path = (*table, *self._key())
+        path = self._key(table)
         self._expect("=")
         self._skip(_SPACE)
         self._value(path)
@@ -152,15 +148,20 @@ class _Scanner:
         self.at += 1
         return True
 
-    def _key(self) -> KeyPath:
-        parts: list[str] = []
+    def _key(self, path: KeyPath = ()) -> KeyPath:
+        """The path of a key in the table at `path`, with the index of the last entry put in
+        wherever it passes through a list."""
         while True:
             self._skip(_SPACE)
-            parts.append(self._key_part())
+            start = self.at
+            path = (*path, self._key_part())
+            self.keys.setdefault(path, self._span(start, self.at))
             self._skip(_SPACE)
             if not self.text.startswith(".", self.at):
-                return tuple(parts)
+                return path
             self.at += 1
+            if path in self._lists:
+                path = (*path, self._lists[path])
 
     def _key_part(self) -> str:
         if self.text[self.at : self.at + 1] not in ("'", '"'):
@@ -185,9 +186,11 @@ class _Scanner:
         self.at += len(literal)
 
     def _note(self, path: KeyPath, start: int, end: int) -> None:
+        self.spans.setdefault(path, self._span(start, end))
+
+    def _span(self, start: int, end: int) -> Span:
         above = bisect_left(self._ends, start)
-        column = start - (self._ends[above - 1] if above else -1)
-        self.spans.setdefault(path, Span(above + 1, start, end, column))
+        return Span(above + 1, start, end, start - (self._ends[above - 1] if above else -1))
 
 
 def _unescape(match: re.Match[str]) -> str:

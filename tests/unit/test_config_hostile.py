@@ -133,6 +133,54 @@ def test_a_number_is_not_quoted_either(root: Path) -> None:
     assert "471147" not in "".join(map(str, load(root, None, NO_USER).problems))
 
 
+WRONG = """\
+mistaken.deep = 1
+  "modle"  = "x"
+model = 1
+context = { limit = 5, limt = 3 }
+[[budget]]
+files = "*.md"
+ max-tokens = "many"
+[[budget]]
+file = "*.md"
+[unknown.table]
+[status]
+[[status.also]]
+[ agents ]
+sources = ["codex", "claud"]
+[cost]
+soft-cap-usd = 5
+ hard-cap-usd = 3
+"""
+PLACES = {
+    "mistaken": (1, 1),
+    "modle": (2, 3),
+    "model": (3, 9),
+    "context.limt": (4, 24),
+    "budget[0].max-tokens": (7, 15),
+    "budget[1].file": (9, 1),
+    "budget[1]": (8, 1),
+    "unknown": (10, 2),
+    "status.also": (12, 10),
+    "agents.sources": (14, 11),
+    "cost.soft-cap-usd": (16, 16),
+}
+
+
+def test_an_unknown_key_and_a_wrong_value_are_named_where_they_stand(tmp_path: Path) -> None:
+    user = tmp_path / "user.toml"
+    user.write_text(WRONG)
+    problems = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(user)}).problems
+    found = {problem.key: (problem.line, problem.column) for problem in problems}
+    assert found == PLACES
+
+
+def test_a_section_that_is_no_table_is_named_where_it_stands(root: Path) -> None:
+    (root / "pyproject.toml").write_text("[tool]\ntoken-sidecar = 1\n")
+    (problem,) = load(root, None, NO_USER).problems
+    assert (problem.key, problem.line, problem.column) == ("tool.token-sidecar", 2, 17)
+
+
 def test_a_problem_names_line_and_column(root: Path) -> None:
     (root / ".token-sidecar.toml").write_text("presets = true\nmodel = 1\n  code-lens = = 1\n")
     syntax, model = load(root, None, NO_USER).problems
