@@ -93,10 +93,18 @@ def cost(
         say_json({"rows": found.rows, "totals": found.totals})
     elif not found.rows:
         say(NONE_MATCH if any(scope.values()) else NO_COST)
+        _warn_of_agent(scope["agent"])
     elif sys.stdout.isatty():
         _print_table(found, params)
     else:
         say(*found.text.split("\n"))
+
+
+def _warn_of_agent(name: str | None) -> None:
+    from sidecar.config.checks import AGENTS, near_agents
+
+    if name and name not in (*AGENTS, "protocol") and (near := near_agents([name])):
+        warn(f"no agent is called {name}: did you mean {near[0]}?")
 
 
 @cost.command()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sidecar.cli.gauging import gauged, settings_at, window_of
+from sidecar.cli.gauging import gauged, settings_at, warn_of_model, window_of
 from sidecar.cli.output import as_utf8, say, say_json, warn, with_progress
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.files import File, Skipped, find, read
+from sidecar.workspace.files import STDIN, File, Skipped, find, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings
@@ -39,7 +40,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
     """Print the counts of all paths; the exit code."""
     settings, wrong = settings_at(paths[0])
     name = model or settings.model
-    found = list(find(paths))
+    found = list(find(paths)) if len(paths) == 1 else _each_once(find(paths))
     files = [one for one in found if isinstance(one, File)]
 
     def work(gauges: Gauges, gauge: GaugeOf) -> tuple[Gauges, list[CountedFile | Skipped]]:
@@ -59,7 +60,22 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
         _print_text(counted)
         if settings.tokenize.use_endpoint:
             warn(*dict.fromkeys(one.note for one in counted if one.note))
+        warn_of_model(name, settings)
     return 2 if wrong or any(one.failed for one in skipped) else 0
+
+
+def _each_once(found: Iterable[File | Skipped]) -> list[File | Skipped]:
+    """Each path once, as it was named first, if it was."""
+    known: dict[str, File | Skipped] = {}
+    for one in found:
+        path = one.path if one.path == STDIN else os.path.abspath(one.path)
+        if not _named(known.setdefault(path, one)):
+            known[path] = one
+    return list(known.values())
+
+
+def _named(one: File | Skipped) -> bool:
+    return one.named if isinstance(one, File) else one.failed
 
 
 def _counted(model: str, gauge: GaugeOf, file: File) -> CountedFile | Skipped:

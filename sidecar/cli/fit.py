@@ -43,7 +43,7 @@ def fit(
     """
     import asyncio
 
-    from sidecar.cli.gauging import settings_at
+    from sidecar.cli.gauging import settings_at, warn_of_model
     from sidecar.counting.fit import mode_of
 
     text, (settings, wrong) = _read(file), settings_at(str(file))
@@ -54,6 +54,7 @@ def fit(
     else:
         sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
+        warn_of_model(name, settings)
     sys.exit(2 if wrong else 0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.cli.output import warn_of
+from sidecar.cli.output import warn, warn_of
 from sidecar.workspace.files import STDIN
 from sidecar.workspace.gauges import Gauge, Gauges
 from sidecar.workspace.state import State
@@ -34,6 +34,22 @@ def settings_at(path: str) -> tuple[Settings, bool]:
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
     return loaded.settings, warn_of(loaded.problems)
+
+
+def warn_of_model(model: str, settings: Settings) -> None:
+    """Name known models where this one is in no list and in no table of the configuration."""
+    from sidecar.config.settings import DEFAULT_MODEL
+
+    if model == DEFAULT_MODEL:  # to look that up takes a tenth of a short run
+        return
+    from sidecar.models import catalogue
+    from sidecar.models.names import matches
+
+    rows = (*settings.endpoints, *settings.tokenizers, *settings.prices)
+    if any(matches(model, row.models) for row in rows):
+        return
+    if near := catalogue.near(model):
+        warn(f"{model} is in no list of models: did you mean {' or '.join(near)}?")
 
 
 def gauged(

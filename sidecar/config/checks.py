@@ -120,12 +120,18 @@ def check_agents(names: Sequence[str]) -> str | None:
     wrong = [(place, name) for place, name in enumerate(names, 1) if name not in AGENTS]
     if not wrong:
         return None
-    import difflib
-
-    near = [one for _, name in wrong for one in difflib.get_close_matches(name[:60], AGENTS, 1)]
-    meant = f"; did you mean {' and '.join(dict.fromkeys(near))}?" if near else ";"
+    near = near_agents([name for _, name in wrong])
+    meant = f"; did you mean {' and '.join(near)}?" if near else ";"
     places = " and ".join(str(place) for place, _ in wrong[:5])
     return f"holds names of no agent, at place {places}{meant} known: {', '.join(sorted(AGENTS))}"
+
+
+def near_agents(names: Sequence[str]) -> list[str]:
+    """The agents whose names are much like these."""
+    import difflib
+
+    near = [one for name in names for one in difflib.get_close_matches(name[:60], AGENTS, 1)]
+    return list(dict.fromkeys(near))
 
 
 def known_agents(agents: Agents) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the network, and nothing raises for any name.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -18,6 +19,9 @@ from sidecar.models.names import LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import STORED_LIST, price_list
 from sidecar.models.windows import input_limit, overruling_window, published_window
 
+_LONG = 60  # characters of a name that may be a slip of another
+_NEAR = 0.8  # of 1 for the same name
+_DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
 _windows: dict[str, int | None] = {}
@@ -75,6 +79,21 @@ def is_other(said: str, asked: str) -> bool:
     """
     names = {families.undated(parse(model).bare).replace(".", "-") for model in (said, asked)}
     return len(names) > 1 and window_of(said) is not None
+
+
+def near(model: str) -> list[str]:
+    """The known models that a name which no list knows may be a slip of; none where it differs
+    from one in its numbers only, as a newer one does. Loads the list if need be."""
+    name = parse(model)
+    bare = families.undated(name.bare)[:_LONG]
+    if name.provider in LOCAL_PROVIDERS or published_window(bare) or window_of(model):
+        return []
+    names = sorted({parse(one.id).bare for provider in providers() for one in provider.models})
+    if _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in names}:
+        return []
+    import difflib
+
+    return difflib.get_close_matches(bare, names, 2, _NEAR)
 
 
 def prompt_limit_of(model: str) -> int | None:

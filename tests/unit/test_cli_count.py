@@ -70,6 +70,48 @@ def test_standard_input(folder: Path) -> None:
     assert result.stdout == "2 -\n2 a.md\n4 total\n"
 
 
+def test_a_file_that_is_named_twice_is_counted_once(folder: Path) -> None:
+    result = run("a.md", "a.md", "./a.md", folder / "a.md")
+    assert (result.stdout, result.stderr) == ("2 a.md\n", "")
+    assert run("sub", "a.md", ".").stdout.count("a.md") == 1
+    assert run("nope", "./nope").stderr.count("nope") == 1
+    assert run("-", "-", stdin="hello world").stdout == "2 -\n"
+
+
+def test_a_binary_file_that_is_named_is_told(folder: Path) -> None:
+    result = run("picture.png")
+    told = "token-sidecar: picture.png: binary file, skipped\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", told)
+
+
+@pytest.mark.parametrize("model", ["gpt-5o-mimi", "cluade-sonnet-4-5", "openai/gtp-5-mini"])
+def test_a_model_that_may_be_misspelt_is_told(model: str, folder: Path) -> None:
+    result = run("a.md", "--model", model)
+    (told,) = result.stderr.splitlines()
+    assert told.startswith(f"token-sidecar: {model} is in no list of models: did you mean ")
+    assert result.exit_code == 0
+    assert run("a.md", "--model", model, "--json").stderr == ""
+    (folder / ".token-sidecar.toml").write_text(f'model = "{model}"\n')
+    assert run("a.md").stderr == result.stderr
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["gpt-9-mini", "claude-sonet-4-5", "grok-77", "my-finetune", "ollama/gtp-5-mini", "Kimi-K9"],
+)
+def test_a_model_that_is_new_or_ones_own_is_no_slip(model: str, folder: Path) -> None:
+    assert run("a.md", "--model", model).stderr == ""
+
+
+def test_a_model_that_the_configuration_names_is_no_slip(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = folder.parent / "user.toml"
+    user.write_text('[[price]]\nmodels = ["gtp-5-*"]\ninput = 1\noutput = 2\n')
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(user))
+    assert run("a.md", "--model", "gtp-5-mini").stderr == ""
+
+
 def test_models_and_estimates(folder: Path) -> None:
     assert run("a.md", "--model", "gpt-4").stdout == "2 a.md\n"
     lines = run("a.md", "sub", "--model", "claude-opus-4-5").stdout.splitlines()
