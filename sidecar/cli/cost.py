@@ -101,7 +101,8 @@ def cost(
 
 
 def _warn_of_agent(name: str | None) -> None:
-    from sidecar.config.checks import AGENTS, near_agents
+    from sidecar.config.checks import near_agents
+    from sidecar.config.settings import AGENTS
 
     if name and name not in (*AGENTS, "protocol") and (near := near_agents([name])):
         warn(f"no agent is called {name}: did you mean {near[0]}?")

@@ -45,8 +45,10 @@ def warn_of_model(model: str, settings: Settings) -> None:
     from sidecar.models import catalogue
     from sidecar.models.names import matches
 
-    rows = (*settings.endpoints, *settings.tokenizers, *settings.prices)
-    if any(matches(model, row.models) for row in rows):
+    named = [one.models for one in settings.endpoints]
+    named += [one.models for one in settings.tokenizers]
+    named += [one.models for one in settings.prices]
+    if any(matches(model, globs) for globs in named):
         return
     if near := catalogue.near(model):
         warn(f"{model} is in no list of models: did you mean {' or '.join(near)}?")
