@@ -11,8 +11,9 @@ export async function activate(context: ExtensionContext) {
   if (!sidecar) throw new Error("Token Sidecar is not installed");
   let tokens: number | null = null;
   context.subscriptions.push(
-    sidecar.onDidChangeStatus((status) => {
-      tokens = status.context?.tokens ?? null;
+    // Outside every folder (VS Code opens its settings.json now and then) there is no conversation.
+    sidecar.onDidChangeStatus(({ workspace, context }) => {
+      if (workspace !== null) tokens = context?.tokens ?? null;
     }),
   );
   return {

@@ -11,6 +11,9 @@ export interface Api {
    * reports its conversation so. Rejects with a message for people.
    */
   request<R = unknown>(method: string, params: object): Promise<R>;
-  /** Called with each `status/update`: for every document that is open, when what it shows has changed. */
+  /**
+   * Called with each `status/update`: for every document that is open, when what it shows has changed. Of one outside
+   * all folders `workspace` and `context` are null; VS Code opens its own settings.json so, now and then.
+   */
   onDidChangeStatus(listener: (status: StatusUpdate) => unknown): Disposable;
 }

@@ -125,14 +125,20 @@ class CodeServer:
         """Write the settings: the quiet ones and these.
 
         Ours stand in the machine's file, as in a remote window, which code-server's is, settings
-        of scope `machine` must; and an open window sees that file change, but not the user's.
+        of scope `machine` must; and an open window sees that file change, but not the user's. A
+        file is exchanged whole, and only for another: VS Code takes half of one for invalid.
         """
         ours = {key: value for key, value in settings.items() if key.startswith("tokenSidecar.")}
         others = {key: value for key, value in settings.items() if key not in ours}
         for name, values in (("User", SETTINGS | others), ("Machine", ours)):
             file = self.user / name / "settings.json"
+            text = json.dumps(values, indent=2)
+            if file.is_file() and file.read_text() == text:
+                continue
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(values, indent=2))
+            written = file.with_suffix(".written")
+            written.write_text(text)
+            written.replace(file)
 
     def url(self, kind: str, path: Path) -> str:
         """The page of a folder, or of a workspace file (`kind` is `folder` or `workspace`)."""

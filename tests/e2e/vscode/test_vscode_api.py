@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 SAMPLE = """
     const found = vscode.extensions.getExtension("token-sidecar.token-sidecar-sample");
     const sample = await found.activate();
+"""
+LISTEN = """
+    globalThis.heard = [];
+    const ours = vscode.extensions.getExtension("token-sidecar.token-sidecar");
+    ours.exports.onDidChangeStatus(({workspace, uri, text}) => heard.push([workspace, uri, text]));
+"""
+OPEN_OUTSIDE = """
+    const document = await vscode.workspace.openTextDocument(vscode.Uri.file(args[0]));
+    await until(() => heard.some(([, uri]) => uri === document.uri.toString()));
 """
 REPLY = {
     "object": "chat.completion",
@@ -39,14 +49,23 @@ def notes(open_window: Callable[..., Window]) -> Window:
 
 def test_the_sample_extension_reports_its_conversation(notes: Window) -> None:
     """Built as it says, 30 lines; it asks, tells, and hears of every change of the status."""
+    outside = str(notes.root.parent / "outside.md")
+    Path(outside).write_text("Not of this folder\n")
     assert len((EXTENSION / "sample/extension.ts").read_text().splitlines()) <= 30
+    notes.host(LISTEN)
     assert notes.host(SAMPLE + "return await sample.send(args[0]);", "Does it fit?") == "ok"
-    reply = REPLY | {
-        "id": f"chatcmpl-{uuid4()}"
-    }  # an id is billed once: all windows have one ledger
+    # An id is billed once: all windows have one ledger.
+    reply = REPLY | {"id": f"chatcmpl-{uuid4()}"}
     notes.host(SAMPLE + "return await sample.received(args[0]);", reply)
     shown = SAMPLE + "return sample.tokens();"
-    wait_for(lambda: notes.host(shown) == 1234, lambda: f"1,234, not {notes.host(shown)}")
+
+    def missed() -> str:
+        heard, usage = notes.host("return globalThis.heard"), notes.ask("context/usage")
+        return f"1,234, not {notes.host(shown)}; heard {heard}; {usage}; {notes.messages()}"
+
+    wait_for(lambda: notes.host(shown) == 1234, missed)
+    notes.host(OPEN_OUTSIDE, outside)  # as VS Code opens its settings now and then
+    assert notes.host(shown) == 1234, missed()
     assert notes.ask("cost/detail")["totals"]["calls"] == 1
 
 
