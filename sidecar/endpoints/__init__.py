@@ -1,1 +1,1 @@
-"""Model servers and vendors: token counts over HTTP, limits, and what their replies say."""
+"""Model servers and vendors: token counts over HTTP, limits, and what they answer to a count."""

@@ -1,1 +1,3 @@
-"""Documents as lines: LSP positions, edits, safe split points. Pure: no I/O, no token counts."""
+"""Documents as lines: LSP positions, edits, safe split points, globs. Pure: no I/O;
+token counts are remembered here, and made elsewhere.
+"""
