@@ -1,3 +1,4 @@
-"""Documents as lines: LSP positions, edits, safe split points, globs. Pure: no I/O;
-token counts are remembered here, and made elsewhere.
+"""Documents as lines: LSP positions, edits, safe split points, globs.
+
+Pure: no I/O. Token counts are remembered here, and made elsewhere.
 """

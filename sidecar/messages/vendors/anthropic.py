@@ -1,4 +1,4 @@
-"""Anthropic's Messages (also as Bedrock and Vertex hand them on). Usage is read in `messages.usage`."""
+"""Anthropic's Messages (also as Bedrock and Vertex hand them on). Its usage: `messages.usage`."""
 
 from __future__ import annotations
 
