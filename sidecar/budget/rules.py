@@ -52,7 +52,8 @@ class Rules:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._written = _rules("budget", settings.budgets)
+        self.written = _rules("budget", settings.budgets)
+        """The rules that someone wrote, in their order."""
         self._presets = _rules("preset", PRESETS if settings.presets else ())
         self._globs: dict[str, PathGlobs] = {}
 
@@ -61,7 +62,7 @@ class Rules:
 
         A preset stands back where a written rule says how much the whole file may hold.
         """
-        found = [rule for rule in self._written if self.means(rule, path)]
+        found = [rule for rule in self.written if self.means(rule, path)]
         if not any(rule.for_whole_files for rule in found):
             found += [rule for rule in self._presets if self.means(rule, path)]
         return found
@@ -85,15 +86,15 @@ class Rules:
     @property
     def all(self) -> list[Rule]:
         """Every rule: the written ones, then the presets."""
-        return [*self._written, *self._presets]
+        return [*self.written, *self._presets]
 
     @property
     def sums(self) -> list[Rule]:
         """The rules that hold for several files together."""
-        return [rule for rule in self._written if rule.budget.sum]
+        return [rule for rule in self.written if rule.budget.sum]
 
     def __bool__(self) -> bool:
-        return bool(self._written or self._presets)
+        return bool(self.written or self._presets)
 
 
 def _top(glob: str) -> str:

@@ -247,6 +247,21 @@ def test_what_is_removed_once_it_was_read_is_not_known_as_absent(
     assert outcome() == whole()
 
 
+def test_a_budget_that_is_for_no_file_is_told_again_until_there_is_one(
+    root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
+) -> None:
+    more = '[[budget]]\nfiles = "/rules/*"\nmax-tokens = 1\n'
+    write(root / ".token-sidecar.toml", CONFIGURATION + more)
+    first = outcome()
+    assert "budget[2]: no file matches its files" in first[2]
+    assert again(["."]) is not None
+    assert outcome() == first == whole()
+    write(root / "rules" / "a.txt", "far too long\n")
+    found = outcome()
+    assert found == whole()
+    assert "no file" not in found[2]
+
+
 def test_only_the_last_runs_are_kept(
     root: Path, outcome: Callable[[], Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,34 @@ def test_what_is_no_text_is_named(project: Path) -> None:
     assert "picture.png: binary file, skipped" in result.stderr
 
 
+def test_a_budget_that_is_for_no_file_is_told_where_all_were_checked(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write(
+        project,
+        ".token-sidecar.toml",
+        'presets = true\n[[budget]]\nfiles = "*.md"\n'
+        'max-tokens = 900\n[[budget]]\nfiles = "promts/"\nmax-tokens = 9\n',
+    )
+    told = f"token-sidecar: {place}:5: budget[1]: no file matches its files\n"
+    for arguments in ((".",), (str(project), "--no-cache"), (".", "--json")):
+        result = run(*arguments)
+        assert (result.exit_code, result.stderr) == (0, told)
+    assert run("AGENTS.md", "prompts").stderr == ""
+    monkeypatch.setattr("sidecar.cli.checking.run.MANY_LOOKS", 3)
+    assert run(".").stderr == ""
+
+
+def test_a_budget_of_the_users_may_be_for_other_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = write(tmp_path, "user.toml", CONFIGURATION)
+    monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(user))
+    write(tmp_path / "project", "fine.txt", "Nothing to say.\n")
+    monkeypatch.chdir(tmp_path / "project")
+    assert run(".").stderr == ""
+
+
 def test_gitignore_is_honoured_but_not_for_what_is_named(project: Path) -> None:
     write(project, ".gitignore", "AGENTS.md\n/prompts/\n")
     assert set(found(".")) == {".gitignore", ".token-sidecar.toml", "fine.txt"}

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 BULK_BYTES = 4_000_000
 """From so much text on, the bulk engine's half second of loading is made up for."""
+MANY_LOOKS = 100_000
+"""Of a rule at a file, the most that are worth a note: a tenth of a second."""
 _NOTHING = (0, 0, 0, 0)
 _START = BudgetScope("file", 0, 0, 0)
 
@@ -100,6 +102,17 @@ class Checker:
         if not target.relative.endswith("/"):
             return bool(self._rules.of(target.relative))
         return self._rules.reach(target.relative[:-1]) if target.link else bool(self._rules)
+
+    def idle(self, targets: Sequence[Target]) -> list[str]:
+        """The keys of the written rules that are for none of these files; none where to look for
+        them takes long."""
+        left, looks = self._rules.written, 0
+        for target in targets:
+            looks += len(left)
+            if not left or looks > MANY_LOOKS:
+                return []
+            left = [rule for rule in left if not self._rules.means(rule, target.relative)]
+        return [rule.key for rule in left]
 
     def text(self, target: Target, text: str) -> Checked:
         """A text that is no file (standard input), by the rules for its path."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sidecar.cli.checking.basis import Resting
     from sidecar.cli.checking.report import Report
     from sidecar.cli.gauging import GaugeOf
-    from sidecar.config.options import Problem
+    from sidecar.config.options import Origin, Problem
     from sidecar.config.settings import Settings
 
 STDIN = "-"
@@ -108,7 +108,7 @@ def run(
         _counting(
             loads[root].settings,
             model,
-            partial(_root_report, root, own, base, remembering, resting),
+            partial(_root_report, root, own, base, remembering, resting, loads[root].origins),
         )
         for root, own in roots.items()
     ]
@@ -154,6 +154,7 @@ def _root_report(
     base: str | None,
     remembering: bool,
     resting: Resting | None,
+    origins: Mapping[str, Origin],
     settings: Settings,
     model: str,
     gauge: GaugeOf | None,
@@ -182,10 +183,19 @@ def _root_report(
         remember(root, memory)
     if resting is not None and remembering and finder.found_all and (whole or not checker.sums):
         resting.end(checked, finder.walked)
-    report = checker.report(checked, growth, (GIT_FAILED,) if finder.git_failed else ())
+    notes = [GIT_FAILED] if finder.git_failed else []
+    notes += _of_idle(checker.idle(targets) if whole else (), origins)
+    report = checker.report(checked, growth, tuple(notes))
     if len(targets) > MANY:
         _keep_to_the_end(memory, targets, checked, report)
     return report
+
+
+def _of_idle(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
+    """That the project's own rules are for no file of it. The user's are for many projects."""
+    for key in rules:
+        if origins[key].source == "project":
+            yield f"{origins[key]}: {key}: no file matches its files"
 
 
 def _keep_to_the_end(*everything: object) -> None:
