@@ -42,16 +42,11 @@ def warn_of_model(model: str, settings: Settings) -> None:
 
     if model == DEFAULT_MODEL:  # to look that up takes a tenth of a short run
         return
-    from sidecar.models import catalogue
-    from sidecar.models.names import matches
+    from sidecar.workspace.windows import near_models
+    from sidecar.workspace.wording import near_text
 
-    named = [one.models for one in settings.endpoints]
-    named += [one.models for one in settings.tokenizers]
-    named += [one.models for one in settings.prices]
-    if any(matches(model, globs) for globs in named):
-        return
-    if near := catalogue.near(model):
-        warn(f"{model} is in no list of models: did you mean {' or '.join(near)}?")
+    if near := near_models(model, settings):
+        warn(f"{model} is {near_text(near)}")
 
 
 def gauged(

@@ -25,6 +25,7 @@ _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
 _windows: dict[str, int | None] = {}
+_near: dict[str, tuple[str, ...]] = {}
 
 
 def warm() -> None:
@@ -81,19 +82,36 @@ def is_other(said: str, asked: str) -> bool:
     return len(names) > 1 and window_of(said) is not None
 
 
-def near(model: str) -> list[str]:
+def near(model: str) -> tuple[str, ...]:
     """The known models that a name which no list knows may be a slip of; none where it differs
     from one in its numbers only, as a newer one does. Loads the list if need be."""
+    if model not in _near:
+        if len(_near) > 4096:
+            _near.clear()
+        _near[model] = tuple(_nearest(model))
+    return _near[model]
+
+
+def known_near(model: str) -> tuple[str, ...]:
+    """The same where it was asked for before; never waits."""
+    return _near.get(model, ())
+
+
+def _nearest(model: str) -> list[str]:
     name = parse(model)
     bare = families.undated(name.bare)[:_LONG]
     if name.provider in LOCAL_PROVIDERS or published_window(bare) or window_of(model):
         return []
-    names = sorted({parse(one.id).bare for provider in providers() for one in provider.models})
-    if _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in names}:
+    if _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _names()}:
         return []
     import difflib
 
-    return difflib.get_close_matches(bare, names, 2, _NEAR)
+    return difflib.get_close_matches(bare, _names(), 2, _NEAR)
+
+
+@cache
+def _names() -> list[str]:
+    return sorted({parse(model.id).bare for provider in providers() for model in provider.models})
 
 
 def prompt_limit_of(model: str) -> int | None:

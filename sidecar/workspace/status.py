@@ -10,8 +10,9 @@ import msgspec
 from sidecar.budget.finding import percent_of, severity_of
 from sidecar.context.thresholds import Severity
 from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
+from sidecar.models.catalogue import known_near
 from sidecar.text.printable import counted, markdown, percent_text
-from sidecar.workspace.wording import session_cost
+from sidecar.workspace.wording import near_text, session_cost
 
 if TYPE_CHECKING:
     from sidecar.config.options import Problem
@@ -130,7 +131,7 @@ def _document_tooltip(
     rows = [
         ("Document", banded_text(count.tokens, count.method, count.error_percent)),
         ("Characters", f"{count.characters:,}"),
-        ("Model", markdown(f"{count.model} ({count.tokenizer})")),
+        ("Model", markdown(_model_text(count))),
         ("Method", _method_text(count)),
     ]
     if count.note is not None:
@@ -147,6 +148,11 @@ def _document_tooltip(
     if count.input_cost_usd is not None:
         rows.append(("As input", f"${count.input_cost_usd:.6f}"))
     return _table(rows)
+
+
+def _model_text(count: Count) -> str:
+    near = known_near(count.model) if count.limit_source == "default" else ()
+    return f"{count.model} ({count.tokenizer}){f', {near_text(near)}' if near else ''}"
 
 
 def _configuration_text(problems: Sequence[Problem]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
 from sidecar.counting.count import Count, Measure
 from sidecar.models import catalogue
+from sidecar.models.names import matches
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Price, Settings
@@ -78,7 +79,17 @@ class Windows:
         )
 
 
+def near_models(model: str, settings: Settings) -> tuple[str, ...]:
+    """The known models that a name in no list, and in no table of the configuration, may be a slip
+    of. Blocking; `catalogue.known_near` then knows them too."""
+    named = [one.models for one in settings.endpoints]
+    named += [one.models for one in settings.tokenizers]
+    named += [one.models for one in settings.prices]
+    return () if any(matches(model, globs) for globs in named) else catalogue.near(model)
+
+
 def _look_up(state: State, model: str, settings: Settings) -> None:
+    near_models(model, settings)
     catalogue.window_of(model)
     state.book(settings).estimate(model, 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +20,11 @@ _GAUGE = 20
 """Cells of a terminal."""
 
 HEAD = ("model", "tokens", "of window", "as input", "method")
+
+
+def near_text(near: Sequence[str]) -> str:
+    """What is said of a model whose name may be a slip of these."""
+    return f"in no list of models: did you mean {' or '.join(near)}?"
 
 
 def comparison_text(counts: Iterable[Count]) -> str:

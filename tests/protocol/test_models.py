@@ -192,6 +192,21 @@ async def test_endpoints_are_probed_for_the_root_that_is_named(
         await bare.server.services.aclose()
 
 
+async def test_a_model_that_may_be_misspelt_is_told_in_the_tooltip(client: Client) -> None:
+    await client.request("context/set", {"model": "gtp-5-mini"})
+    client.open("hello world")
+    told = "in no list of models: did you mean gpt-5-mini or "
+    await client.take(
+        "status/update", lambda update: told in (update["document"] or {}).get("tooltip", "")
+    )
+    await client.request("context/set", {"model": "gpt-5-mini"})
+    await client.take(
+        "status/update",
+        lambda update: "400,000 tokens, 0 %" in (update["document"] or {}).get("tooltip", ""),
+    )
+    client.ignore("status/update")
+
+
 async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) -> None:
     await client.request("models/list", {"query": "gpt-5"})  # the catalogue is loaded now
     params = {"text": "word " * 20_000, "models": ["nobody-knows-me", "gpt-4", "gpt-5"]}
