@@ -306,12 +306,12 @@ class ConversationCalibration:
     def _constant(self) -> str:
         return f"{self._key} @ {self._client}"
 
-    def switch(self, model: str, tokenizer: str) -> None:
-        """Another model: its own factor, its generation's, or 1. Reports of the last one end."""
-        key = key_of(model, tokenizer)
-        if key != self._key:
-            self._key, self._last, self._first = key, None, None
-            self._model, self._tokenizer = model, tokenizer
+    def switched(self, model: str, tokenizer: str) -> ConversationCalibration:
+        """The one for another model: its own factor, its generation's, or 1, and no report yet.
+        Itself where it is the same model."""
+        if key_of(model, tokenizer) == self._key:
+            return self
+        return ConversationCalibration(self._shared, model, tokenizer, self._client)
 
     def predict(self, estimated: int) -> int:
         """Tokens of a prompt that is estimated at so many: the last report and what is new."""

@@ -250,15 +250,19 @@ class Sessions:
         return limit_of(model, settings, counts.named_limits(model, settings, session))
 
     def calibration(self, session: Session) -> ConversationCalibration:
-        """What reported usage has taught about this session's estimates."""
+        """What reported usage has taught about this session's estimates, to be asked: a session
+        that is only tried with another model loses nothing that its own has learned."""
         known, tokenizer = self._calibrations.get(session.id), session.counter.tokenizer
         if known is None:
             shared = self._services.state.calibrations()
             client = f"{self._services.client} {session.source}".strip()
             known = ConversationCalibration(shared, session.model, tokenizer, client)
-            self._calibrations[session.id] = known
-        known.switch(session.model, tokenizer)
-        return known
+        return known.switched(session.model, tokenizer)
+
+    def _taught(self, session: Session) -> ConversationCalibration:
+        """The same, to be taught: from now on it is the session's, for the model that it has."""
+        found = self._calibrations[session.id] = self.calibration(session)
+        return found
 
     def forget_calibration(self, session: Session) -> None:
         """The conversation starts anew: what its next report says is compared with nothing."""
@@ -266,11 +270,16 @@ class Sessions:
 
     def learn(self, session: Session, sample: Sample) -> None:
         """Teach the calibration what a reported number showed."""
-        sample.teach(self.calibration(session), session.ledger())
+        sample.teach(self._taught(session), session.ledger())
         self._services.state.calibrations_changed()
         tokenizers = self._services.counts.tokenizers(self._workspace.settings)
         if sample.kind and tokenizers.for_model(session.model).method != "exact":
             self._services.publish(Event("endpoint"))  # all roots' documents count otherwise
+
+    def replied(self, session: Session, estimated: int, output: int) -> None:
+        """Teach the calibration a reply's own text, as it was estimated and as it was reported."""
+        self._taught(session).replied(estimated, output)
+        self._services.state.calibrations_changed()
 
     def publish(self) -> None:
         """Work out what is shown, and publish it where it has changed."""

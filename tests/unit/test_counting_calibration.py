@@ -124,14 +124,14 @@ def test_a_model_has_its_own_factor_and_a_new_one_its_generations() -> None:
 
     conversation = ConversationCalibration(shared, "claude-opus-4-7", "x")
     assert conversation.factor == pytest.approx(1.4, abs=0.05)
-    conversation.switch("claude-opus-4-8", "x")
+    conversation = conversation.switched("claude-opus-4-8", "x")
     assert conversation.factor == pytest.approx(1.4, abs=0.05)
     assert conversation.samples == 0
-    conversation.switch("claude-haiku-4-5", "x")
+    conversation = conversation.switched("claude-haiku-4-5", "x")
     assert conversation.factor == pytest.approx(0.8, abs=0.05)
-    conversation.switch("gpt-4", "x")
+    conversation = conversation.switched("gpt-4", "x")
     assert conversation.factor == 1
-    conversation.switch("claude-opus-4-7", "another way of estimating")
+    conversation = conversation.switched("claude-opus-4-7", "another way of estimating")
     assert conversation.factor == 1
 
 
@@ -250,7 +250,7 @@ def test_a_band_narrows_as_reports_confirm_it_and_widens_for_a_new_kind() -> Non
 
     assert calibration.spread("code") == 0.5
     assert calibration.spread("cjk") == 1.0
-    calibration.switch("claude-sonnet-4-5", "x")
+    calibration = calibration.switched("claude-sonnet-4-5", "x")
     assert calibration.spread("code") == 1.0
 
 

@@ -275,7 +275,7 @@ async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResul
         for sample in made.samples:
             sessions.learn(session, sample)
         if made.counted is not None and reply.usage is not None:
-            sessions.calibration(session).replied(made.counted, reply.usage.output_tokens)
+            sessions.replied(session, made.counted, reply.usage.output_tokens)
         if made.handled.limit is not None:
             sessions.refused_limits[session.model] = made.handled.limit
         if own is not None:

@@ -1,0 +1,55 @@
+"""What reported usage and endpoints teach, and what they do not, as a client sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.server.server import create_server
+from tests.protocol.client import Client
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROSE = (
+    "The committee met on Tuesday to discuss the new plans for the town hall, and everyone agreed "
+    "that the roof needs repair. "
+)
+
+
+async def started(root: Path) -> Client:
+    client = Client(create_server())
+    client.ignore("status/update", "textDocument/publishDiagnostics", "context/warning")
+    await client.initialize(root.as_uri())
+    return client
+
+
+async def said(client: Client, reported: int, session: str = "s") -> None:
+    """A reply, with the prompt that the vendor reports of it."""
+    reply = {"role": "assistant", "content": "ok"}
+    usage = {"input_tokens": reported, "output_tokens": 2}
+    params = {"session": session, "turns": [reply], "usage": usage}
+    await client.request("context/append", params)
+
+
+async def ask(client: Client, text: str, session: str = "s") -> None:
+    turn = {"role": "user", "content": text}
+    await client.request("context/append", {"session": session, "turns": [turn]})
+
+
+async def test_a_preflight_for_another_model_forgets_nothing(tmp_path: Path) -> None:
+    client = await started(tmp_path)
+    learned = []
+    for session, asks in (("left alone", False), ("tried with others", True)):
+        params = {"session": session, "model": f"unheard-of-{asks}"}
+        await client.request("context/set", params)
+        for turn in range(6):
+            await ask(client, PROSE * 6 + str(turn), session)
+            if asks:
+                other = {"session": session, "model": "gpt-4"}
+                await client.request("context/preflight", other)
+            await said(client, 2000 + 200 * turn, session)
+        usage = await client.request("context/usage", {"session": session})
+        learned.append(usage["calibration"])
+    assert learned[0]["samples"] == 5
+    assert learned[1] == learned[0]
+    await client.aclose()
