@@ -32,7 +32,6 @@ from sidecar.endpoints.outcome import (
     Capability,
     EndpointCount,
     Fault,
-    TooSlow,
     sentence,
 )
 from sidecar.endpoints.probe import (
@@ -46,6 +45,7 @@ from sidecar.endpoints.probe import (
 )
 from sidecar.endpoints.servers import lmstudio
 from sidecar.endpoints.servers.base import ReadTokens, Request, Server, refuse_unless_ok
+from sidecar.endpoints.turns import always_wanted
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
@@ -64,8 +64,6 @@ LIFETIMES: Mapping[AbilityStatus, float] = {"auth": 300.0, "loading": 2.0, "unkn
 
 ALIKE_CHARACTERS = 64
 """Texts that differ by less may well have the same number of tokens."""
-BIG_BYTES = 128 * 1024
-"""A request larger than this that runs out of time shows nothing about the server."""
 Aspect: TypeAlias = Literal["text", "chat"]
 
 
@@ -240,6 +238,7 @@ class DeclaredEndpoint:
     async def _probe(self, model: str) -> Binding:
         if self._no_key:
             return self._remember(model, Binding.failed(model, self._no_key))
+        always_wanted()
         try:
             await self._connection.open()
             limit_time(PROBE_SECONDS)
@@ -347,7 +346,7 @@ class DeclaredEndpoint:
             refuse_unless_ok(answer, self.root)
             tokens = read(answer.body) - (binding.around if "messages" not in request.body else 0)
         except Fault as fault:
-            if not _is_of_this_request(fault):
+            if not fault.is_of_this_request:
                 self._remember(model, _after(binding, model, fault))
             raise
         self._failures = 0
@@ -391,10 +390,3 @@ def _after(binding: Binding, model: str, fault: Fault) -> Binding:
     failed = Binding.failed(model, fault, binding.server)
     away = fault.kind in ("unreachable", "loading")
     return replace(failed, limit=binding.limit) if away else failed
-
-
-def _is_of_this_request(fault: Fault) -> bool:
-    """Whether the next request may fare better: what was sent was wrong or big, not the server."""
-    if isinstance(fault, TooSlow):
-        return fault.sent > BIG_BYTES
-    return fault.kind == "unsupported" and "HTTP 4" in fault.reason

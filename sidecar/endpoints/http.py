@@ -19,6 +19,7 @@ import msgspec
 
 from sidecar.endpoints.address import without_secrets
 from sidecar.endpoints.outcome import Fault, TooSlow
+from sidecar.endpoints.turns import Turns
 
 if TYPE_CHECKING:
     import httpx
@@ -65,7 +66,7 @@ class Answer:
 
 @dataclass
 class Connection:
-    """Requests to `root`, one at a time over one connection."""
+    """Requests to `root`, one at a time over one connection, the newest first."""
 
     root: str
     headers: Mapping[str, str]
@@ -76,7 +77,7 @@ class Connection:
     requests: int = 0
     """How many were sent so far."""
     _client: httpx.AsyncClient | None = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _turns: Turns = field(default_factory=Turns)
     _new_connection_expected: bool = True
     _closed: bool = False
 
@@ -96,7 +97,7 @@ class Connection:
             await asyncio.sleep(0)  # so that the loop itself closes the socket
 
     async def _request(self, method: str, path: str, content: bytes | None) -> Answer:
-        async with self._turn:
+        async with self._turns.turn():
             client = await self.open()
             try:
                 async with asyncio.timeout(min(REQUEST_SECONDS, time_left())):

@@ -8,6 +8,7 @@ import msgspec
 
 from sidecar.text.printable import printable
 
+BIG_BYTES = 128 * 1024
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]
@@ -106,6 +107,23 @@ class Fault(Exception):  # noqa: N818 - it never leaves this room: there it is a
         self.kind: AbilityStatus = kind
         self.reason, self.step = printable(reason), printable(step)
 
+    @property
+    def is_of_this_request(self) -> bool:
+        """Whether the next one may fare better: what was sent was wrong or big, not the server."""
+        return self.kind == "unsupported" and "HTTP 4" in self.reason
+
+
+class Unwanted(Fault):
+    """Nobody waited any more for what was not sent yet: it never was."""
+
+    def __init__(self) -> None:
+        super().__init__("unknown", "it was not sent: nobody waited for it any more")
+
+    @property
+    def is_of_this_request(self) -> bool:
+        """It says nothing of the server."""
+        return True
+
 
 class TooSlow(Fault):
     """A request ran out of its time."""
@@ -114,3 +132,8 @@ class TooSlow(Fault):
         super().__init__("unreachable", reason)
         self.sent = sent
         """Bytes of the request's body: what is big may be slow at a server that is well."""
+
+    @property
+    def is_of_this_request(self) -> bool:
+        """One that is big and runs out of time shows nothing about the server."""
+        return self.sent > BIG_BYTES

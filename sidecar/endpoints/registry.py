@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.defects import log_defect
 from sidecar.endpoints.endpoint import DeclaredEndpoint
@@ -20,9 +20,11 @@ from sidecar.endpoints.outcome import (
     EndpointCount,
     Fault,
     Miss,
+    Unwanted,
     sentence,
     undeclared,
 )
+from sidecar.endpoints.turns import Wanted, always, while_wanted
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
@@ -74,16 +76,19 @@ class Endpoints:
         model: str,
         text: str,
         seconds: float = DEFAULT_SECONDS,
+        wanted: Wanted = always,
     ) -> EndpointCount | Miss:
         """Tokens in `text` by the server that has `model` loaded, within `seconds`.
 
         Exactly one request where the model's capabilities are known. A text of more than
         `LARGEST_CHARACTERS` is not sent. A request that is late is left to end by itself, so that
-        the server's fault is found out and remembered.
+        the server's fault is found out and remembered; where it was not sent yet it never is.
+
+        `wanted`: whether it is still to be sent, once it is its turn.
         """
         if len(text) > LARGEST_CHARACTERS:
             return Miss(f"the text is longer than {LARGEST_CHARACTERS} characters", "too-large")
-        return await self._first(model, lambda e: e.count_text(model, text), seconds)
+        return await self._first(model, lambda e: e.count_text(model, text), seconds, wanted)
 
     async def count_chat(
         self,
@@ -187,6 +192,7 @@ class Endpoints:
         model: str,
         count: Callable[[DeclaredEndpoint], Awaitable[EndpointCount]],
         seconds: float,
+        wanted: Wanted = always,
     ) -> EndpointCount | Miss:
         """The first declared endpoint that counts; else why the last one did not."""
         if not self._use:
@@ -196,7 +202,7 @@ class Endpoints:
         declared = self._declared(model)
         if not declared:
             return Miss(undeclared(model), "undeclared")
-        return await self._within(self._try_all(declared, count), seconds)
+        return await self._within(self._try_all(declared, count), seconds, wanted)
 
     async def _try_all(
         self,
@@ -207,6 +213,8 @@ class Endpoints:
         for endpoint in declared:
             try:
                 return await count(endpoint)
+            except Unwanted as unsent:
+                return Miss(unsent.reason, "late")
             except Fault as fault:
                 miss = Miss(sentence(fault.kind, fault.reason, fault.step), fault.kind)
             except Exception as error:  # a count never raises: what is unforeseen is a miss too
@@ -214,17 +222,30 @@ class Endpoints:
                 miss = Miss(f"counting failed ({type(error).__name__})", "unknown")
         return miss
 
-    async def _within(self, work: Awaitable[T], seconds: float) -> T | Miss:
-        """Wait for at most `seconds`; work that is late goes on without a listener."""
-        task: asyncio.Task[T] = asyncio.ensure_future(work)
+    async def _within(
+        self, work: Awaitable[T], seconds: float, wanted: Wanted = always
+    ) -> T | Miss:
+        """Wait for at most `seconds`. A request of late work that was sent goes on without a
+        listener; nothing more of it is sent."""
+        is_waiting = True
+        with while_wanted(lambda: is_waiting and wanted()):
+            task: asyncio.Task[T] = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        done, _ = await asyncio.wait({task}, timeout=seconds)
+        task.add_done_callback(self._ended)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds)
+        finally:
+            is_waiting = False
         if not done:
             return Miss(f"no answer within {seconds:g} s", "late")
         if task.cancelled():
             return Miss("the endpoints were closed", "closed")
         return task.result()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # there may be nobody else to ask for it
 
 
 async def _probe_one(endpoint: DeclaredEndpoint, model: str | None) -> None:

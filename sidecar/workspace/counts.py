@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 from cachetools import LRUCache
@@ -60,6 +60,31 @@ class _AskedText(NamedTuple):
     characters: int
 
 
+_Answer: TypeAlias = tuple[Measure | None, str | None]
+"""A count, or why there is none."""
+
+
+class _Asking:
+    """A text that an endpoint is being asked about, and who waits for it."""
+
+    def __init__(self, taken: Snapshot) -> None:
+        self.waiting = 0
+        self._taken = taken
+
+    def is_wanted(self) -> bool:
+        """Whether it is still to be sent: somebody waits, or a document shows an estimate."""
+        return self.waiting > 0 or self._taken.is_newest
+
+    async def wait(self, task: asyncio.Future[_Answer], seconds: float) -> _Answer | None:
+        """The answer, where it comes in time."""
+        self.waiting += 1
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+        finally:
+            self.waiting -= 1
+        return task.result() if task.done() and not task.cancelled() else None
+
+
 class Counts(Gauges):
     """Counts for every workspace of a process; for the event loop, but where a method says so."""
 
@@ -71,7 +96,7 @@ class Counts(Gauges):
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
         """Endpoints' counts by all that they depend on; holds no text."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
-        self._asking: dict[Hashable, asyncio.Future[tuple[Measure | None, str | None]]] = {}
+        self._asking: dict[Hashable, tuple[_Asking, asyncio.Task[_Answer]]] = {}
         self.changed: Callable[[], None] = lambda: None
         """Called when an endpoint says something else of a text than it last did."""
         self.missed: Callable[[str, Settings], None] = lambda *_: None
@@ -118,21 +143,27 @@ class Counts(Gauges):
         known = self._answer_to(text)
         if known is not None:
             return known, None
-        task = self._asking.get(text)
-        if task is None:
-            task = asyncio.ensure_future(self._answer(taken, model, settings, text))
-            self._asking[text] = task
+        if text not in self._asking:
+            one = _Asking(taken)
+            work = self._answer(taken, model, settings, text, one.is_wanted)
+            self._asking[text] = one, (task := asyncio.create_task(work))
             task.add_done_callback(partial(self._answered, text))
-        await asyncio.wait({task}, timeout=self.seconds)
-        if task.done() and not task.cancelled():
-            return task.result()
+        one, task = self._asking[text]
+        found = await one.wait(task, self.seconds)
+        if found is not None:
+            return found
         self._take_outcome(text, None)
         return None, f"no answer within {self.seconds:g} s"
 
     async def _answer(
-        self, taken: Snapshot, model: str, settings: Settings, text: _AskedText
+        self,
+        taken: Snapshot,
+        model: str,
+        settings: Settings,
+        text: _AskedText,
+        wanted: Callable[[], bool],
     ) -> tuple[Measure | None, str | None]:
-        found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS)
+        found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS, wanted)
         if not isinstance(found, EndpointCount):
             self._take_outcome(text, None)
             self.missed(model, settings)

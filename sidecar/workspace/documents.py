@@ -62,6 +62,11 @@ class Snapshot(Pieced):
         return self._document is document and self._edition is document.edition
 
     @property
+    def is_newest(self) -> bool:
+        """Whether it is a whole document, and as that is now."""
+        return self._document is not None and self.is_of(self._document)
+
+    @property
     def pieces(self) -> tuple[Piece, ...]:
         """Stretches whose counts add up, which remember them."""
         if self._pieces is None:

@@ -19,6 +19,9 @@ class CountingProxy:
         self._host, _, port = target.removeprefix("http://").partition(":")
         self._port = int(port)
         self.requests = 0
+        self.flows = asyncio.Event()
+        """Cleared, it holds back what comes; a held request is counted."""
+        self.flows.set()
         self.url = ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -55,6 +58,7 @@ class CountingProxy:
                         self.requests += len(_REQUEST.findall(data))
                         for path in self._hides:
                             data = data.replace(b" " + path, b" /not-here" + path)
+                        await self.flows.wait()
                     sink.write(data)
                     await sink.drain()
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -151,3 +152,26 @@ async def test_capabilities_over_the_protocol(
             "limit": 4096,
         }
         assert await client.request("capabilities/list", {}) == [row]
+
+
+async def test_a_server_that_was_slow_is_not_sent_what_was_given_up_meanwhile(
+    llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
+    async with (
+        CountingProxy(llama_url) as proxy,
+        session(proxy.url, tmp_path, monkeypatch) as client,
+    ):
+        counts = client.server.services.counts
+        counts.seconds = 60.0
+        await client.request("tokens/count", {"text": "hello world"})
+        before, counts.seconds = proxy.requests, 0.05
+        proxy.flows.clear()
+        texts = [{"text": f"{number} {TEXTS[0]}"} for number in range(20)]
+        asking = [client.request("tokens/count", text) for text in texts]
+        assert {one["method"] for one in await asyncio.gather(*asking)} == {"estimate"}
+        counts.seconds = 60.0
+        proxy.flows.set()
+        found = await client.request("tokens/count", {"text": TEXTS[2]})
+        assert (found["tokens"], found["method"]) == (text_tokens(llama_url, TEXTS[2]), "endpoint")
+        assert proxy.requests - before <= 2, "the one that was under way, and this one"

@@ -1,0 +1,99 @@
+"""A slow server that is well is sent what somebody waits for, the newest first, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.endpoints.outcome import EndpointCount, Miss
+from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, llamacpp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, no request runs out of time."""
+    monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", PATIENCE)
+
+
+def held(server: FakeServer) -> asyncio.Event:
+    """Have texts answered only once the event is set."""
+    real, gate = server.routes["POST", "/tokenize"], asyncio.Event()
+
+    async def slow(asked: Asked) -> Canned:
+        await gate.wait()
+        answer = real(asked) if callable(real) else real
+        return answer if isinstance(answer, Canned) else await answer
+
+    server.routes["POST", "/tokenize"] = slow
+    return gate
+
+
+def texts(server: FakeServer) -> list[str]:
+    """The texts that were sent to be counted."""
+    return [one.body["content"] for one in server.asked if one.path == "/tokenize"]
+
+
+async def until(state: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not state():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_nobody_waits_for_any_more_is_never_sent() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        await endpoints.count_text("tiny", "hello world", PATIENCE)
+        gate = held(server)
+        server.asked.clear()
+        first = asyncio.ensure_future(endpoints.count_text("tiny", "first", PATIENCE))
+        await until(lambda: texts(server) == ["first"])
+        hurried = [endpoints.count_text("tiny", f"hurried {n}", 0.01) for n in range(20)]
+        assert {getattr(one, "kind", None) for one in await asyncio.gather(*hurried)} == {"late"}
+        given_up = asyncio.ensure_future(endpoints.count_text("tiny", "given up", PATIENCE))
+        await asyncio.sleep(0.01)
+        given_up.cancel()
+        last = asyncio.ensure_future(endpoints.count_text("tiny", "last", PATIENCE))
+        await asyncio.sleep(0.01)
+        gate.set()
+        assert isinstance(await first, EndpointCount)
+        assert isinstance(await last, EndpointCount)
+        await until(lambda: not endpoints._tasks)
+        assert texts(server) == ["first", "last"]
+        await endpoints.aclose()
+
+
+async def test_the_newest_is_asked_first() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        await endpoints.count_text("tiny", "hello world", PATIENCE)
+        gate = held(server)
+        server.asked.clear()
+        asking = []
+        for name in ("one", "two", "three"):
+            asking.append(asyncio.ensure_future(endpoints.count_text("tiny", name, PATIENCE)))
+            await until(lambda: bool(texts(server)))
+        gate.set()
+        assert not [one for one in await asyncio.gather(*asking) if isinstance(one, Miss)]
+        assert texts(server) == ["one", "three", "two"]
+        await endpoints.aclose()
+
+
+async def test_what_was_not_sent_says_nothing_of_the_server() -> None:
+    async with llamacpp() as server:
+        endpoints = server.endpoints()
+        await endpoints.count_text("tiny", "hello world", PATIENCE)
+        asked = len(server.asked)
+        found = await endpoints.count_text("tiny", "unwanted", PATIENCE, lambda: False)
+        assert isinstance(found, Miss)
+        assert (found.kind, len(server.asked)) == ("late", asked)
+        [row] = endpoints.capabilities()
+        assert (row.text, row.chat) == ("supported", "supported")
+        await endpoints.aclose()
