@@ -2,14 +2,9 @@
 
 Conversations: one factor for each (model, tokenizer generation, what made the estimate), learned
 from what prompts have *grown* by between two reports, so that a hidden system prompt or a template
-does not look like a wrong factor. Documents: one factor for each kind of text (`document_key`); one
-for mixed files is known to make estimates worse.
+does not look like a wrong factor. Documents: one factor for each kind of text (`document_key`),
+learned from growth only and from endpoints; one for mixed files is known to make estimates worse.
 
-A factor is a ratio of sums in which older samples fade: long turns weigh more than short ones, and
-one odd sample cannot throw it off. The error is predictive: what each sample was off by, by the
-factor as it stood before the sample was learned. A band is what 95 of 100 of the recent samples
-were within, in units of the band that the estimate has of itself, so that it keeps to the kind of
-text; it narrows with the samples that confirm it, and is as wide as ever for a kind that is new.
 What stands around the texts and was never seen (a client's own system prompt and tools) is learned
 for each model and client from the first two reports of a conversation, and kept for the next one.
 Pure. What is kept holds numbers and model names only, never text.
@@ -17,120 +12,27 @@ Pure. What is kept holds numbers and model names only, never text.
 
 from __future__ import annotations
 
-import math
 from copy import copy
 from typing import Any, TypeVar
 
 import msgspec
 
 from sidecar import typed
+from sidecar.counting.learned import OUTLIER, Hidden, Learned
 from sidecar.models.families import UNKNOWN, generation_of
 from sidecar.models.names import parse
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-VERSION = 2
+VERSION = 3
 """Of what is kept: estimates of an earlier version were others, and their factors do not hold."""
-FADE = 0.95
-"""What is left of a sample's weight when the next one comes: half after 14 samples."""
-TRUST = 300.0
-"""Tokens of evidence that a factor starts with (1, or its generation's)."""
-OUTLIER = 2.0
-"""A sample further than this factor from what was expected is taken for this far off."""
-LOWEST, HIGHEST = 0.25, 4.0
-"""No vocabulary differs more than this from another."""
 WHOLE = 0.25
-"""Weight of a whole prompt, in which a template and hidden prompts hide, beside its growth."""
+"""Weight of a whole prompt, in which a template hides, beside its growth."""
 SMALLEST = 16
 """Tokens under which growth teaches nothing: rounding and templates are all of it."""
 MOST_KEPT = 512
-RECENT = 24
-"""Samples that a band is made of."""
-NARROWEST = 0.5
-"""Of a band, to what the estimate has of itself; reached after 3 samples that were near enough."""
-HIDDEN_SHARE = 0.25
-"""Of what is hidden around the texts, may be another share the next time; known from one report."""
-HIDDEN_LEAST = 24.0
-"""Tokens that it may always be off by."""
 APART_SURE = 0.1
 """Of an estimate: what is taken off a whole prompt beside it may be off by so much at most."""
-
-
-class Learned(msgspec.Struct, omit_defaults=True):
-    """What was learned for one key; all fading sums."""
-
-    real: float = 0.0
-    estimated: float = 0.0
-    samples: int = 0
-    misses: tuple[float, ...] = ()
-    """What the recent predictions were off by, as shares of what was predicted."""
-    strays: tuple[float, ...] = ()
-    """The same as shares of the bands that their estimates had."""
-
-    def factor(self, start: float = 1.0) -> float:
-        """Real tokens for one that was estimated."""
-        ratio = (self.real + TRUST * start) / (self.estimated + TRUST)
-        return min(max(ratio, LOWEST), HIGHEST)
-
-    @property
-    def error_percent(self) -> float | None:
-        """What 95 of 100 recent predictions were within; None while none was measured."""
-        return round(100 * _within(self.misses), 1) if self.misses else None
-
-    def spread(self) -> float:
-        """Half of the band of what is predicted, to the one that the estimate has of itself."""
-        known = len(self.strays)
-        least = max(NARROWEST, 1 / (1 + known / 3))
-        return max(least, _within(self.strays) * (1 + 1 / (known + 1))) if known else 1.0
-
-    def learn(
-        self,
-        estimated: float,
-        real: float,
-        weight: float = 1.0,
-        start: float = 1.0,
-        doubt: float | None = None,
-    ) -> None:
-        """Note one sample: what the estimate said, and what it really was.
-
-        `doubt`: half of the estimate's own band, in tokens; None where that says nothing.
-        """
-        factor = self.factor(start)
-        expected = factor * estimated
-        off = abs(expected - real)
-        self.misses = (*self.misses, round(off / max(1.0, expected), 4))[-RECENT:]
-        if doubt is not None:
-            self.strays = (*self.strays, round(off / max(2.0, doubt * factor), 3))[-RECENT:]
-        taken = min(max(real, expected / OUTLIER), expected * OUTLIER)
-        self.real = FADE * self.real + weight * taken
-        self.estimated = FADE * self.estimated + weight * estimated
-        self.samples += 1
-
-
-def _within(shares: tuple[float, ...]) -> float:
-    """The order statistic that 95 of 100 further ones are within; the largest of a few."""
-    rank = min(len(shares), math.ceil(0.95 * (len(shares) + 1)))
-    return sorted(shares)[rank - 1] if shares else 0.0
-
-
-class Hidden(msgspec.Struct, frozen=True):
-    """What stands around a client's texts that was never seen, in tokens."""
-
-    tokens: float
-    doubt: float = 0.0
-    """What it was off by at most, fading."""
-    samples: int = 1
-
-    def after(self, tokens: float) -> Hidden:
-        """With what another conversation showed."""
-        doubt = max(0.8 * self.doubt, abs(tokens - self.tokens))
-        return Hidden((self.tokens + tokens) / 2, doubt, self.samples + 1)
-
-    @property
-    def half_width(self) -> float:
-        """Half of the band, in tokens."""
-        share = HIDDEN_SHARE * self.tokens / math.sqrt(self.samples)
-        return max(HIDDEN_LEAST, share, 1.5 * self.doubt)
 
 
 class Calibrations:
@@ -347,7 +249,9 @@ class ConversationCalibration:
         half of their band; `steady`: they are those of the last report.
         `marks`: tokens of its growth that are no text's.
 
-        A prompt that shrank, or the first one, is a sample if what is hidden cannot be most of it.
+        A prompt that shrank, or the first one, teaches a factor only where it is known what is
+        hidden in it, and documents nothing: what is hidden is in both of two prompts that are
+        compared, and in one alone it looks like a wrong estimate.
         """
         alone = reported - apart
         if estimated <= 0 or alone <= 0:
@@ -360,8 +264,8 @@ class ConversationCalibration:
                 new = None if doubt is None else max(0.0, doubt - before[2])
                 self._sample(grown, really, 1.0, kind, new)
                 self._find_hidden()
-        elif is_sure and self._is_likely(estimated, alone):
-            self._sample(estimated, alone, WHOLE, kind, None)
+        elif is_sure and self.hidden is not None:
+            self._whole(estimated, alone, *self.hidden)
         if before is None and is_sure:
             self._first = estimated, alone
 
@@ -372,6 +276,14 @@ class ConversationCalibration:
             tokens = max(0.0, reported - self.factor * estimated)
             self._shared.learn_hidden(self._constant, round(tokens, 1))
             self._first = None
+
+    def _whole(self, estimated: int, alone: int, hidden: float, doubt: float) -> None:
+        """A sample of a whole prompt without what is hidden in it, where that is known well enough
+        and the prompt has it."""
+        expected, real = self.factor * estimated, alone - hidden
+        is_likely = expected / OUTLIER <= real <= expected * OUTLIER
+        if is_likely and estimated >= SMALLEST and doubt <= APART_SURE * estimated:
+            self._sample(estimated, real, WHOLE, None, None)
 
     def _sample(
         self, estimated: int, real: float, weight: float, kind: str | None, doubt: float | None
@@ -393,8 +305,3 @@ class ConversationCalibration:
         self._last = (before + estimated, reported + output, doubt)
         if estimated >= SMALLEST:
             self._shared.learn(self._key, estimated, output, 1.0)
-
-    def _is_likely(self, estimated: int, reported: int) -> bool:
-        expected = self.factor * estimated
-        likely = expected / OUTLIER <= reported <= expected * OUTLIER
-        return likely and estimated >= SMALLEST

@@ -23,6 +23,12 @@ async def started(root: Path) -> Client:
     return client
 
 
+def opened(client: Client, root: Path, text: str = PROSE * 20) -> str:
+    uri = (root / "document.md").as_uri()
+    client.open(text, uri)
+    return uri
+
+
 async def said(client: Client, reported: int, session: str = "s") -> None:
     """A reply, with the prompt that the vendor reports of it."""
     reply = {"role": "assistant", "content": "ok"}
@@ -52,4 +58,19 @@ async def test_a_preflight_for_another_model_forgets_nothing(tmp_path: Path) -> 
         learned.append(usage["calibration"])
     assert learned[0]["samples"] == 5
     assert learned[1] == learned[0]
+    await client.aclose()
+
+
+async def test_hidden_prompts_change_no_documents_number(tmp_path: Path) -> None:
+    """A client's system prompt that nobody sees is nine tenths of what the estimates are of."""
+    client, model = await started(tmp_path), "claude-sonnet-4-5"
+    uri = opened(client, tmp_path)
+    before = await client.count(uri, model=model)
+    visible = await client.request("tokens/count", {"text": PROSE * 8, "model": model})
+    for number in range(6):
+        session = f"s{number}"
+        await client.request("context/set", {"session": session, "model": model})
+        await ask(client, PROSE * 8, session)
+        await said(client, round(visible["tokens"] * 1.9), session)
+    assert await client.count(uri, model=model) == before
     await client.aclose()

@@ -48,6 +48,7 @@ PURE = (
         for name in ("calibration", "characters", "clips", "count", "features")
     ),
     *(f"counting/{name}.py" for name in ("fit", "heuristic", "images", "incremental", "kinds")),
+    "counting/learned.py",
     *(f"counting/{name}.py" for name in ("messages", "patterns", "tokenizer", "tool_prompts")),
     *(f"models/{name}.py" for name in ("catalogue", "families", "names", "outputs", "tariffs")),
     *(f"cost/{name}.py" for name in ("bands", "charts", "days", "events", "params", "rows")),

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import (
-    HIGHEST,
-    LOWEST,
     Calibrations,
     ConversationCalibration,
+    document_key,
 )
+from sidecar.counting.learned import HIGHEST, LOWEST
 from sidecar.counting.tokenizers import Tokenizers
 
 if TYPE_CHECKING:
@@ -110,9 +110,10 @@ def test_the_error_is_measured_before_a_sample_is_learned() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     before = calibration.error_percent
 
-    calibration.learn(1000, 1250)
+    calibration.learn(1000, 1000)
+    calibration.learn(2000, 2250)
 
-    # 1000 was predicted, 1250 reported
+    # it was predicted to grow by 1000, and grew by 1250
     assert (before, calibration.error_percent) == (None, 25.0)
     assert calibration.samples == 1
 
@@ -141,7 +142,7 @@ def test_a_reply_is_learned_from_and_known_from_then_on() -> None:
     calibration.replied(400, 600)
 
     assert calibration.predict(1400) == 1600
-    assert calibration.samples == 2
+    assert calibration.samples == 1
     assert 1 < calibration.factor < 1.5
 
 
@@ -167,6 +168,39 @@ def test_a_hidden_prompt_is_no_factor() -> None:
 
     assert calibration.factor == 1
     assert calibration.predict(400) == 15_300
+
+
+@pytest.mark.parametrize("share", [0.2, 0.7, 0.9])
+@pytest.mark.parametrize("reports", [1, 2, 3, 5])
+def test_a_hidden_prompt_is_no_factor_of_documents_or_of_other_models(
+    share: float, reports: int
+) -> None:
+    """It is in the first report of each conversation, and says nothing of any text."""
+    shared = Calibrations()
+    for _ in range(20):
+        calibration = ConversationCalibration(shared, "claude-sonnet-4-5", "x", "editor")
+        for turn in range(reports):
+            seen = 400 + 60 * turn
+            calibration.learn(seen, seen + round(400 * share), "prose", doubt=0.15 * seen)
+
+    document = document_key("claude-sonnet-4-5", "x", "prose")
+    learned = shared.learned(document)
+    assert shared.start(document) == pytest.approx(1.0, abs=0.001)
+    assert learned is None or learned.factor() == pytest.approx(1.0, abs=0.001)
+    other = ConversationCalibration(shared, "claude-sonnet-4", "x", "editor")
+    assert other.factor == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_first_prompt_teaches_without_what_is_known_to_be_hidden_in_it() -> None:
+    shared = Calibrations()
+    first = ConversationCalibration(shared, "local", "x", "editor")
+    first.learn(1000, 2200)
+    first.learn(2000, 3200)
+    second = ConversationCalibration(shared, "local", "x", "editor")
+    second.learn(50_000, 66_200)
+
+    assert second.samples == 2
+    assert second.factor == pytest.approx(1.28, abs=0.02)
 
 
 def test_a_pruned_prompt_starts_anew() -> None:
@@ -200,7 +234,7 @@ def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
     again = calibration_file.load(tmp_path / "state")
 
     assert again.to_dict() == shared.to_dict()
-    assert ConversationCalibration(again, "claude-opus-4-7", "x").samples == 20
+    assert ConversationCalibration(again, "claude-opus-4-7", "x").samples == 19
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["calibration.json"]
 
 
@@ -231,7 +265,7 @@ def test_a_damaged_file_is_no_calibration(tmp_path: Path, content: bytes) -> Non
 
 def test_the_file_holds_numbers_and_names_only(tmp_path: Path) -> None:
     shared = Calibrations()
-    ConversationCalibration(shared, "gpt-5", "heuristic").learn(1000, 1100)
+    learn_growth(ConversationCalibration(shared, "gpt-5", "heuristic"), 1.1)
     calibration_file.save(tmp_path, shared)
 
     saved = json.loads((tmp_path / calibration_file.FILE_NAME).read_text())
