@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from operator import add, sub
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
@@ -123,6 +124,11 @@ def sums_of(measure: Measure) -> Sums:
         error=0.0 if error is None else measure.tokens * error / 100,
         unmeasured=unsure if error is None else 0,
     )
+
+
+def all_sums(parts: Sequence[Sums]) -> Sums:
+    """Several sums as one."""
+    return reduce(Sums.plus, parts, Sums())
 
 
 def settled_sums(measure: Measure) -> Sums:

@@ -8,6 +8,7 @@ import msgspec
 
 from sidecar.context.counter import Sums
 from sidecar.context.counts import TurnCounts, shares
+from sidecar.context.grown import Grown
 from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind
 
@@ -65,6 +66,7 @@ class Sample(msgspec.Struct, frozen=True):
     estimated: int
     reported: int
     kind: Kind | None = None
+    """What its newest text is."""
     doubt: float | None = None
     """Half of the band of the estimate; None where that was not measured."""
     apart: int = 0
@@ -77,6 +79,8 @@ class Sample(msgspec.Struct, frozen=True):
     """The whole of it as it was expected, where that rests on a report before it."""
     marks: float = 0.0
     """Tokens of its growth that are the template's, as far as they are known."""
+    grown: Grown = ()
+    """What it grew by; nothing where that is not known."""
 
     def teach(
         self, calibration: ConversationCalibration, ledger: ModelCounts | None = None
@@ -93,6 +97,7 @@ class Sample(msgspec.Struct, frozen=True):
             apart_doubt=self.apart_doubt,
             steady=self.steady,
             marks=self.marks,
+            grown=self.grown,
         )
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import UTC, datetime
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.context.counter import Counter, Sums, sums_of
+from sidecar.context.counter import Counter, Sums, all_sums, sums_of
 from sidecar.context.counts import TurnCounts
 from sidecar.context.edits import Edit, Saved, edited_anchor, restored_ledger
+from sidecar.context.grown import Grown, grown_by, newest_kind
 from sidecar.context.model_counts import Anchor, Anchored, ModelCounts, Sample
 from sidecar.context.sections import RestoredPart, Section, Settled, SystemPrompt, ToolSet
-from sidecar.counting.kinds import Kind, kind_of
-from sidecar.messages.turns import Turn, is_assistant, own_text, sends_reasoning
+from sidecar.messages.turns import Turn, is_assistant, sends_reasoning
 from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
+    from sidecar.counting.kinds import Kind
 
 SHRUNK = 0.7
 """A prompt under this share of what was expected means that the client compacted its history."""
@@ -152,11 +152,11 @@ class Session:
     def fixed(self) -> Sums:
         """What the system prompt and the tools take."""
         parts = (self.system, self.tools)
-        return _sum([sums_of(part.measure(self.counter)) for part in parts if part])
+        return all_sums([sums_of(part.measure(self.counter)) for part in parts if part])
 
     def section_sums(self) -> Sums:
         """What the sections take, as their sources are now."""
-        return _sum([section.sums(self.counter) for section in self.sections])
+        return all_sums([section.sums(self.counter) for section in self.sections])
 
     def settle_section(self, index: int, now: Settled, then: Settled | None) -> None:
         """Take the count of a section's text. It counts no turn.
@@ -251,8 +251,7 @@ class Session:
 
     def _settle_reply(self, index: int) -> None:
         """The first assistant turn after a reported reply is that reply: it adds nothing."""
-        ledger = self.ledger()
-        anchor = ledger.anchor
+        anchor = (ledger := self.ledger()).anchor
         if anchor is None or not anchor.pending:
             return
         sent_back = anchor.reasoning if sends_reasoning(self.turns[index]) else 0
@@ -329,25 +328,31 @@ class Session:
         sample = Sample(
             own.tokens() - own.settled,
             prompt,
-            self._kind(prompt_covers),
+            self.newest_kind(prompt_covers),
             None if own.unmeasured else own.error,
             apart=own.settled,
             apart_doubt=abs(own.settled_error),
             steady=steady,
             expected=expected if steady else None,
             marks=ledger.marks,
+            grown=self._grown(ledger, prompt_covers),
         )
         return Anchored(sample)
 
-    def newest_kind(self) -> Kind:
-        """What kind of text came last."""
-        return self._kind(len(self.turns))
+    def _grown(self, ledger: ModelCounts, upto: int) -> Grown:
+        """What turns were added since the last report; not known where more than turns was."""
+        anchor = ledger.anchor
+        if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
+            return ()
+        added = range(max(anchor.prompt_covers, len(self.restored)), upto)
+        return grown_by((self.turns[index], ledger.counts[index].tokens) for index in added)
 
-    def _kind(self, upto: int) -> Kind:
-        if upto <= len(self.restored):
+    def newest_kind(self, upto: int | None = None) -> Kind:
+        """What kind of text came last, of the first `upto` turns or of all."""
+        stop = len(self.turns) if upto is None else upto
+        if stop <= len(self.restored):
             return self.restored_kind
-        newest = map(own_text, self.turns[max(0, upto - 2) : upto])
-        return kind_of(max(newest, key=len, default=""))
+        return newest_kind(self.turns[max(0, stop - 2) : stop])
 
     @property
     def is_anchored(self) -> bool:
@@ -393,7 +398,3 @@ class Session:
         self._last_assistant = max(
             (index for index, turn in enumerate(turns) if is_assistant(turn)), default=-1
         )
-
-
-def _sum(parts: Sequence[Sums]) -> Sums:
-    return reduce(Sums.plus, parts, Sums())

@@ -12,6 +12,7 @@ Pure. What is kept holds numbers and model names only, never text.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ WHOLE = 0.25
 """Weight of a whole prompt, in which a template hides, beside its growth."""
 SMALLEST = 16
 """Tokens under which growth teaches nothing: rounding and templates are all of it."""
+NEARLY = 0.9
+"""Share of what a prompt grew by that is of one kind: documents of that kind learn from it then."""
 MOST_KEPT = 512
 APART_SURE = 0.1
 """Of an estimate: what is taken off a whole prompt beside it may be off by so much at most."""
@@ -80,7 +83,12 @@ class Calibrations:
         self.lessons += 1
 
     def learn(
-        self, key: str, estimated: float, real: float, weight: float, doubt: float | None = None
+        self,
+        key: str,
+        estimated: float,
+        real: float,
+        weight: float = 1.0,
+        doubt: float | None = None,
     ) -> None:
         """Note one sample for a key; `doubt`: half of the estimate's own band, in tokens."""
         start = self.start(key)
@@ -145,9 +153,25 @@ def document_key(model: str, tokenizer: str, kind: str) -> str:
     return key_of(model, f"{tokenizer}#{kind}")
 
 
+def newest_key(model: str, tokenizer: str, kind: str) -> str:
+    """What the band of conversations whose newest text is of a kind is kept under."""
+    return key_of(model, f"{tokenizer}+{kind}")
+
+
 def _generation(key: str) -> str:
     """Generation and what made the estimate: what a key shares with others of its generation."""
     return " ".join(key.split(" ")[:2])
+
+
+def only_kind(grown: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
+    """The kind that nearly all of the newest `tokens` of a prompt are of; None where they are
+    mixed, or more than is known."""
+    sums: dict[str | None, int] = {}
+    left = tokens
+    for kind, size in reversed(grown):
+        sums[kind] = sums.get(kind, 0) + min(size, left)
+        left -= min(size, left)
+    return next((kind for kind, size in sums.items() if size >= NEARLY * tokens), None)
 
 
 class ConversationCalibration:
@@ -195,7 +219,7 @@ class ConversationCalibration:
         spread = learned.spread() if learned else 1.0
         if kind is None:
             return spread
-        of_kind = self._shared.learned(document_key(self._model, self._tokenizer, kind))
+        of_kind = self._shared.learned(newest_key(self._model, self._tokenizer, kind))
         return max(spread, of_kind.spread() if of_kind else 1.0)
 
     @property
@@ -240,14 +264,17 @@ class ConversationCalibration:
         apart_doubt: float = 0.0,
         steady: bool = True,
         marks: float = 0.0,
+        grown: Sequence[tuple[str | None, int]] = (),
     ) -> None:
         """Note the reported number of a prompt beside what it was estimated at.
 
-        `kind`: what kind of text it grew by; documents of that kind learn from it too.
+        `kind`: what kind of text came last.
         `doubt`: half of the band of the whole estimate, in tokens.
         `apart`: tokens of the prompt that are not in `estimated` and are no lesson for it, with
         half of their band; `steady`: they are those of the last report.
         `marks`: tokens of its growth that are no text's.
+        `grown`: kinds and estimates of what was added, oldest first; documents of a kind learn from
+        it where nearly all of the growth is of that kind.
 
         A prompt that shrank, or the first one, teaches a factor only where it is known what is
         hidden in it, and documents nothing: what is hidden is in both of two prompts that are
@@ -259,10 +286,12 @@ class ConversationCalibration:
         is_sure = apart_doubt <= APART_SURE * estimated
         before, self._last = self._last, (estimated, reported, doubt or 0.0)
         if before is not None and steady and estimated >= before[0] and reported >= before[1]:
-            grown, really = estimated - before[0], reported - before[1] - marks
-            if grown >= SMALLEST:
+            more, really = estimated - before[0], reported - before[1] - marks
+            if more >= SMALLEST:
                 new = None if doubt is None else max(0.0, doubt - before[2])
-                self._sample(grown, really, 1.0, kind, new)
+                self._shared.learn(self._key, more, really, 1.0, new)
+                for key in self._kinds(kind, only_kind(grown, more)):
+                    self._shared.learn(key, more, really, 1.0, new)
                 self._find_hidden()
         elif is_sure and self.hidden is not None:
             self._whole(estimated, alone, *self.hidden)
@@ -283,15 +312,14 @@ class ConversationCalibration:
         expected, real = self.factor * estimated, alone - hidden
         is_likely = expected / OUTLIER <= real <= expected * OUTLIER
         if is_likely and estimated >= SMALLEST and doubt <= APART_SURE * estimated:
-            self._sample(estimated, real, WHOLE, None, None)
+            self._shared.learn(self._key, estimated, real, WHOLE)
 
-    def _sample(
-        self, estimated: int, real: float, weight: float, kind: str | None, doubt: float | None
-    ) -> None:
-        self._shared.learn(self._key, estimated, real, weight, doubt)
-        if kind is not None:
-            of_kind = document_key(self._model, self._tokenizer, kind)
-            self._shared.learn(of_kind, estimated, real, weight, doubt)
+    def _kinds(self, newest: str | None, only: str | None) -> Iterator[str]:
+        """What else learns from growth: its newest kind's band, and documents of its only kind."""
+        if newest is not None:
+            yield newest_key(self._model, self._tokenizer, newest)
+        if only is not None:
+            yield document_key(self._model, self._tokenizer, only)
 
     def replied(self, estimated: int, output: int) -> None:
         """Note a reply that goes back with the next prompt, beside its reported tokens.

@@ -74,3 +74,26 @@ async def test_hidden_prompts_change_no_documents_number(tmp_path: Path) -> None
         await said(client, round(visible["tokens"] * 1.9), session)
     assert await client.count(uri, model=model) == before
     await client.aclose()
+
+
+async def test_tool_results_do_not_teach_the_prose_around_them(tmp_path: Path) -> None:
+    client, model = await started(tmp_path), "claude-sonnet-4-5"
+    prose = opened(client, tmp_path)
+    before = await client.count(prose, model=model)
+    rows = (
+        '{"id": 18273, "hash": "9f8e7d6c5b4a39281706f5e4d3c2b1a0", "v": [0.12345, 99.871]}\n' * 20
+    )
+    result = await client.request("tokens/count", {"text": rows, "model": model})
+    await client.request("context/set", {"session": "s", "model": model})
+    for turn in range(8):
+        named = [f"c{turn}{number}" for number in range(6)]
+        calls = [{"id": name, "name": "t", "arguments": {}} for name in named]
+        turns = [{"role": "assistant", "content": None, "toolCalls": calls}]
+        turns += [{"role": "tool", "toolCallId": name, "content": rows} for name in named]
+        await client.request("context/append", {"session": "s", "turns": turns})
+        await ask(client, PROSE * 2)
+        await said(client, 300 + round(1.4 * (turn + 1) * (6 * result["tokens"] + 120)))
+    assert await client.count(prose, model=model) == before
+    learned = await client.request("tokens/count", {"text": rows, "model": model})
+    assert 1.2 < learned["tokens"] / result["tokens"] < 1.5
+    await client.aclose()

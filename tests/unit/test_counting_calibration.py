@@ -181,7 +181,8 @@ def test_a_hidden_prompt_is_no_factor_of_documents_or_of_other_models(
         calibration = ConversationCalibration(shared, "claude-sonnet-4-5", "x", "editor")
         for turn in range(reports):
             seen = 400 + 60 * turn
-            calibration.learn(seen, seen + round(400 * share), "prose", doubt=0.15 * seen)
+            real, added = seen + round(400 * share), [("prose", 60 if turn else 400)]
+            calibration.learn(seen, real, "prose", doubt=0.15 * seen, grown=added)
 
     document = document_key("claude-sonnet-4-5", "x", "prose")
     learned = shared.learned(document)

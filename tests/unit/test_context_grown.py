@@ -1,0 +1,121 @@
+"""Which kind of text learns from what a prompt has grown by: that of nearly all of it, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from sidecar.context.grown import grown_by
+from sidecar.context.session import Session
+from sidecar.counting.calibration import (
+    Calibrations,
+    ConversationCalibration,
+    document_key,
+    only_kind,
+)
+from sidecar.counting.tokenizers import Tokenizers
+from sidecar.messages.turns import Turn
+from sidecar.messages.usage import Usage
+from sidecar.workspace.model_counter import ModelCounter
+from tests.unit.context_fakes import calls, output, reply, user
+
+MODEL = "claude-sonnet-4-5"
+PROSE = "The committee met on Tuesday, and everyone agreed that the roof needs repair. "
+JSON = '{"id": 18273, "hash": "9f8e7d6c", "values": [0.12345, 99.871, -3.25e-7]}\n'
+CODE = "if (x == 1) { y[2] += f(x); }\n"
+
+
+class Told:
+    """A conversation whose every prompt is reported as `ratio` of what it is estimated at."""
+
+    def __init__(self, ratio: float) -> None:
+        tokenizer = Tokenizers().for_model(MODEL)
+        self.ratio, self.name = ratio, tokenizer.name
+        self.session = Session("s", ModelCounter(MODEL, tokenizer))
+        self.shared = Calibrations()
+        self.calibration = ConversationCalibration(self.shared, MODEL, tokenizer.name)
+
+    def say(self, *turns: Turn) -> None:
+        """These turns, and a short reply with its usage."""
+        self.session.append(turns)
+        prompt = round(300 + self.ratio * self.session.own_count().tokens())
+        usage = Usage(input_tokens=prompt, prompt_tokens=prompt, output_tokens=2)
+        sample = self.session.append([reply("ok")], usage).sample
+        assert sample is not None
+        sample.teach(self.calibration, self.session.ledger())
+
+    def factors(self) -> dict[str, float]:
+        """What documents have learned, by kind."""
+        keys = {kind: document_key(MODEL, self.name, kind) for kind in ("prose", "json", "code")}
+        found = {kind: self.shared.learned(key) for kind, key in keys.items()}
+        return {kind: round(one.factor(), 2) for kind, one in found.items() if one}
+
+
+def results(count: int = 6, text: str = JSON * 20) -> list[Turn]:
+    """One turn with calls, and what each gave."""
+    names = [f"c{number}" for number in range(count)]
+    return [calls(*names), *(output(name, text) for name in names)]
+
+
+def test_the_kind_is_that_of_all_that_was_added_and_not_of_the_newest_turns() -> None:
+    told = Told(1.4)
+    for _ in range(8):
+        told.say(*results(), reply(PROSE * 2), user(PROSE * 2))
+
+    assert told.factors() == {"json": pytest.approx(1.4, abs=0.05)}
+
+
+def test_mixed_growth_teaches_no_kind() -> None:
+    told = Told(1.4)
+    for _ in range(8):
+        told.say(user(PROSE * 8), reply(CODE * 8), user(PROSE))
+
+    assert told.factors() == {}
+    assert told.calibration.factor > 1.25  # the conversation itself learns from it
+
+
+def test_growth_by_tools_or_a_system_prompt_teaches_no_kind() -> None:
+    told = Told(1.4)
+    for number in range(8):
+        told.session.set_system(JSON * 10 * (number + 1))
+        told.say(user(PROSE * 8))
+
+    assert told.factors() == {}
+
+
+def test_a_turn_that_holds_several_kinds_is_each_of_them_in_part() -> None:
+    blocks = [{"type": "text", "text": PROSE * 10}, {"type": "text", "text": CODE * 10}]
+    grown = grown_by([(Turn(role="user", content=blocks), 200)])
+
+    assert [kind for kind, _ in grown] == ["prose", "code"]
+    assert sum(tokens for _, tokens in grown) == 200
+    call = {"type": "tool_use", "id": "a", "name": "write", "input": {"text": "a", "id": 1}}
+    assert grown_by([(Turn(role="assistant", content=[call]), 30)]) == (("json", 30),)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        Turn(role="user", content=None),
+        Turn(role="user", content=[{"type": "image_url", "image_url": {"url": "https://e.org/a"}}]),
+        Turn(
+            role="user",
+            content=[
+                {"type": "text", "text": PROSE},
+                {"type": "image_url", "image_url": {"url": "https://e.org/a"}},
+            ],
+        ),
+    ],
+)
+def test_pictures_and_turns_without_text_are_of_no_kind(turn: Turn) -> None:
+    assert grown_by([(turn, 900)]) == ((None, 900),)
+
+
+def test_only_what_is_new_counts() -> None:
+    grown = (("json", 900), ("prose", 100))
+
+    assert only_kind(grown, 100) == "prose"  # a reply that was learned from by itself
+    assert only_kind(grown, 110) == "prose"
+    assert only_kind(grown, 200) is None
+    assert only_kind(grown, 1000) == "json"
+    assert only_kind(grown, 2000) is None  # more than is known of
+    assert only_kind((), 100) is None
