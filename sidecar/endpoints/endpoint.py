@@ -282,8 +282,7 @@ class DeclaredEndpoint:
             waits = FIRST_RETRY * 2.0 ** min(refused - 1, 10)
             lifetimes.append(LONGEST_RETRY if "supported" in kinds else min(LONGEST_RETRY, waits))
         if self._failures:
-            doubled = FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10)
-            lifetimes.append(min(LONGEST_BACKOFF, doubled))
+            lifetimes.append(backoff(self._failures))
         kept = replace(binding, lifetime=min(lifetimes, default=float("inf")))
         self._bindings[model] = kept
         self._asked.pop(model, None)
@@ -379,6 +378,11 @@ class DeclaredEndpoint:
             return WINDOWS_ALONE
         without = [one for one in (binding.text, binding.chat) if one.status != "supported"]
         return sentence(without[0].status, without[0].reason, without[0].step) if without else None
+
+
+def backoff(failures: int) -> float:
+    """For how many seconds that is left alone which has failed so often in a row."""
+    return min(LONGEST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 10))
 
 
 def _expires(_: str, binding: Binding, now: float) -> float:

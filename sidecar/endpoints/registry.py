@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.defects import log_defect
-from sidecar.endpoints.endpoint import DeclaredEndpoint
+from sidecar.endpoints.endpoint import DeclaredEndpoint, backoff
 from sidecar.endpoints.outcome import (
     OFF,
     Capability,
     EndpointCount,
     Fault,
     Miss,
+    MissKind,
     Unwanted,
     sentence,
     undeclared,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 LARGEST_CHARACTERS = 500_000
 """A text above this size is never sent."""
 DEFAULT_SECONDS = 2.0
+
+_PASSING: tuple[MissKind, ...] = ("late", "unreachable", "loading")
 
 T = TypeVar("T")
 
@@ -146,6 +149,14 @@ class Endpoints:
             return None
         times = [endpoint.away_for(model) for endpoint in self._declared(model)]
         return min((seconds for seconds in times if seconds is not None), default=None)
+
+    def again_in(self, model: str, kind: MissKind, tries: int) -> float | None:
+        """After how many seconds what was missed is worth asking again, missed that often
+        in a row; None where another answer is not to be expected. Sends nothing."""
+        away = self.away_for(model)
+        if away is not None or kind not in _PASSING:
+            return away
+        return backoff(tries)
 
     async def wake(self, model: str) -> None:
         """Ask what a model's servers can do, those that are due."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -26,7 +26,7 @@ from sidecar.context.store import DEFAULT_ID
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.errors import RequestError
 from sidecar.messages.usage import Usage
-from sidecar.workspace import chat_counts
+from sidecar.workspace.chat_asking import Asked, ChatAsking, Draft
 from sidecar.workspace.counted_session import LONG_AGO, CountedSession
 from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.model_counter import ModelCounter
@@ -37,8 +37,6 @@ from sidecar.workspace.wording import NO_CONTEXT
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sidecar.context.window import Window
-    from sidecar.counting.calibration import ConversationCalibration
     from sidecar.workspace.conversations import Sessions
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
@@ -49,31 +47,6 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.3
 """How long nothing is shown for an endpoint that is asked: then the estimate is."""
-
-
-class Draft(NamedTuple):
-    """A copy of a conversation to work on, and what holds for it."""
-
-    conversation: Conversation
-    window: Window
-    calibration: ConversationCalibration
-    """A copy too: what it learns is learned by the session's own when the draft is in force."""
-
-    @property
-    def session(self) -> Session:
-        """The conversation's."""
-        return self.conversation.session
-
-
-class _Asked(NamedTuple):
-    """What endpoints are asked about a change that is in force."""
-
-    chat: bool
-    """Whether to count the whole chat."""
-    before: Session | None
-    """The session before it."""
-    usage: Usage | None
-    """What was reported with it."""
 
 
 class Changes:
@@ -88,8 +61,7 @@ class Changes:
         self._sections = SectionCounts(services.counts)
         self._kept: dict[str, int] = {}
         """Layouts of the sessions that were written, by id."""
-        self._missed: set[str] = set()
-        """Sessions whose endpoint was away when it was asked."""
+        self.asking = ChatAsking(self)
 
     # -- changing ---------------------------------------------------------------------------
 
@@ -128,7 +100,7 @@ class Changes:
         name = self.sessions.writing(session_id)
         if window:
             await self.know(model or self.model_of(name))
-        async with self._order(name):
+        async with self.order(name):
             usage = usage if read is None else await read()
             wanted = model or self.sessions.models.get(name) or answered() or self.model_of(name)
             await self.services.look_up(wanted, self.workspace.settings)
@@ -136,7 +108,7 @@ class Changes:
             draft = await self._settled(self.draft(name, before, wanted))
             outcome = await self._run(partial(_worked, draft, work))
             if draft.session.has_unsettled:  # those that this change has brought
-                await self._settle(draft)
+                await self.settle(draft)
                 await self._run(draft.session.total)
             if model is not None:
                 self.sessions.models[name] = model
@@ -148,8 +120,8 @@ class Changes:
             if not asks:
                 self.sessions.publish()
         if asks:
-            asked = _Asked(ask, before.session if before else None, usage)
-            made = await self._shown_soon(self._surer(made, asked))
+            asked = Asked(ask, before.session if before else None, usage)
+            made = await self._shown_soon(self.asking.surer(made, asked))
         await self._warn_of(made)
         await self.keep()
         return made, outcome
@@ -165,31 +137,12 @@ class Changes:
             asking.cancel()
             self.sessions.publish()
 
-    async def _surer(self, made: Conversation, asked: _Asked) -> Conversation:
-        """A conversation that is in force, with what endpoints say of it and of its window."""
-        name, model, settings = made.session.id, made.session.model, self.workspace.settings
-        before, used = asked.before, asked.usage
-        if used is not None or (before is not None and before.model != model):
-            await self.replied(model, used.prompt_tokens + used.output_tokens if used else 0)
-        await self.know(model)
-        if not asked.chat:
-            return made
-        draft = self.draft(name, made, model)
-        await self._settle(draft, ask=True)
-        first = 0 if before is None else len(before.turns)
-        count = await chat_counts.ask(self.services.counts, draft.session, settings)
-        is_missed = count is None and self._is_away(model)
-        (self._missed.add if is_missed else self._missed.discard)(name)
-        async with self._order(name):
-            known = self.sessions.store.get(name)
-            current = known if known is not None and _is_same(known, made) else None
-            draft = await self._settled(self.draft(name, current or made, model))
-            if count is not None and count.server:
-                draft.session.counter = self.counter(model).served_by(count.server)
-            await self._run(partial(chat_counts.take, draft.session, count, first))
-            if current is not None:
-                self.sessions.store.put(draft.conversation)
-        return draft.conversation
+    async def ask_again(self, missed: Conversation) -> Conversation:
+        """A conversation that the endpoint is asked about once more, and what is shown by it."""
+        made = await self.asking.surer(missed, Asked(True, missed.session, None))
+        self.sessions.publish()
+        await self._warn_of(made)
+        return made
 
     def _is_behind(self, session: Session, *, ask: bool) -> bool:
         model, settings = session.model, self.workspace.settings
@@ -197,10 +150,10 @@ class Changes:
         return any(behind(section) for section in session.sections)
 
     async def _settled(self, draft: Draft) -> Draft:
-        await self._settle(draft)
+        await self.settle(draft)
         return draft
 
-    async def _settle(self, draft: Draft, *, ask: bool = False) -> None:
+    async def settle(self, draft: Draft, *, ask: bool = False) -> None:
         await self._sections.settle(draft.session, self.workspace.settings, ask=ask)
 
     def is_being_made(self, session_id: str | None) -> bool:
@@ -208,7 +161,7 @@ class Changes:
         lock = self._orders.get(session_id or self.sessions.writing(None))
         return lock is not None and lock.locked()
 
-    def _order(self, name: str) -> asyncio.Lock:
+    def order(self, name: str) -> asyncio.Lock:
         lock = self._orders.get(name)
         if lock is None:
             lock = self._orders[name] = asyncio.Lock()
@@ -254,7 +207,7 @@ class Changes:
         if found.session.model == model and not self._is_behind(found.session, ask=ask):
             return found
         draft = self.draft(found.session.id, found, model)
-        await self._settle(draft, ask=ask)
+        await self.settle(draft, ask=ask)
         await self._run(draft.session.total)
         if self.sessions.store.get(found.session.id) is found:
             self.sessions.store.put(draft.conversation)  # the same one, with what was counted
@@ -268,15 +221,11 @@ class Changes:
                 await self.know(model)
                 await self.replied(model)
             current = await self.counted(current, ask=True)
-            if current.session.id in self._missed and not self._is_away(current.session.model):
-                current = await self._surer(current, _Asked(True, current.session, None))
+            if self.asking.is_probed_again(current.session):
+                current = await self.ask_again(current)
         self.sessions.publish()
         if isinstance(current, Conversation):
             await self._warn_of(current)
-
-    def _is_away(self, model: str) -> bool:
-        endpoints = self.services.counts.endpoints(self.workspace.settings)
-        return endpoints.away_for(model) is not None
 
     async def know(self, model: str) -> None:
         """Have a model's window and price looked up; an endpoint that serves it says its own."""
@@ -324,7 +273,7 @@ class Changes:
         wanted = model or self.model_of(name)
         await self.know(wanted)
         draft = self.draft(name, found, wanted)
-        await self._settle(draft, ask=False)
+        await self.settle(draft, ask=False)
         return draft
 
     async def _stand_in(self, agents: CountedSession, model: str) -> Draft:
@@ -390,8 +339,3 @@ def _worked(draft: Draft, work: Callable[[Draft], T]) -> T:
     if not draft.session.has_unsettled:
         draft.session.total()
     return outcome
-
-
-def _is_same(one: Conversation, other: Conversation) -> bool:
-    """Whether what was counted of one holds for the other: the same turns for the same model."""
-    return (one.session.layout, one.session.model) == (other.session.layout, other.session.model)

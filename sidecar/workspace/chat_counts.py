@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar.context.served import texts_counted, uncounted
-from sidecar.endpoints.outcome import EndpointCount
+from sidecar.endpoints.outcome import EndpointCount, Miss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,8 @@ class ChatCount(NamedTuple):
     """Tokens by turn, where it counts texts only."""
     server: str = ""
     """What counted the texts."""
+    due: bool = False
+    """Whether it is to be asked again: something was not counted in its time."""
 
 
 async def ask(counts: Counts, session: Session, settings: Settings) -> ChatCount | None:
@@ -44,14 +46,19 @@ async def ask(counts: Counts, session: Session, settings: Settings) -> ChatCount
     counted = await endpoints.count_chat(session.model, chat, tools, counts.seconds)
     if isinstance(counted, EndpointCount):
         return ChatCount(counted.tokens)
-    counts.missed(session.model, settings)
+    due = counts.missed(session.model, settings, counted.kind)
     if not counts.asks(session.model, settings):
-        return None
-    return await _ask_texts(counts, session, endpoints)
+        return ChatCount(due=due)
+    count, missed = await _ask_texts(counts, session, endpoints)
+    if missed is not None:
+        due = counts.missed(session.model, settings, missed.kind) or due
+    return count._replace(due=due)
 
 
-async def _ask_texts(counts: Counts, session: Session, endpoints: Endpoints) -> ChatCount | None:
-    """What an endpoint does not count in its time stays an estimate until the next change."""
+async def _ask_texts(
+    counts: Counts, session: Session, endpoints: Endpoints
+) -> tuple[ChatCount, Miss | None]:
+    """The texts that it counts in its time, and why not the others."""
     counted: dict[int, int] = {}
     name, loop = "", asyncio.get_running_loop()
     until = loop.time() + counts.seconds
@@ -61,8 +68,8 @@ async def _ask_texts(counts: Counts, session: Session, endpoints: Endpoints) -> 
         if isinstance(found, EndpointCount):
             counted[index], name = found.tokens, found.name
         elif found.kind == "late" or endpoints.standing(session.model) is None:
-            break
-    return ChatCount(None, counted, name) if counted else None
+            return ChatCount(None, counted, name), found
+    return ChatCount(None, counted, name), None
 
 
 def take(session: Session, count: ChatCount | None, first: int) -> None:
@@ -72,7 +79,7 @@ def take(session: Session, count: ChatCount | None, first: int) -> None:
     """
     if count is not None and count.total is not None:
         session.chat_counted(count.total, _first_guess(session, first))
-    elif count is not None:
+    elif count is not None and count.texts:
         texts_counted(session, count.texts)
     session.total()
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.window import NamedLimits
     from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.endpoints.outcome import MissKind
     from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
     from sidecar.workspace.state import State
@@ -99,8 +100,8 @@ class Counts(Gauges):
         self._asking: dict[Hashable, tuple[_Asking, asyncio.Task[_Answer]]] = {}
         self.changed: Callable[[], None] = lambda: None
         """Called when an endpoint says something else of a text than it last did."""
-        self.missed: Callable[[str, Settings], None] = lambda *_: None
-        """Called with a model whose endpoint gave no count: it may be back after a while."""
+        self.missed: Callable[[str, Settings, MissKind], bool] = lambda *_: False
+        """Called with a model whose endpoint gave no count. Whether it may after a while."""
 
     # -- what counts ------------------------------------------------------------------------
 
@@ -166,7 +167,7 @@ class Counts(Gauges):
         found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS, wanted)
         if not isinstance(found, EndpointCount):
             self._take_outcome(text, None)
-            self.missed(model, settings)
+            self.missed(model, settings, found.kind)
             return None, found.reason
         measure = _by_endpoint(found)
         standing = text.endpoints.standing(model)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.llama.test_llama_session import session
-from tests.unit.endpoints_fake_server import REASONS, Canned, FakeServer, Ollama, listing, llamacpp
+from tests.unit.endpoints_fake_server import (
+    REASONS,
+    Asked,
+    Canned,
+    FakeServer,
+    Ollama,
+    listing,
+    llamacpp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,3 +189,104 @@ async def test_a_server_that_stays_away_is_asked_once_a_back_off_and_only_for_wh
         assert len(retries(client)) == 1
         client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
         await until(lambda: not retries(client))
+
+
+CHAT = "/v1/chat/completions/input_tokens"
+
+
+def held(server: FakeServer) -> asyncio.Event:
+    """Have chats answered only once the event is set."""
+    real, gate = server.routes["POST", CHAT], asyncio.Event()
+
+    async def slow(asked: Asked) -> Canned:
+        await gate.wait()
+        answer = real(asked) if callable(real) else real
+        return answer if isinstance(answer, Canned) else await answer
+
+    server.routes["POST", CHAT] = slow
+    return gate
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked again is so soon, and no request runs out of time by itself."""
+    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
+    monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", 60.0)
+    monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
+
+
+async def counted_by_the_endpoint(client: Client, name: str = "s") -> None:
+    """Wait until a session is, without doing anything for it."""
+    async with asyncio.timeout(60):
+        usage: Any = {"method": ""}
+        while usage["method"] != "endpoint":
+            usage = await client.request("context/usage", {"session": name})
+            await asyncio.sleep(0.01)
+
+
+def append(name: str = "s", text: str = WORDS) -> dict[str, Any]:
+    return {"session": name, "turns": [{"role": "user", "content": text}]}
+
+
+@pytest.mark.usefixtures("patient")
+async def test_conversations_whose_endpoint_was_late_are_asked_again_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        counts = client.server.services.counts
+        counts.seconds = 60.0
+        for name in ("s", "t"):
+            usage = await client.request("context/append", append(name))
+            assert usage["method"] == "endpoint"
+        gate, counts.seconds = held(server), 0.05
+        for name in ("s", "t"):  # which it does not see is away: it is only late
+            usage = await client.request("context/append", append(name, WORDS * 9))
+            assert usage["method"] == "estimate"
+        assert len(retries(client)) == 1, "one timer a model, whatever it missed"
+        counts.seconds = 60.0
+        gate.set()
+        for name in ("s", "t"):
+            await counted_by_the_endpoint(client, name)
+        await until(lambda: not retries(client))
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_conversation_given_up_while_it_is_asked_about_is_asked_about_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        client.server.services.counts.seconds = 60.0
+        await client.request("context/append", append())
+        gate = held(server)
+        asked = server.posts().count(CHAT)
+        message = {"jsonrpc": "2.0", "id": "cancelled", "method": "context/append"}
+        answer = asyncio.ensure_future(client.raw({**message, "params": append(text=WORDS * 9)}))
+        await until(lambda: server.posts().count(CHAT) > asked)
+        client.notify("$/cancelRequest", {"id": "cancelled"})
+        assert "error" in await answer
+        gate.set()
+        await counted_by_the_endpoint(client)
+        usage = await client.request("context/usage", {"session": "s"})
+        assert usage["turns"] == 2
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_server_that_is_always_late_is_asked_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        settings = client.server.services.roots.default.settings
+        endpoints = client.server.services.counts.endpoints(settings)
+        waits = [endpoints.again_in("tiny", "late", tries) for tries in (1, 2, 3, 50)]
+        assert waits == [0.2, 0.4, 0.8, 204.8]
+        assert endpoints.again_in("tiny", "unsupported", 1) is None
+        client.server.services.counts.seconds = 60.0
+        await client.request("context/append", append())
+        gate, client.server.services.counts.seconds = held(server), 0.01
+        asked = server.posts().count(CHAT)
+        for number in range(5):
+            await client.request("context/append", append(text=f"{WORDS} {number}"))
+        rounds = client.server.retries._rounds
+        await until(lambda: any(one.tries >= 3 for one in rounds.values()))
+        assert server.posts().count(CHAT) <= asked + 1, "one at a time, and that is under way"
+        gate.set()

@@ -17,7 +17,8 @@ from sidecar.context.occupancy import context_usage
 from sidecar.endpoints.registry import Endpoints
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece
-from sidecar.workspace.changes import Changes, Draft
+from sidecar.workspace.changes import Changes
+from sidecar.workspace.chat_asking import Draft
 from sidecar.workspace.conversations import Sessions
 from sidecar.workspace.counted_session import CountedSession
 from sidecar.workspace.counts import Counts

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from sidecar.messages.reply import Reply
     from sidecar.server.server import SidecarServer
     from sidecar.text.positions import Range
-    from sidecar.workspace.changes import Changes, Draft
+    from sidecar.workspace.changes import Changes
+    from sidecar.workspace.chat_asking import Draft
     from sidecar.workspace.documents import Documents
     from sidecar.workspace.spending import Spending, Spent
 

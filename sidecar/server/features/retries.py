@@ -1,9 +1,10 @@
-"""Model servers that were away are asked again when it is time, while a number rests on them."""
+"""Model servers that were away or late are asked again, while a number rests on them."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.events import Event
@@ -11,6 +12,8 @@ from sidecar.workspace.gauges import may_ask
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
+    from sidecar.endpoints.outcome import MissKind
+    from sidecar.server.scheduler import JobKey
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.workspace import Workspace
 
@@ -18,41 +21,65 @@ GRACE_SECONDS = 0.05
 """After the end of a back-off, so that it is over."""
 
 
+ROUND_SECONDS = 60.0
+"""What is missed so soon after it was asked again is asked later the next time."""
+
+
+class _Round(NamedTuple):
+    """How often a model's endpoint was asked again of late, and until when that counts."""
+
+    tries: int = 0
+    over_at: float = 0.0
+
+
 class Retries:
-    """One timer for each model whose endpoint is away, and none that nothing open waits for.
+    """One timer for each model whose endpoint is away or was late, and none that nothing open
+    waits for.
 
     An untouched document would else stay an estimate until somebody types.
     """
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
+        self._rounds: dict[JobKey, _Round] = {}
         server.services.counts.missed = self._missed
 
-    def _missed(self, model: str, settings: Settings) -> None:
-        seconds = self._services.counts.endpoints(settings).away_for(model)
+    def _missed(self, model: str, settings: Settings, kind: MissKind) -> bool:
+        key: JobKey = ("endpoint", model, settings.endpoints)
+        last = self._rounds.get(key, _Round())
+        if asyncio.get_running_loop().time() > last.over_at:
+            last = _Round()
+        seconds = self._services.counts.endpoints(settings).again_in(model, kind, last.tries + 1)
         if seconds is not None and self._is_used(model, settings):
-            key = ("endpoint", model, settings.endpoints)
-            work = partial(self._ask_again, model, settings)
+            work = partial(self._ask_again, key, model, settings, last.tries + 1)
             self._server.scheduler.soon(key, seconds + GRACE_SECONDS, work)
+        return seconds is not None
 
-    async def _ask_again(self, model: str, settings: Settings) -> None:
+    async def _ask_again(self, key: JobKey, model: str, settings: Settings, tries: int) -> None:
         endpoints = self._services.counts.endpoints(settings)
         if not self._is_used(model, settings):
+            self._rounds.pop(key, None)
             return
+        self._rounds[key] = _Round(tries, asyncio.get_running_loop().time() + ROUND_SECONDS)
         await endpoints.wake(model)
-        if endpoints.away_for(model) is None:
-            self._services.publish(Event("endpoint"))
-        else:
-            self._missed(model, settings)
+        if endpoints.away_for(model) is not None:
+            self._missed(model, settings, "unreachable")
+            return
+        self._services.publish(Event("endpoint"))
+        for workspace in self._roots(settings):
+            if self._services.sessions(workspace) is not None:
+                await self._services.changes(workspace).asking.again(model)
 
-    def _is_used(self, model: str, settings: Settings) -> bool:
-        """Whether an open document or a conversation counts for the model by these endpoints."""
-        roots = [
+    def _roots(self, settings: Settings) -> list[Workspace]:
+        return [
             workspace
             for workspace in self._services.roots
             if may_ask(workspace.settings) and workspace.settings.endpoints == settings.endpoints
         ]
-        return any(self._counts_for(workspace, model) for workspace in roots)
+
+    def _is_used(self, model: str, settings: Settings) -> bool:
+        """Whether an open document or a conversation counts for the model by these endpoints."""
+        return any(self._counts_for(workspace, model) for workspace in self._roots(settings))
 
     def _counts_for(self, workspace: Workspace, model: str) -> bool:
         services = self._services

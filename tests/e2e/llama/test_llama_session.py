@@ -175,3 +175,31 @@ async def test_a_server_that_was_slow_is_not_sent_what_was_given_up_meanwhile(
         found = await client.request("tokens/count", {"text": TEXTS[2]})
         assert (found["tokens"], found["method"]) == (text_tokens(llama_url, TEXTS[2]), "endpoint")
         assert proxy.requests - before <= 2, "the one that was under way, and this one"
+
+
+async def test_a_conversation_that_a_slow_server_missed_is_its_own_count_soon(
+    llama_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.endpoints.endpoint.FIRST_BACKOFF", 0.2)
+    monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", 60.0)
+    async with (
+        CountingProxy(llama_url) as proxy,
+        session(proxy.url, tmp_path, monkeypatch) as client,
+    ):
+        counts = client.server.services.counts
+        counts.seconds = 60.0
+        messages = [{"role": "user", "content": text} for text in TEXTS[:2]]
+        for turn in messages:
+            usage = await client.request("context/append", {"session": "s", "turns": [turn]})
+            if turn is messages[0]:
+                assert usage["method"] == "endpoint"
+                counts.seconds = 0.05
+                proxy.flows.clear()
+        assert usage["method"] == "estimate"
+        counts.seconds = 60.0
+        proxy.flows.set()
+        async with asyncio.timeout(60):
+            while usage["method"] != "endpoint":
+                await asyncio.sleep(0.01)
+                usage = await client.request("context/usage", {"session": "s"})
+        assert usage["tokens"] == chat_tokens(llama_url, messages)
