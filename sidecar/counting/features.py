@@ -70,12 +70,12 @@ _SECOND = (
     ("kana", b"j", (b"\xe3\x81", b"\xe3\x82", b"\xe3\x83")),
 )
 _LANGUAGES = (
-    # beginnings of common words, by which languages without letters of their own are known
+    # beginnings, or ends, of common words: languages without letters of their own are known by them
     ("english", (b" the", b" of", b" and", b" to", b" is")),
     ("german", (b" und", b" der", b" die", b" den", b" zu")),
     ("dutch", (b" het", b" een", b" van")),
     ("french", (b" et", b" le", b" des", b" du")),
-    ("spanish", (b" el", b" los", b" y ", b" que")),
+    ("spanish", (b" el", b" los", b" que", b"\xc3\xb3n")),
     ("italian", (b" di", b" il", b" che")),
     ("malay", (b" yang", b" dan", b" meng")),
 )

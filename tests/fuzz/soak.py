@@ -1,8 +1,9 @@
 """Very many random edits, each checked: `python -m tests.fuzz.soak --edits 100000`.
 
 After each edit the document's text equals the plain one's, and after most of them, so that some
-are counted together, the incremental count of both vocabularies equals tiktoken's. A third of the documents is longer than 20 KB. The exit
-code is 1 when anything differed; the seed of the document that did is printed.
+are counted together, the incremental count of both vocabularies equals tiktoken's, and an estimate
+the whole text's. A third of the documents is longer than 20 KB. The exit code is 1 when anything
+differed; the seed of the document that did is printed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from sidecar.counting.engines import engine
 from sidecar.counting.engines.reference import Reference
 from sidecar.counting.incremental import document_tokens
+from sidecar.counting.tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
 from tests.fuzz import edits, oracle
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
 
 EDITS_PER_DOCUMENT = 100
+ESTIMATED = "claude-sonnet-4-5"
 ENCODINGS: tuple[Encoding, ...] = ("utf-8", "utf-16", "utf-32")
 
 
@@ -42,7 +45,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
         edit_characters=max(16, piece // 16),
         spare_pieces=rng.choice((4, 64)),
     )
-    text = doc.text
+    text, estimate = doc.text, Tokenizers().for_model(ESTIMATED).basis
     for number in range(wanted):
         span, new = edits.edit(rng, doc)
         text = oracle.edited(text, span, new, doc.encoding)
@@ -54,6 +57,8 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
             tokens = document_tokens(doc, engine(name))
             full = Reference(name).count_whole(text)
             assert tokens == full, f"seed {seed}, edit {number}, {name}: {tokens}, not {full}"
+        tokens, full = document_tokens(doc, estimate), estimate.count(text)
+        assert tokens == full, f"seed {seed}, edit {number}, estimate: {tokens}, not {full}"
     return len(text)
 
 
