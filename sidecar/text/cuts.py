@@ -43,16 +43,28 @@ BREAKS = (
 
 # Python's \s is wider than the tokenizers' (U+001C to U+001F), so \S here is the cautious one.
 _WORD_CUT = rf"[{LETTERS}](?=[{BREAKS}0-9])|[0-9](?=[{BREAKS}])"
+_WINDOW = 65_536
+"""Characters that are searched at once: a search lets no other thread work."""
 _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
 
 def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
     """The first safe cut after `text[start]`, as an offset in `text`; None where there is none.
 
-    With `end`, nothing from there on is looked at. Linear in the distance searched.
+    With `end`, nothing from there on is looked at. Linear in the distance searched; where it is
+    long, other threads have their turn in between.
     """
-    match = _cut().search(text, start, end)
-    return match.end() if match else None
+    end, window = min(end, len(text)), _WINDOW
+    while start < end:
+        until = min(end, start + window)
+        match = _cut().search(text, start, until)
+        if match or until == end:
+            return match.end() if match else None
+        # The last character may end a match with what follows, and so may a line feed with all
+        # of the blanks behind it.
+        decided = len(text[start:until].rstrip(" \t")) - 1
+        start, window = (start + decided, _WINDOW) if decided > 0 else (start, 2 * window)
+    return None
 
 
 def is_cut_at(text: str, offset: int) -> bool:

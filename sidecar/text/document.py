@@ -49,6 +49,8 @@ SPARE_PIECES = 64
 """How many pieces more than its length asks for a document may have before they are joined."""
 LONG_CHARACTERS = 250_000
 """Longer texts are cut when first looked into: a millisecond's work at most is done at once."""
+STRETCH_PIECES = 8
+"""A piece of so many pieces' length is a stretch without cuts, and stays one piece."""
 TIDY_PIECES = 32
 """How many pieces are looked at for joining after one edit: so no edit pays for many others."""
 
@@ -279,14 +281,20 @@ class TextDocument(Pieced):
     def _renewed(self, first: int, until: int, text: str, start: int, kept: int) -> list[Piece]:
         """Pieces of `text` for those from index `first` to index `until`, of which the first
         `start` and the last `kept` characters stay, with what is known of the old ones' counts."""
-        few = until - first < 3
-        if text and few and len(text) <= self._most_characters:
-            return [edited_piece(together(self._list.between(first, until)), text, start, kept)]
-        sizes = self._edit_characters, self._most_characters
-        new = pieces_around(text, start, len(text) - kept, *sizes)
-        if few:
-            remember(together(self._list.between(first, until)), new)
+        most = self._most_characters
+        old = together(self._list.between(first, until)) if until - first < 3 else None
+        if text and old and (len(text) <= most or self._is_in_a_stretch(old, text, start + kept)):
+            return [edited_piece(old, text, start, kept, 2 * most)]
+        new = pieces_around(text, start, len(text) - kept, self._edit_characters, most)
+        if old:
+            remember(old, new)
         return [*chain(*new)] or [Piece("")]
+
+    def _is_in_a_stretch(self, old: Piece, text: str, kept: int) -> bool:
+        """Whether a little is edited in a piece that is long since it has no cuts: to look for
+        some in all of it at each key would take seconds."""
+        long = STRETCH_PIECES * self._most_characters
+        return min(len(old), len(text)) > long and max(len(old), len(text)) - kept <= long
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
         """Takes in neighbours until safe cuts lie on both sides of `text`.

@@ -181,20 +181,19 @@ def pieces_of(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
     return [Piece(part) for part in split(text, characters)]
 
 
-def edited_piece(old: Piece, text: str, start: int, kept: int) -> Piece:
+def edited_piece(old: Piece, text: str, start: int, kept: int, far: int) -> Piece:
     """The piece that `old` becomes when all of its text but the first `start` and the last `kept`
     characters is replaced, so that it is `text`.
 
     Its count is the old one without the stretch between the cuts next to the edit, and with what
-    that has become: however long the piece is, little of it is tokenized.
+    that has become: however long the piece is, little of it is tokenized. Cuts are looked for up to
+    `far` characters from the edit; where there is none, all of it is counted again.
     """
     new, grown = Piece(text), len(text) - len(old.text)
-    first = _cut_before(old.text, text, start)
-    last = next_cut(text, len(text) - kept)
-    if last is None or not is_cut_at(old.text, last - grown):
-        last = len(text)
-    gone, come = old.text[first : last - grown], text[first:last]
-    new.origin = _origin(old, gone, come)
+    first = _cut_before(old.text, text, start, far)
+    last = _cut_after(old.text, text, len(text) - kept, far)
+    if first is not None and last is not None:
+        new.origin = _origin(old, old.text[first : last - grown], text[first:last])
     return new
 
 
@@ -202,16 +201,24 @@ _REACH = 8
 """How far before an edit a cut is looked for first; code has one after every few characters."""
 
 
-def _cut_before(old: str, new: str, place: int) -> int:
-    """An offset up to `place`, and near it, at which both texts have a safe cut; else their start,
-    which is one."""
+def _cut_before(old: str, new: str, place: int, far: int) -> int | None:
+    """An offset up to `place`, and near it, at which both texts have a safe cut; their start is
+    one. None where there is none so near."""
     reach = _REACH
-    while reach < place:
+    while reach < min(place, far):
         cut = next_cut(new, place - reach, place + 1)
         if cut is not None and is_cut_at(old, cut):
             return cut
         reach *= 2
-    return 0
+    return 0 if place <= far else None
+
+
+def _cut_after(old: str, new: str, place: int, far: int) -> int | None:
+    """The same from `place` on, as an offset in the new text."""
+    last = next_cut(new, place, place + far)
+    if last is not None and is_cut_at(old, last - len(new) + len(old)):
+        return last
+    return len(new) if len(new) - place <= far else None
 
 
 def _origin(old: Piece, gone: str, come: str) -> PieceOrigin | None:

@@ -33,10 +33,12 @@ BLANKS = " \t  \n\n \n\t\r\n  \x0b\x0c\x85\u2028\u2029\u3000\u00a0\r\r\n \x1c\x1
 ODD = "\ud83d\ude00\ud800\udc00 ſ'ſ 'ſt \u0e31\u0300\u200b\ufeff\x00\x01\x7f \U00010940\u088f ǅʰⅷ² "
 MARKS = "!!??..//--==##**[]{}()<>\"'`~|\\/\n/\r/ /\n//\n"
 DIGITS = "0123456789 3.14159 1,000,000 ١٢٣ "
+GENES = "ACGTTGCAACGT" * 40
+"""A long stretch without a cut."""
 SPECIAL = "<|endoftext|><|im_start|>user\n<|endofprompt|>"
 STOCK = (
     *(CODE, PROSE, FRENCH, RUSSIAN, CHINESE, JAPANESE, KOREAN, EMOJI, BLANKS, ODD, MARKS),
-    *(DIGITS, SPECIAL),
+    *(DIGITS, GENES, SPECIAL),
 )
 SNIPPETS = (
     *("", "", "", "x", " ", "  ", "\t", "\n", "\r", "\r\n", "\n\n", "/", "//", "'", "'s", "'S"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sidecar.counting.engines import engine
 from sidecar.counting.incremental import document_tokens, pending_characters
+from sidecar.text import cuts
 from sidecar.text.cuts import is_cut
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import PIECE_CHARACTERS, Piece
@@ -22,6 +23,7 @@ from sidecar.workspace.workers import Workers
 from tests.fuzz import edits, oracle
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable
 
     from sidecar.text.positions import Encoding
@@ -299,6 +301,40 @@ def test_an_edit_and_count_look_into_as_many_pieces_at_10_mb_as_at_10_kb(
 ) -> None:
     small, big = visits(monkeypatch, 10_000), visits(monkeypatch, 10_000_000)
     assert max(big) <= max(small) + 10
+
+
+class Searched:
+    """The pattern of cuts, noting how many characters are searched by it."""
+
+    def __init__(self) -> None:
+        self.characters, self._pattern = 0, cuts._cut()
+
+    def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
+        found = self._pattern.search(text, start, end)
+        self.characters += (found.end() if found else end) - start
+        return found
+
+    def match(self, text: str, start: int) -> re.Match[str] | None:
+        return self._pattern.match(text, start)
+
+
+@pytest.mark.parametrize("stretch", ["ACGT", "=", "😀", "1", " ", "ภาษาไทย"])
+def test_an_edit_in_a_stretch_without_cuts_searches_little_of_it(
+    monkeypatch: pytest.MonkeyPatch, stretch: str
+) -> None:
+    text = stretch * (1_000_000 // len(stretch))
+    rng, doc = random.Random(stretch), TextDocument("untitled:stretch", text)
+    assert len(doc.pieces) == 1
+    searched = Searched()
+    monkeypatch.setattr(cuts, "_cut", lambda: searched)
+    for place in (0, len(text) - 1, *(rng.randrange(len(text)) for _ in range(30))):
+        searched.characters, new = 0, rng.choice(("x", "= ", ";\n", "word word word", ""))
+        span = Range(doc.position_at(place), doc.position_at(place + rng.randrange(2)))
+        start, end = doc.offsets(span)
+        doc.apply(span, new)
+        text = text[:start] + new + text[end:]
+        assert searched.characters <= 20 * PIECE_CHARACTERS
+    assert doc.text == text
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
