@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.state import State
 
 RECENT = timedelta(days=30)
+_READINGS = itertools.count(1)
+"""Numbers the readings of ledgers by when they began: what a later one says is no older."""
 
 
 class Spent(NamedTuple):
@@ -42,6 +45,8 @@ class Spent(NamedTuple):
     severity: Severity
     sessions: Mapping[str, float | None] = MappingProxyType({})
     """USD of every session of the workspace, where all were asked for."""
+    reading: int = 0
+    """When it was read: of two, the higher number says no less."""
 
 
 @dataclass(eq=False)
@@ -58,13 +63,21 @@ class Costs:
     """Whether this process reads that by itself, where it is shown."""
     warned: bool = False
     """Whether a cap is crossed and the client was sent a warning."""
+    _reading: int = 0
+    _readings: dict[str, int] = field(default_factory=dict)
+    """Which reading each session's sum is of."""
 
     def take(self, spent: Spent | None) -> None:
-        """Take newly read sums."""
-        if spent is not None:
+        """Take newly read sums, but where a later reading is shown already: workers end in any
+        order."""
+        if spent is None:
+            return
+        if spent.reading >= self._reading:
+            self._reading = spent.reading
             self.today, self.workspace, self.severity = spent.today, spent.workspace, spent.severity
-            self.sessions |= spent.sessions
-            self.sessions[spent.session] = spent.session_usd
+        for session, usd in {**spent.sessions, spent.session: spent.session_usd}.items():
+            if spent.reading >= self._readings.get(session, 0):
+                self.sessions[session], self._readings[session] = usd, spent.reading
 
 
 class Spending:
@@ -208,6 +221,7 @@ class Spending:
         """The sums that the status shows; `every` session's too. Raises LedgerError."""
         from sidecar.cost.caps import judge
 
+        reading = next(_READINGS)
         spend = self.book.spend(self._uri, session, self._folders)
         recorded = bool(spend.workspace) or "workspace" in spend.unknown
         # Nothing is about to be sent: the caps judge what was spent alone.
@@ -220,6 +234,7 @@ class Spending:
             spend.workspace,
             severities[verdict],
             self._by_session() if every else {},
+            reading,
         )
 
     def recall(self) -> Spent | None:

@@ -1,0 +1,40 @@
+"""The sums of the ledger that are shown, whatever order workers end in."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from sidecar.config.settings import Caps, Settings
+from sidecar.cost.params import CostRecordParams
+from sidecar.workspace.spending import Costs, Spending
+from sidecar.workspace.state import State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def call(session: str) -> CostRecordParams:
+    """A call of a dollar, or near it."""
+    usage = {"prompt_tokens": 400_000, "completion_tokens": 0}
+    return CostRecordParams(model="gpt-4o", usage=usage, session=session)
+
+
+def test_an_older_reading_never_takes_the_place_of_a_newer_one(tmp_path: Path) -> None:
+    settings = Settings(cost=Caps(soft_cap_usd=0.5, hard_cap_usd=1.5))
+    spending = Spending(State(tmp_path), settings, "file:///ws", "gpt-4o")
+    _, first = spending.record(call("a"))
+    _, second = spending.record(call("b"))
+    assert first is not None
+    assert second is not None
+    costs = Costs()
+    for late in (second, first):
+        costs.take(late)
+    assert (costs.today, costs.workspace) == (Decimal(2), Decimal(2))
+    assert costs.severity == "error", "caps are judged by the same sums"
+    assert costs.sessions == {"a": 1.0, "b": 1.0}, "nothing newer is known of the first session"
+    every = spending.spent("a", every=True)
+    _, third = spending.record(call("b"))
+    costs.take(third)
+    costs.take(every)
+    assert (costs.workspace, costs.sessions) == (Decimal(3), {"a": 1.0, "b": 2.0})
