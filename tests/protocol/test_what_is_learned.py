@@ -90,9 +90,10 @@ async def test_tool_results_do_not_teach_the_prose_around_them(tmp_path: Path) -
         calls = [{"id": name, "name": "t", "arguments": {}} for name in named]
         turns = [{"role": "assistant", "content": None, "toolCalls": calls}]
         turns += [{"role": "tool", "toolCallId": name, "content": rows} for name in named]
+        turns += [{"role": "assistant", "content": PROSE * 2}]
         await client.request("context/append", {"session": "s", "turns": turns})
         await ask(client, PROSE * 2)
-        await said(client, 300 + round(1.4 * (turn + 1) * (6 * result["tokens"] + 120)))
+        await said(client, 300 + round(1.4 * (turn + 1) * (6 * result["tokens"] + 170)))
     assert await client.count(prose, model=model) == before
     learned = await client.request("tokens/count", {"text": rows, "model": model})
     assert 1.2 < learned["tokens"] / result["tokens"] < 1.5
