@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +35,7 @@ SMALLEST = 16
 NEARLY = 0.9
 """Share of what a prompt grew by that is of one kind: documents of that kind learn from it then."""
 MOST_KEPT = 512
+"""Keys; those that were learned for least recently go first."""
 APART_SURE = 0.1
 """Of an estimate: what is taken off a whole prompt beside it may be off by so much at most."""
 
@@ -43,9 +45,12 @@ class Calibrations:
 
     def __init__(self) -> None:
         self._learned: dict[str, Learned] = {}
+        """What was learned for last stands last; replaced as a whole, as others read it."""
         self._hidden: dict[str, Hidden] = {}
+        self._lock = Lock()
+        """One thread learns while another takes over what a file holds."""
         self.lessons = 0
-        """How many samples were learned: what rests on factors holds while it is the same."""
+        """How often something was learned: what rests on factors holds while it is the same."""
         self.touched: set[str] = set()
         """Keys that were learned for since this was made or read."""
 
@@ -75,12 +80,11 @@ class Calibrations:
 
     def learn_hidden(self, key: str, tokens: float) -> None:
         """Note what was hidden in one conversation."""
-        if key not in self._hidden and len(self._hidden) >= MOST_KEPT:
-            del self._hidden[next(iter(self._hidden))]
-        known = self._hidden.get(key)
-        self._hidden[key] = known.after(tokens) if known else Hidden(tokens)
-        self.touched.add(key)
-        self.lessons += 1
+        with self._lock:
+            known = self._hidden.get(key)
+            now = known.after(tokens) if known else Hidden(tokens)
+            self._hidden = _newest({**_without(self._hidden, key), key: now})
+            self._was_learned(key)
 
     def learn(
         self,
@@ -91,11 +95,13 @@ class Calibrations:
         doubt: float | None = None,
     ) -> None:
         """Note one sample for a key; `doubt`: half of the estimate's own band, in tokens."""
-        start = self.start(key)
-        if key not in self._learned and len(self._learned) >= MOST_KEPT:
-            del self._learned[next(iter(self._learned))]
-        one = self._learned[key] = copy(self._learned.get(key, Learned(real=0.0)))
-        one.learn(estimated, real, weight, start, doubt)
+        with self._lock:
+            one = copy(self._learned.get(key, Learned()))
+            one.learn(estimated, real, weight, self.start(key), doubt)
+            self._learned = _newest({**_without(self._learned, key), key: one})
+            self._was_learned(key)
+
+    def _was_learned(self, key: str) -> None:
         self.touched.add(key)
         self.lessons += 1
 
@@ -115,14 +121,32 @@ class Calibrations:
         found._hidden = _read(data.get("hidden"), Hidden)
         return found
 
-    def take(self, other: Calibrations) -> None:
-        """Take over what another process has learned for keys that were not touched here."""
-        for key, one in other._learned.items():
-            if key not in self.touched:
-                self._learned[key] = one
-        for key, constant in other._hidden.items():
-            if key not in self.touched:
-                self._hidden[key] = constant
+    def take(self, other: Calibrations) -> bool:
+        """Take over what another process has learned for keys that were not touched here.
+        Whether that is anything new."""
+        with self._lock:
+            learned = _merged(self._learned, other._learned, self.touched)
+            hidden = _merged(self._hidden, other._hidden, self.touched)
+            is_new = (learned, hidden) != (self._learned, self._hidden)
+            self._learned, self._hidden = learned, hidden
+            self.lessons += is_new
+            return is_new
+
+
+def _without(entries: dict[str, T], key: str) -> dict[str, T]:
+    return {name: one for name, one in entries.items() if name != key}
+
+
+def _newest(entries: dict[str, T]) -> dict[str, T]:
+    """The entries that were learned for last."""
+    return dict(list(entries.items())[-MOST_KEPT:])
+
+
+def _merged(mine: dict[str, T], theirs: dict[str, T], touched: set[str]) -> dict[str, T]:
+    """Theirs, but for the keys that were touched here, which are the newest."""
+    kept = {key: one for key, one in mine.items() if key not in theirs and key not in touched}
+    kept |= {key: one for key, one in theirs.items() if key not in touched}
+    return _newest(kept | {key: one for key, one in mine.items() if key in touched})
 
 
 def _read(entries: object, form: type[T]) -> dict[str, T]:
@@ -136,7 +160,7 @@ def _read(entries: object, form: type[T]) -> dict[str, T]:
         numbers = [number for part in msgspec.structs.astuple(one) for number in _numbers(part)]
         if isinstance(key, str) and all(0 <= number < 1e15 for number in numbers):
             found[key] = one
-    return found
+    return _newest(found)
 
 
 def _numbers(part: float | tuple[float, ...]) -> tuple[float, ...]:

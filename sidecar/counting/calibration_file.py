@@ -35,12 +35,14 @@ def load(folder: Path) -> Calibrations:
     return Calibrations()
 
 
-def save(folder: Path, calibrations: Calibrations) -> None:
+def save(folder: Path, calibrations: Calibrations) -> bool:
     """Write all that was learned, and what other processes have learned meanwhile of other models.
+    Whether there was any of that, which is taken over.
 
     Raises OSError.
     """
-    calibrations.take(load(folder))
+    taken = calibrations.take(load(folder))
     make_folder(folder)
     data = msgspec.json.format(msgspec.json.encode(calibrations.to_dict()), indent=1)
     write(folder / FILE_NAME, data)
+    return taken

@@ -30,6 +30,7 @@ from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.following import Following
 from sidecar.server.features.history import History
+from sidecar.server.features.learning import Learning
 from sidecar.server.features.providers import Providers
 from sidecar.server.features.retries import Retries
 from sidecar.server.features.status import StatusBoard
@@ -79,6 +80,7 @@ class SidecarServer(LanguageServer):
         self.diagnostics = Diagnostics(self)
         self.following = Following(self)
         self.retries = Retries(self)
+        self.learning = Learning(self)
         self.providers = Providers(self)
         self.history = History(self)
         self.live = Live(self)

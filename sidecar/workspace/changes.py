@@ -28,6 +28,7 @@ from sidecar.errors import RequestError
 from sidecar.messages.usage import Usage
 from sidecar.workspace.chat_asking import Asked, ChatAsking, Draft
 from sidecar.workspace.counted_session import LONG_AGO, CountedSession
+from sidecar.workspace.events import Event
 from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.models import Alternatives
@@ -325,7 +326,8 @@ class Changes:
         ]
         mine, self._kept = {*self._kept, *layouts}, layouts
         try:
-            await self.services.workers.run(state.save)
+            if await self.services.workers.run(state.save):
+                self.services.publish(Event("endpoint"))  # another process has learned something
             if uri is not None and mine:
                 await self.services.workers.run(partial(state.save_sessions, uri, saved, mine))
         except Exception as exc:

@@ -10,7 +10,7 @@ from sidecar.config.paths import state_dir
 from sidecar.config.private import make_folder, set_aside, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Price, Settings
@@ -30,6 +30,9 @@ class State:
         self._calibrations: Calibrations | None = None
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
         self._dirty = False
+        self._saving = threading.Lock()
+        self.learned: Callable[[], None] = lambda: None
+        """Called, by whoever has learned, when there is something to `save`."""
 
     def calibrations(self) -> Calibrations:
         """What reported usage has taught so far."""
@@ -48,19 +51,27 @@ class State:
     def calibrations_changed(self) -> None:
         """Something was learned; `save` writes it."""
         self._dirty = True
+        self.learned()
 
     @property
     def is_dirty(self) -> bool:
         """Whether something was learned that is not written yet."""
         return self._dirty
 
-    def save(self) -> None:
-        """Write what was learned since the last time. Raises OSError."""
+    def save(self) -> bool:
+        """Write what was learned since the last time. True where another process had learned
+        something meanwhile, which holds here from now on. Raises OSError: then it is still due."""
         from sidecar.counting import calibration_file
 
-        if self._dirty and self._calibrations is not None:
-            self._dirty = False
-            calibration_file.save(self.folder, self._calibrations)
+        with self._saving:
+            if not self._dirty or self._calibrations is None:
+                return False
+            self._dirty = False  # what is learned while this is written is due again
+            try:
+                return calibration_file.save(self.folder, self._calibrations)
+            except OSError:
+                self._dirty = True
+                raise
 
     def book(self, settings: Settings) -> CostBook:
         """The ledger, with the user's own prices and collector."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.counting import calibration_file
+from sidecar.counting.calibration import Calibrations, document_key
+from sidecar.counting.kinds import kind_of
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
@@ -137,6 +143,56 @@ async def test_what_the_endpoint_taught_holds_while_it_is_away(
     count = await client.count(uri)
     assert count["method"] == "calibrated"
     assert abs(count["tokens"] - plain) < plain * 0.15
+    await client.aclose()
+
+
+async def test_what_the_endpoint_taught_holds_for_the_command_line_too(
+    root: Path, endpoint: FakeServer
+) -> None:
+    (root / NAME).write_text(TEXT)
+    client = await started(root)
+    uri = opened(client, root)
+    assert (await client.count(uri))["method"] == "endpoint"
+    for route in list(endpoint.routes):
+        endpoint.routes[route] = Canned(503, {})
+    await client.request("capabilities/probe", {})
+    shown = await client.count(uri)
+    assert shown["method"] == "calibrated"
+    await kept(client)
+    command = [sys.executable, "-P", "-m", "sidecar", "count", NAME, "--json"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=root, stdout=subprocess.PIPE)
+    printed, _ = await process.communicate()
+    [counted] = json.loads(printed)["files"]
+    assert (counted["tokens"], counted["method"]) == (shown["tokens"], "calibrated")
+    await client.aclose()
+
+
+async def kept(client: Client) -> None:
+    """Wait until all that was learned is written; nobody is to end for that."""
+    server = client.server
+    async with asyncio.timeout(60):
+        while server.services.state.is_dirty or server.scheduler.is_due(("learned",)):
+            await asyncio.sleep(0.01)
+
+
+async def test_what_another_process_learned_is_counted_by_once_it_is_known(root: Path) -> None:
+    client = await started(root)
+    uri = opened(client, root)
+    before = await client.count(uri)
+    services = client.server.services
+    estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
+    other = Calibrations()
+    other.learn(document_key(MODEL, estimator, kind_of(TEXT)), 10_000, 13_000)
+    calibration_file.save(services.state.folder, other)
+    turns = [{"role": "user", "content": "Hi. " * 40}, {"role": "assistant", "content": "Yes."}]
+    for reported in (900, 1000):
+        usage = {"prompt_tokens": reported, "completion_tokens": 3}
+        params = {"session": "s", "model": "another", "turns": turns, "usage": usage}
+        await client.request("context/append", params)
+    await kept(client)
+    assert 1.2 < (await client.count(uri))["tokens"] / before["tokens"] < 1.4
+    found = await numbers(client, uri)
+    assert len(set(found.values())) == 1, found
     await client.aclose()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import (
+    MOST_KEPT,
     Calibrations,
     ConversationCalibration,
     document_key,
@@ -323,3 +324,41 @@ def test_what_an_earlier_version_learned_is_left_out(tmp_path: Path) -> None:
     (tmp_path / calibration_file.FILE_NAME).write_text(json.dumps(old))
 
     assert calibration_file.load(tmp_path).to_dict()["learned"] == {}
+
+
+def test_what_was_learned_for_least_recently_is_forgotten_first(tmp_path: Path) -> None:
+    shared = Calibrations()
+    for number in range(MOST_KEPT + 20):
+        shared.learn(f"new {number}", 1000, 1500)
+        shared.learn_hidden(f"new {number}", 1500)
+        if number % 100 == 0:
+            shared.learn("daily", 1000, 1500)
+            shared.learn_hidden("daily", 1500)
+            calibration_file.save(tmp_path, shared)  # and by a process that starts anew
+            shared = calibration_file.load(tmp_path)
+
+    daily, hidden = shared.learned("daily"), shared.hidden("daily")
+    assert daily is not None
+    assert daily.samples == MOST_KEPT // 100 + 1
+    assert hidden is not None
+    assert hidden.samples == daily.samples
+    assert (shared.learned("new 0"), shared.hidden("new 0")) == (None, None)
+    assert [len(shared.to_dict()[part]) for part in ("learned", "hidden")] == [MOST_KEPT] * 2
+
+
+def test_what_is_taken_over_is_a_lesson(tmp_path: Path) -> None:
+    """Counts that were made by other factors do not hold any longer."""
+    mine, other = Calibrations(), Calibrations()
+    mine.learn("mine", 1000, 1500)
+    other.learn("mine", 1000, 500)
+    other.learn("other", 1000, 1500)
+    lessons, before = mine.lessons, mine.learned("mine")
+    calibration_file.save(tmp_path, other)
+
+    assert calibration_file.save(tmp_path, mine)
+    assert mine.lessons > lessons
+    assert mine.learned("mine") == before
+    assert mine.learned("other") == other.learned("other")
+    lessons = mine.lessons
+    assert not calibration_file.save(tmp_path, mine)
+    assert mine.lessons == lessons

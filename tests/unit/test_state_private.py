@@ -150,6 +150,23 @@ def test_a_damaged_session_is_set_aside_and_the_others_stay(
     assert len(caplog.records) == 1
 
 
+def test_what_could_not_be_written_is_due_again(tmp_path: Path) -> None:
+    folder, told = tmp_path / "state", []
+    folder.write_text("where the folder should be")
+    state = State(folder)
+    state.learned = lambda: told.append(state.is_dirty)
+    state.calibrations().learn("k", 10, 12)
+    state.calibrations_changed()
+    assert told == [True]
+    with pytest.raises((FileExistsError, NotADirectoryError)):
+        state.save()
+    assert state.is_dirty
+    folder.unlink()
+    state.save()
+    assert not state.is_dirty
+    assert calibration_file.load(folder).learned("k") == state.calibrations().learned("k")
+
+
 def session() -> SavedSession:
     return SavedSession(
         id="one",

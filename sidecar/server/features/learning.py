@@ -1,0 +1,37 @@
+"""What was learned is written soon, so that the command line and other editors count alike."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from sidecar.workspace.events import Event
+
+if TYPE_CHECKING:
+    from sidecar.server.server import SidecarServer
+
+logger = logging.getLogger(__name__)
+
+SAVE_SECONDS = 1.0
+"""An endpoint teaches with every edit; one write has all of that time."""
+
+
+class Learning:
+    """Writes what reports and endpoints have taught, on a worker."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._server, self._services = server, server.services
+        server.services.state.learned = self._learned
+
+    def _learned(self) -> None:
+        self._server.scheduler.soon(("learned",), SAVE_SECONDS, self._save)
+
+    async def _save(self) -> None:
+        """A full disk is no defect: it is tried again with what is learned next."""
+        try:
+            taken = await self._services.workers.run(self._services.state.save)
+        except OSError as exc:
+            logger.warning("what was learned was not kept: %s", type(exc).__name__)
+            return
+        if taken:  # what another process has learned holds here as well
+            self._services.publish(Event("endpoint"))
