@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding, Range
 
 KIND_CHARACTERS = SAMPLED
+_WALKED = 1_000_000
+"""Pieces of longer texts are not all looked at on the event loop: that takes over a millisecond."""
 
 
 class Snapshot(Pieced):
@@ -109,6 +111,8 @@ class Snapshot(Pieced):
             return None  # cutting it takes its time too
         if basis.cuts == "none" and self._whole is None and self.characters > most:
             return None  # there is nothing yet that could have remembered a count
+        if self.characters > _WALKED:
+            return None  # so does to group the pieces
         units = units_of(self, basis)
         return count_pieces(units, basis) if pending_in(units, basis, most) <= most else None
 

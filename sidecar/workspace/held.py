@@ -19,6 +19,10 @@ class Held:
         self._document, self._edition = document, document.edition
         self._before = Snapshot.of(document).document if document.is_cut else document.reopening()
 
+    def is_of(self, document: TextDocument | None) -> bool:
+        """Whether this is the document, edited or not."""
+        return self._document is document
+
     async def document(self, workers: Workers) -> TextDocument:
         """That document in pieces, which a worker makes; where it was edited meanwhile, another
         one that holds what it held."""

@@ -237,6 +237,26 @@ async def test_ranges_of_a_document_that_is_closed_meanwhile_are_counted(client:
         await client.count(ranges=[FIRST_LINE])
 
 
+@pytest.mark.parametrize("lines", [10, LONG_CHARACTERS // 10])
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_document_that_is_closed_meanwhile_is_counted_as_it_was(
+    client: Client, lines: int, again: bool
+) -> None:
+    """Whether it is cut yet or not, and though another one is opened under its name."""
+    client.ignore("status/update")
+    client.open("some words\n" * lines)
+    fit = {"textDocument": {"uri": URI}, "maxTokens": 10_000_000}
+    asked = asyncio.gather(
+        client.count(models=["gpt-4o"]), client.count(), client.request("tokens/fit", fit)
+    )
+    await asyncio.sleep(0)
+    client.notify("textDocument/didClose", {"textDocument": {"uri": URI}})
+    if again:
+        client.open("another text")
+    answers = await asked
+    assert {one["tokens"] for one in answers} == {truth("some words\n" * lines)}
+
+
 async def test_what_a_tokenizer_was_made_of_is_given_back(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

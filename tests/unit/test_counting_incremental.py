@@ -25,11 +25,15 @@ from sidecar.counting.tokenizer import Tokenizer
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import PIECE_CHARACTERS
 from sidecar.text.positions import Range
+from sidecar.workspace import documents
 from tests.fuzz import edits, soak
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sidecar.counting.count import Method
     from sidecar.text.cuts import Cuts
+    from sidecar.text.pieces import Piece, Pieced
 
 TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
 BASES = ("o200k_base", "cl100k_base")
@@ -256,3 +260,23 @@ def test_counting_while_editing() -> None:
                 for job in jobs:
                     job.result()
         assert document_tokens(doc, engine(name)) == Reference(name).count_whole(doc.text)
+
+
+def test_a_long_text_in_word_pieces_is_a_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pieces are grouped for each count: the event loop groups few, and none of a long text."""
+    grouped, real = list[int](), documents.units_of
+
+    def noting(text: Pieced, tokenizer: Tokenizer) -> Sequence[Piece]:
+        grouped.append(len(text.pieces))
+        return real(text, tokenizer)
+
+    monkeypatch.setattr(documents, "units_of", noting)
+    tokenizer, opened = Recording("words"), documents.Documents()
+    for lines, inline in ((3_000, 1), (300_000, 0)):
+        doc = TextDocument("untitled:words", "some words\n" * lines)
+        opened[doc.uri] = doc
+        taken = opened.snapshot(doc.uri)
+        count_pieces(units_of(taken, tokenizer), tokenizer)
+        grouped.clear()
+        assert (taken.known(tokenizer, 10_000) is not None) is bool(inline)
+        assert len(grouped) == inline

@@ -39,11 +39,11 @@ def register(server: SidecarServer) -> None:
             return known
         if params.messages is not None:
             return _count_messages(services, params, params.messages)
-        return _count(services, params, _held(services, params, params.range or params.ranges))
+        return _count(services, params, _held(services, params))
 
     def fit(params: FitTextParams) -> Awaitable[FitTextResult]:
         _check_fit(params)
-        return fitted(params, _held(services, params, params.range))
+        return fitted(params, _held(services, params))
 
     async def fitted(params: FitTextParams, held: Held | None) -> FitTextResult:
         taken, _, workspace = await _look(services, params, held)
@@ -97,10 +97,11 @@ def _check_fit(params: FitTextParams) -> None:
         raise RequestError("badParams", "give exactly one of textDocument and text")
 
 
-def _held(services: Services, params: CountParams | FitTextParams, spans: object) -> Held | None:
-    """The document that ranges are of: as it is now, before any edit that comes after them."""
+def _held(services: Services, params: CountParams | FitTextParams) -> Held | None:
+    """The document that is asked about: as it is now, before any edit that comes after, and though
+    it may be closed before its turn."""
     uri = _uri(params)
-    return None if spans is None or uri is None else Held(services.documents.named(uri))
+    return None if uri is None else Held(services.documents.named(uri))
 
 
 async def _count_messages(
@@ -123,16 +124,16 @@ async def _look(
     """What is asked for and its ranges, all of one version, and the workspace; a long document is
     cut into pieces by a worker before that."""
     uri = _uri(params)
-    if uri is None:
+    if uri is None or held is None:
         await services.ready()
         return Snapshot(text=params.text or ""), [], services.roots.default
-    if held is None:
+    spans, span = getattr(params, "ranges", None), params.range
+    if spans is None and span is None:
         await services.ready(uri)
-        return services.documents.snapshot(uri), [], services.roots.of_document(uri)
+        if held.is_of(services.documents.get(uri)):  # as it is by now
+            return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     document = await services.held(held)
-    spans = getattr(params, "ranges", None) or ()
-    parts = [Snapshot.part_of(document, span) for span in spans]
-    span = params.range
+    parts = [Snapshot.part_of(document, one) for one in spans or ()]
     whole = services.documents.taken(document) if span is None else Snapshot.part_of(document, span)
     return whole, parts, services.roots.of_document(uri)
 
