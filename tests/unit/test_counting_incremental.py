@@ -264,11 +264,11 @@ def test_counting_while_editing() -> None:
 
 def test_a_long_text_in_word_pieces_is_a_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pieces are grouped for each count: the event loop groups few, and none of a long text."""
-    grouped, real = list[int](), documents.units_of
+    grouped = list[int]()
 
     def noting(text: Pieced, tokenizer: Tokenizer) -> Sequence[Piece]:
         grouped.append(len(text.pieces))
-        return real(text, tokenizer)
+        return units_of(text, tokenizer)
 
     monkeypatch.setattr(documents, "units_of", noting)
     tokenizer, opened = Recording("words"), documents.Documents()
