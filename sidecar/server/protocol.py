@@ -22,6 +22,7 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 from sidecar.defects import log_defect
 from sidecar.errors import RequestError
 from sidecar.server import changes, codec, errors, parent
+from sidecar.server.commitment import cancel
 from sidecar.server.framing import BadFrame, Body
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
 
@@ -202,7 +203,7 @@ class SidecarProtocol(LanguageServerProtocol):
         params = message.get("params")
         msg_id = params.get("id") if isinstance(params, dict) else None
         if _is_id(msg_id) and (task := self._in_work.get(msg_id)) is not None:
-            task.cancel()
+            cancel(task)
 
     def _take_response(self, message: dict[str, Any]) -> bool:
         """Hand an answer of the client's to who waits for it; False where nobody has asked."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.workspace.spending import Spending, Spent
 from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
 
@@ -59,6 +62,46 @@ async def test_context_and_cost_reach_the_status(client: Client) -> None:
     shown = await client.take("status/update", lambda u: u["cost"] is not None)
     assert "$2.50" in shown["text"]
     client.ignore("status/update")
+
+
+@pytest.mark.parametrize("method", ["context/response", "cost/record"])
+async def test_what_was_billed_is_finished_though_the_client_gave_it_up(
+    bare: Client, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    recorded, finish = threading.Event(), threading.Event()
+    sums = Spending._late
+
+    def slow(self: Spending, session: str, *, every: bool = False) -> Spent | None:
+        recorded.set()
+        finish.wait(60)
+        return sums(self, session, every=every)
+
+    await bare.initialize()
+    bare.ignore("context/warning")
+    bare.open("hello world")
+    await bare.take("status/update")
+    monkeypatch.setattr(Spending, "_late", slow)
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8, "total_tokens": 1_000_008}
+    message = {"index": 0, "finish_reason": "stop", "message": REPLY}
+    response = {"object": "chat.completion", "model": "gpt-4o", "choices": [message]}
+    params = {
+        "context/response": {"session": "s", "response": {**response, "usage": usage}},
+        "cost/record": {"session": "s", "usage": usage},
+    }[method]
+    asked = {"jsonrpc": "2.0", "id": "c", "method": method, "params": {"model": "gpt-4o", **params}}
+    answer = asyncio.ensure_future(bare.raw(asked))
+    await asyncio.to_thread(recorded.wait, 60)
+    bare.notify("$/cancelRequest", {"id": "c"})
+    await bare.request("cost/detail", {})  # it is read before that is
+    finish.set()
+    assert "result" in await answer
+    shown = await bare.take("status/update", lambda u: u["cost"] is not None)
+    assert "$2.50" in shown["text"]
+    if method == "context/response":
+        found = await bare.request("context/usage", {"session": "s"})
+        assert found["tokens"] == 1_000_008
+    assert (await bare.request("cost/detail", {}))["totals"]["calls"] == 1
+    bare.ignore("status/update")
 
 
 async def test_a_cap_that_is_far_away_does_not_colour_the_status(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from sidecar.context.occupancy import calibration_info, estimated_prompt
+from sidecar.context.occupancy import calibration_info
 from sidecar.context.preflight import merged, preflight
 from sidecar.context.response import Handled, handle
 from sidecar.context.results import (
@@ -20,10 +20,12 @@ from sidecar.context.results import (
 )
 from sidecar.context.setting import apply_set
 from sidecar.context.usage import ContextUsage, SessionRow
-from sidecar.errors import RequestError, SidecarError
+from sidecar.errors import RequestError
 from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.replies import read_reply
 from sidecar.messages.usage import Usage, normalise_usage
+from sidecar.server.commitment import commitment
+from sidecar.server.features.billing import record
 from sidecar.workspace.counted_session import CountedSession
 from sidecar.workspace.events import Event
 from sidecar.workspace.followed import Followed, FollowedText
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.changes import Changes
     from sidecar.workspace.chat_asking import Draft
     from sidecar.workspace.documents import Documents
-    from sidecar.workspace.spending import Spending, Spent
+    from sidecar.workspace.spending import Spent
 
 T = TypeVar("T")
 
@@ -245,6 +247,7 @@ class _Answered(NamedTuple):
 
 
 async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResult:
+    billing = commitment()
     sessions, workspace = changes.sessions, changes.workspace
     spending = changes.services.spending(workspace)
     keep = workspace.settings.context.keep_turns
@@ -266,7 +269,8 @@ async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResul
         asked = params.model or named.get(draft.session.id)
         other = asked is not None and is_others(reply.model, asked, workspace.settings)
         model = reply.model if other else asked
-        spent, problem = _record(spending, draft, reply, params, model)
+        billing.make()
+        spent, problem = record(spending, draft, reply, params, model)
         handled, samples = _handled(draft, reply, params.tools, keep)
         if other:  # it says nothing of how the session's own model counts
             return _Answered(handled, [], None, spent, problem)
@@ -326,34 +330,6 @@ def _handled(
         learn=learn,
     )
     return handled, samples
-
-
-def _estimate(draft: Draft) -> int | None:
-    """What was thought to be sent, before the reply says what it was."""
-    session = draft.session
-    if session.is_empty or not session.turns:
-        return None
-    return estimated_prompt(session, draft.calibration).tokens
-
-
-def _record(
-    spending: Spending, draft: Draft, reply: Reply, params: p.ResponseParams, named: str | None
-) -> tuple[Spent | None, str | None]:
-    """Bill a reply, once by the vendor's own id. The sums then, or why it could not be billed."""
-    try:
-        spent = spending.record_reply(
-            draft.session.id,
-            reply,
-            model=named or reply.model or draft.session.model,
-            provider=params.provider,
-            category=params.category or "main",
-            request_id=reply.request_id or params.request_id,
-            raw=params.response,
-            estimate=_estimate(draft),
-        )
-    except SidecarError as exc:
-        return None, str(exc)
-    return spent, None
 
 
 def _counted_reply(session: Session, reply: Reply) -> int | None:

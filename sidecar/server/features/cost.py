@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.errors import SidecarError
+from sidecar.server.commitment import commitment
 from sidecar.server.progress import progress
 from sidecar.workspace.events import Event
 from sidecar.workspace.roots import path_of
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     )
     from sidecar.cost.rows import CostReport
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.services import Services
+    from sidecar.workspace.spending import Spent
+    from sidecar.workspace.workspace import Workspace
 
 STILL_READ = "Agents' calls are still being read, by another process or anew: more will come."
 
@@ -51,6 +54,23 @@ async def riding_text(server: SidecarServer, uri: str) -> str:
     return rows[0].text if rows else ""
 
 
+async def _recorded(
+    services: Services, workspace: Workspace, params: CostRecordParams
+) -> CostRecorded:
+    """A call in the ledger, and the sums with it shown."""
+    billing = commitment()
+    spending = services.spending(workspace)
+
+    def work() -> tuple[CostRecorded, Spent | None]:
+        billing.make()
+        return spending.record(params)
+
+    recorded, spent = await services.workers.run(work)
+    workspace.costs.take(spent)
+    services.publish(Event("ledger", workspace))
+    return recorded
+
+
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services = server.services
@@ -64,11 +84,7 @@ def register(server: SidecarServer) -> None:
         if estimate is None and sessions and session and params.category == MAIN:
             estimate = sessions.sent_estimate(session)
         named = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
-        work = partial(services.spending(workspace).record, named)
-        recorded, spent = await services.workers.run(work)
-        workspace.costs.take(spent)
-        services.publish(Event("ledger", workspace))
-        return recorded
+        return await _recorded(services, workspace, named)
 
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
