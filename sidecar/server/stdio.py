@@ -71,6 +71,12 @@ class Writer:
         """Whether the pipe takes a little now; one whose reader has gone does, with an error."""
         return self._room is not None and bool(self._room.poll(0))
 
+    def _await_room(self) -> None:
+        if self._room is None:
+            time.sleep(ROOM_SECONDS)
+        else:
+            self._room.poll()
+
     def close(self) -> None:
         """Write what is queued (a second at most), then take no more."""
         self._closed = True
@@ -93,7 +99,10 @@ class Writer:
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(self._fd, view) :]
+                try:
+                    view = view[os.write(self._fd, view) :]
+                except BlockingIOError:  # a pipe that its other end has made non-blocking
+                    self._await_room()
         except OSError:
             self._closed = True  # the client has gone; the reader sees its end of file
 

@@ -75,3 +75,19 @@ async def test_a_pipe_that_was_reported_in_vain_is_not_at_its_end(
     for end in (taken, twin):
         assert loop.remove_reader(end)
     os.close(twin)
+
+
+async def test_a_pipe_that_is_full_and_does_not_block_is_waited_for(
+    pipes: tuple[int, int, int, int],
+) -> None:
+    _, _, unread, written = pipes
+    os.set_blocking(written, False)
+    writer = Writer(written)
+    sent = [b"a" * 3_000, b"b" * 1_000_000, b"c" * 100]
+    for data in sent:
+        writer.write(data)
+    read = b""
+    while len(read) < sum(map(len, sent)):
+        read += await asyncio.to_thread(os.read, unread, 1 << 20)
+    assert read == b"".join(sent)
+    writer.close()
