@@ -52,6 +52,8 @@ class StatusBoard:
         self._services = server.services
         self._entries: dict[str, _Entry] = {}
         self._bare: StatusUpdate | None = None
+        self._bare_of: Workspace | None = None
+        """What was sent last while no document is open, and of which workspace."""
         server.services.listeners.append(self.on_event)
 
     def opened(self, uri: str) -> None:
@@ -75,7 +77,7 @@ class StatusBoard:
         """Forget a document; after the last one there may still be a context to show."""
         self._forget(uri)
         if not self._entries:
-            self._send_bare(self._services.roots.of_document(uri))
+            self._bare_changed(self._services.roots.of_document(uri))
 
     def _forget(self, uri: str) -> None:
         """Give up its counting."""
@@ -89,8 +91,8 @@ class StatusBoard:
         if event.uri is not None:
             self.changed(event.uri)
             return
-        if not self._entries and event.workspace is not None:
-            self._send_bare(event.workspace)
+        if not self._entries and self._services.configured.is_set():
+            self._bare_changed(event.workspace)
         for uri, entry in self._entries.items():
             if not event.concerns(self._services.roots.of_document(uri)):
                 continue
@@ -166,14 +168,20 @@ class StatusBoard:
         entry.sent = update
         self._server.protocol.push("status/update", update)
 
-    def _send_bare(self, workspace: Workspace) -> None:
-        """While no document is open there is still a context to show."""
-        update = status_update(workspace, None, None, None, "ok")
+    def _bare_changed(self, changed: Workspace | None) -> None:
+        """While no document is open there is still a context to show: that of the workspace that
+        changed last, of those that have one. Clients have one place for it."""
+        roots = list(self._services.roots)
+        first = [one for one in (changed, self._bare_of) if one in roots]
+        order = list(dict.fromkeys([*first, *roots]))
+        updates = ((one, status_update(one, None, None, None, "ok")) for one in order)
+        found = next(((one, update) for one, update in updates if update.text), None)
+        workspace, update = found or (order[0], status_update(order[0], None, None, None, "ok"))
         if self._bare is None and not (update.context or update.cost):
             return
         if self._bare is not None and _same(self._bare, update):
             return
-        self._bare = update
+        self._bare, self._bare_of = update, workspace
         self._server.protocol.push("status/update", update)
 
 

@@ -1,0 +1,56 @@
+"""The status while no document is open: one place, for the workspace that has something to show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.protocol.client import USER, Client
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def shown(client: Client) -> Any:
+    """The next status without a document."""
+    return await client.take("status/update", lambda update: update["uri"] is None)
+
+
+@pytest.mark.parametrize(("written", "part"), [("hide = true", ""), ('show = "tokens"', "tokens")])
+async def test_it_follows_the_settings(
+    bare: Client, tmp_path: Path, written: str, part: str
+) -> None:
+    await bare.initialize(root=tmp_path.as_uri())
+    await bare.request("context/append", {"session": "s", "turns": [USER]})
+    before = await shown(bare)
+    assert "%" in before["text"]
+    (tmp_path / "user-config.toml").write_text(f"[status]\n{written}\n")
+    bare.notify("workspace/didChangeConfiguration", {"settings": None})
+    update = await shown(bare)
+    assert "%" not in update["text"]
+    assert update["text"].endswith(part)
+    assert bool(update["text"]) is bool(part)
+
+
+async def test_a_workspace_with_nothing_to_show_hides_no_other_one(
+    bare: Client, tmp_path: Path
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    folders = []
+    for folder in (one, other):
+        folder.mkdir()
+        folders.append({"uri": folder.as_uri(), "name": folder.name})
+    await bare.initialize(root=one.as_uri(), workspaceFolders=folders)
+    named = {"workspace": one.as_uri(), "session": "s", "turns": [USER]}
+    await bare.request("context/append", named)
+    update = await shown(bare)
+    assert (update["workspace"], "ctx" in update["text"]) == (one.as_uri(), True)
+    await bare.request("context/set", {"workspace": other.as_uri(), "model": "gpt-4"})
+    bare.ignore("context/warning")
+    await bare.request("context/append", {**named, "workspace": other.as_uri()})
+    update = await shown(bare)
+    assert (update["workspace"], "ctx" in update["text"]) == (other.as_uri(), True)
+    await bare.request("context/reset", {"workspace": other.as_uri(), "session": "s"})
+    update = await shown(bare)
+    assert (update["workspace"], "ctx" in update["text"]) == (one.as_uri(), True)
