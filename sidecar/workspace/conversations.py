@@ -271,7 +271,7 @@ class Sessions:
     def learn(self, session: Session, sample: Sample) -> None:
         """Teach the calibration what a reported number showed."""
         sample.teach(self._taught(session), session.ledger())
-        self._services.state.calibrations_changed()
+        self._services.counts.was_learned()
         tokenizers = self._services.counts.tokenizers(self._workspace.settings)
         if sample.kind and tokenizers.for_model(session.model).method != "exact":
             self._services.publish(Event("endpoint"))  # all roots' documents count otherwise
@@ -279,7 +279,7 @@ class Sessions:
     def replied(self, session: Session, estimated: int, output: int) -> None:
         """Teach the calibration a reply's own text, as it was estimated and as it was reported."""
         self._taught(session).replied(estimated, output)
-        self._services.state.calibrations_changed()
+        self._services.counts.was_learned()
 
     def publish(self) -> None:
         """Work out what is shown, and publish it where it has changed."""

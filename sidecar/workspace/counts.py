@@ -102,6 +102,8 @@ class Counts(Gauges):
         """Called when an endpoint says something else of a text than it last did."""
         self.missed: Callable[[str, Settings, MissKind], bool] = lambda *_: False
         """Called with a model whose endpoint gave no count. Whether it may after a while."""
+        self.learned: Callable[[], None] = lambda: None
+        """Called when something was learned that is to be written."""
 
     # -- what counts ------------------------------------------------------------------------
 
@@ -202,7 +204,12 @@ class Counts(Gauges):
             band = plain.band(estimated, taken.sample)
             doubt = None if band is None else estimated * band / 100
             calibrations.learn(key, estimated, real, 1.0, doubt)
-            self.state.calibrations_changed()
+            self.was_learned()
+
+    def was_learned(self) -> None:
+        """Have what was learned written soon. No hook of the state: workers hold that."""
+        self.state.calibrations_changed()
+        self.learned()
 
     def _fitted(self, taken: Snapshot, model: str, settings: Settings, whole: Measure) -> Tokenizer:
         """What counts the parts of a text whose whole the endpoint has counted."""

@@ -10,7 +10,7 @@ from sidecar.config.paths import state_dir
 from sidecar.config.private import make_folder, set_aside, write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Price, Settings
@@ -31,8 +31,6 @@ class State:
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
         self._dirty = False
         self._saving = threading.Lock()
-        self.learned: Callable[[], None] = lambda: None
-        """Called, by whoever has learned, when there is something to `save`."""
 
     def calibrations(self) -> Calibrations:
         """What reported usage has taught so far."""
@@ -51,7 +49,6 @@ class State:
     def calibrations_changed(self) -> None:
         """Something was learned; `save` writes it."""
         self._dirty = True
-        self.learned()
 
     @property
     def is_dirty(self) -> bool:

@@ -21,7 +21,7 @@ class Learning:
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
-        server.services.state.learned = self._learned
+        server.services.counts.learned = self._learned
 
     def _learned(self) -> None:
         self._server.scheduler.soon(("learned",), SAVE_SECONDS, self._save)
