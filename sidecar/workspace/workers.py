@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,11 +18,22 @@ if TYPE_CHECKING:
 
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.text.document import TextDocument
+    from sidecar.text.pieces import Piece
     from sidecar.workspace.documents import Snapshot
 
 T = TypeVar("T")
 
 SAMPLE_CHARACTERS = 6_000
+GIANT_CHARACTERS = 100_000
+"""A piece that long, a stretch without cuts, takes its time and cannot be given up half-way."""
+
+
+@dataclass(eq=False)
+class _Counting:
+    """A count that runs, for all who wait for it."""
+
+    task: asyncio.Task[int]
+    waiting: int = 0
 
 
 class Workers:
@@ -28,10 +41,12 @@ class Workers:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
+        self._giants = ThreadPoolExecutor(max_workers=1, thread_name_prefix="giants")
         self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
         self._closing = threading.Event()
         self._loaded: set[Tokenizer] = set()
         self._cutting: dict[TextDocument, asyncio.Task[None]] = {}
+        self._counting: dict[tuple[Snapshot, Tokenizer], _Counting] = {}
         self.second = SecondProcess()
         self.loaded: Callable[[], None] = lambda: None
         """Called on the event loop after a count had to load its tokenizer."""
@@ -43,7 +58,7 @@ class Workers:
     def close(self) -> None:
         """Give up what runs; what waits is cancelled."""
         self.stop()
-        for pool in (self._pool, self._others):
+        for pool in (self._pool, self._giants, self._others):
             pool.shutdown(wait=False, cancel_futures=True)
         self.second.close()
 
@@ -63,7 +78,9 @@ class Workers:
         """Run blocking work that is no bulk counting off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._others, work)
 
-    async def _count_off(self, work: Callable[[Callable[[], bool]], T]) -> T:
+    async def _count_off(
+        self, pool: ThreadPoolExecutor, work: Callable[[Callable[[], bool]], T]
+    ) -> T:
         """Run counting work, which asks whether to stop; it does when nobody waits any more."""
         given_up = threading.Event()
 
@@ -72,7 +89,7 @@ class Workers:
 
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, partial(work, should_stop))
+            return await loop.run_in_executor(pool, partial(work, should_stop))
         except asyncio.CancelledError:
             given_up.set()
             raise
@@ -96,18 +113,45 @@ class Workers:
         if (known := self.known(taken, tokenizer)) is not None:
             return known
         new = not self._is_loaded(tokenizer)
-
-        def work(should_stop: Callable[[], bool]) -> int:
-            self.load(tokenizer)
-            basis = tokenizer.basis
-            pieces = units_of(taken, basis)
-            count = partial(count_pieces, pieces, basis, should_stop)
-            return tokenizer.scale(count_together(pieces, basis, count, self.second))
-
-        tokens = await self._count_off(work)
+        tokens = await self._together(taken, tokenizer)
         if new:
             self.loaded()
-        return tokens
+        return tokenizer.scale(tokens)
+
+    async def _together(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
+        """The one count of a snapshot by a basis that runs, whoever else waits for it; it is given
+        up with the last of them."""
+        key = taken, tokenizer.basis
+        running = self._counting.get(key)
+        if running is None:
+            task = asyncio.ensure_future(self._count(taken, tokenizer))
+            running = self._counting[key] = _Counting(task)
+        running.waiting += 1
+        try:
+            return await asyncio.shield(running.task)
+        finally:
+            running.waiting -= 1
+            if not running.waiting:
+                running.task.cancel()
+                self._counting.pop(key, None)
+
+    async def _count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
+        """By the threads of ordinary counts, or where a piece is a giant by the one of those: so
+        there is always a thread for all others."""
+        basis = tokenizer.basis
+
+        def work(giants: bool, should_stop: Callable[[], bool]) -> int | None:
+            self.load(tokenizer)
+            pieces = units_of(taken, basis)
+            if not giants and _has_giant(pieces, basis):
+                return None
+            count = partial(count_pieces, pieces, basis, should_stop)
+            return count_together(pieces, basis, count, self.second)
+
+        tokens = await self._count_off(self._pool, partial(work, False))
+        if tokens is None:
+            tokens = await self._count_off(self._giants, partial(work, True))
+        return tokens or 0
 
     def known(self, taken: Snapshot, tokenizer: Tokenizer) -> int | None:
         """A snapshot's tokens if that takes under a millisecond, else None."""
@@ -138,3 +182,13 @@ class Workers:
         if not self._is_loaded(tokenizer):
             tokenizer.count("a")
             self._loaded.add(tokenizer.basis)
+
+
+def _has_giant(pieces: Sequence[Piece], basis: Tokenizer) -> bool:
+    """Whether a giant is to be tokenized."""
+    return any(
+        len(part) > GIANT_CHARACTERS
+        for piece in pieces
+        if len(piece) > GIANT_CHARACTERS
+        for part in piece.needs(basis.name)
+    )

@@ -1,0 +1,101 @@
+"""Counts on threads: one for all who ask, and always a thread for those that are no giants."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.counting.tokenizer import Tokenizer
+from sidecar.text.document import TextDocument
+from sidecar.workspace.documents import Documents, Snapshot
+from sidecar.workspace.workers import GIANT_CHARACTERS, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sidecar.text.cuts import Cuts
+
+GENES = "ACGT" * (GIANT_CHARACTERS // 2)
+WORDS = "some words\n" * 2_000
+
+
+class Waiting(Tokenizer):
+    """A tokenizer of one token a character, whose counts of long stretches wait to be let go."""
+
+    name = "waiting"
+    cuts: Cuts = "lines"
+
+    def __init__(self) -> None:
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.given: list[int] = []
+
+    def count(self, text: str) -> int:
+        if len(text) > 1:  # what loads it is one character
+            self.given.append(len(text))
+        if len(text) > GIANT_CHARACTERS:
+            self.begun.set()
+            assert self.gate.wait(60)
+        return len(text)
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    workers = Workers()
+    yield workers
+    workers.close()
+
+
+def opened(*texts: str) -> list[Snapshot]:
+    documents = Documents()
+    for number, text in enumerate(texts):
+        documents[f"untitled:{number}"] = TextDocument(f"untitled:{number}", text)
+    return [documents.snapshot(uri) for uri in documents]
+
+
+async def began(tokenizer: Waiting) -> None:
+    assert await asyncio.get_running_loop().run_in_executor(None, tokenizer.begun.wait, 60)
+
+
+async def test_a_count_is_done_once_for_all_who_ask(workers: Workers) -> None:
+    (genes,), tokenizer = opened(GENES), Waiting()
+    first = asyncio.ensure_future(workers.count(genes, tokenizer))
+    await began(tokenizer)
+    others = [asyncio.ensure_future(workers.count(genes, tokenizer)) for _ in range(3)]
+    await asyncio.sleep(0)
+    first.cancel()
+    others[0].cancel()
+    await asyncio.sleep(0)
+    tokenizer.gate.set()
+    assert await asyncio.gather(*others[1:]) == [len(GENES)] * 2
+    assert first.cancelled()
+    assert others[0].cancelled()
+    assert tokenizer.given == [len(GENES)]
+    assert not workers._counting
+
+
+async def test_giants_leave_a_thread_for_all_others(workers: Workers) -> None:
+    (*giants, words), tokenizer = opened(GENES, GENES + "A", GENES + "C", WORDS), Waiting()
+    counting = [asyncio.ensure_future(workers.count(each, tokenizer)) for each in giants]
+    await began(tokenizer)
+    assert await workers.count(words, tokenizer) == len(WORDS)
+    assert not any(each.done() for each in counting)
+    tokenizer.gate.set()
+    assert await asyncio.gather(*counting) == [len(GENES), len(GENES) + 1, len(GENES) + 1]
+
+
+async def test_a_count_is_given_up_with_the_last_who_waits(workers: Workers) -> None:
+    """At its next piece; who asks again has a count of their own."""
+    (taken,), tokenizer = opened(GENES + "\n" + WORDS), Waiting()
+    asking = [asyncio.ensure_future(workers.count(taken, tokenizer)) for _ in range(2)]
+    await began(tokenizer)
+    for each in asking:
+        each.cancel()
+    await asyncio.wait(asking)
+    again = asyncio.ensure_future(workers.count(taken, tokenizer))
+    await asyncio.sleep(0)
+    tokenizer.gate.set()
+    assert await again == len(taken.text)
+    assert sum(tokenizer.given) <= len(taken.text) + len(GENES)
