@@ -18,11 +18,19 @@ SESSIONS_KEPT = 256
 
 
 class Conversations:
-    """By session id; the least recently updated go when there are too many."""
+    """By session id; the least recently used go when there are too many."""
 
-    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._now = now
+    def __init__(
+        self,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        forgotten: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`forgotten`: called with the id of each that goes."""
+        self._now, self._forgotten = now, forgotten
         self._known: dict[str, Conversation] = {}
+        self._used: dict[str, int] = {}
+        """How many were put before each was; what was never put comes first."""
+        self._puts = 0
 
     def __iter__(self) -> Iterator[Conversation]:
         return iter(tuple(self._known.values()))
@@ -41,13 +49,20 @@ class Conversations:
 
     def put(self, conversation: Conversation) -> None:
         """Let a conversation take the place of the one with its id, or be a new one."""
+        self._puts += 1
+        self._used[conversation.session.id] = self._puts
         self._known[conversation.session.id] = conversation
         self._drop()
 
     def _drop(self) -> None:
         if len(self._known) > SESSIONS_KEPT:
-            oldest = min(self._known.values(), key=lambda one: one.session.updated_at)
-            del self._known[oldest.session.id]
+            oldest = min(self._known.values(), key=self._use).session.id
+            del self._known[oldest]
+            self._used.pop(oldest, None)
+            self._forgotten(oldest)
+
+    def _use(self, one: Conversation) -> tuple[int, datetime]:
+        return self._used.get(one.session.id, 0), one.session.updated_at
 
     def current(self) -> Conversation | None:
         """The most recently updated one, where protocol outranks a transcript for 30 minutes."""

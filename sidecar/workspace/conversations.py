@@ -38,7 +38,7 @@ class Sessions:
 
     def __init__(self, services: Shared, workspace: Workspace) -> None:
         self._services, self._workspace = services, workspace
-        self.store = Conversations()
+        self.store = Conversations(forgotten=self._forget)
         self._counted: dict[str, CountedSession] = {}
         self._calibrations: dict[str, ConversationCalibration] = {}
         self.models: dict[str, str] = {}
@@ -132,6 +132,7 @@ class Sessions:
     def feed(self, sessions: Iterable[CountedSession]) -> None:
         """Take what agents' files say now: all sessions of this workspace that are followed."""
         self._counted = {one.id: one for one in sessions}
+        self._warned = {name: at for name, at in self._warned.items() if name in self._counted}
         self.publish()
 
     def is_behind(self, every: Iterable[CountedSession]) -> bool:
@@ -263,6 +264,11 @@ class Sessions:
         """The same, to be taught: from now on it is the session's, for the model that it has."""
         found = self._calibrations[session.id] = self.calibration(session)
         return found
+
+    def _forget(self, session_id: str) -> None:
+        """What is known of a session goes with it."""
+        for known in (self._calibrations, self.models, self.answered):
+            known.pop(session_id, None)
 
     def forget_calibration(self, session: Session) -> None:
         """The conversation starts anew: what its next report says is compared with nothing."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sidecar.context.store import SESSIONS_KEPT
 from sidecar.server.server import create_server
 from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
@@ -277,3 +278,20 @@ async def test_an_open_document_stands_for_the_workspace_that_counts_it(bare: Cl
 async def test_empty_states_name_the_next_step(talker: Client) -> None:
     assert "context/append" in (await talker.request("context/usage", {}))["text"]
     assert "cost/record" in (await talker.request("cost/detail", {}))["text"]
+
+
+async def test_a_request_of_one_session_too_many_is_assembled_on_from_the_last(
+    talker: Client,
+) -> None:
+    for number in range(SESSIONS_KEPT + 1):
+        name, turn = f"s{number}", {"role": "user", "content": "x"}
+        await talker.request("context/append", {"session": name, "turns": [turn]})
+    asked = {"session": "new", "assistant": "You are brief.", "user": "hi"}
+    cached = [(await talker.request("context/assemble", asked))["prefixCached"] for _ in range(3)]
+    assert cached == [False, True, True]
+    sessions = talker.server.services.sessions(talker.server.services.roots.default)
+    assert sessions is not None
+    assert len(list(sessions.store)) == SESSIONS_KEPT
+    kept = {one.session.id for one in sessions.store}
+    assert not {"s0", "s1"} & kept, "the least recently used"
+    assert set(sessions._calibrations) <= kept, "and what was known of them"
