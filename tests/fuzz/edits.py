@@ -24,6 +24,7 @@ CODE = """def walk(tree, depth=0):
 """
 PROSE = "The quick brown fox can't jump; they'LL see 12345 things. Überraschung, naïve Größe! "
 FRENCH = "C’est l'été à l’école, où l'on s'ennuie... «Déjà vu»? "
+SPANISH = "Uno y dos, ¿y la canción que el niño y los otros oían? Y x y z = y "
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. "
 CHINESE = "今天天气很好，我们去公园散步。“你好！”他说：这是一个测试（真的）；"
 JAPANESE = "吾輩は猫である。名前はまだ無い。カタカナ・テスト、「ひらがな」ー。"
@@ -38,13 +39,14 @@ GENES = "ACGTTGCAACGT" * 40
 SPECIAL = "<|endoftext|><|im_start|>user\n<|endofprompt|>"
 STOCK = (
     *(CODE, PROSE, FRENCH, RUSSIAN, CHINESE, JAPANESE, KOREAN, EMOJI, BLANKS, ODD, MARKS),
-    *(DIGITS, GENES, SPECIAL),
+    *(DIGITS, GENES, SPANISH, SPECIAL),
 )
 SNIPPETS = (
     *("", "", "", "x", " ", "  ", "\t", "\n", "\r", "\r\n", "\n\n", "/", "//", "'", "'s", "'S"),
     *("’", "1", "12", ".", "。", "\x0c", "\u2028", "\x85", "\u00a0", "\u3000", "é", "字", "😀"),
     *("\ud83d", "\ude00", "\u0301", "\u200d", "ſ", "    ", "\n    ", "\n/", "/\n", "a/b\n/c"),
     *("word", " word", "WORD", "don't", "{\n", "}\n", "\n\n\n", " \n ", "\t\n\t", "<|endoftext|>"),
+    *("y", " y", "y ", " y "),
 )
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from operator import mul
-from random import Random
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from sidecar.counting.features import NAMES, features
 from sidecar.counting.kinds import kind_of
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.models import families
-from sidecar.text.pieces import split
 from tests.unit.held_out import DOCUMENTS
 
 if TYPE_CHECKING:
@@ -120,20 +118,6 @@ def test_every_generation_has_a_band_for_every_kind() -> None:
         for document in DOCUMENTS:
             assert 0 < row.bands.percent(500, document["text"]) < 400, generation
         assert row.bands.percent(2) > row.bands.percent(2_000)
-
-
-SPANISH = "uno y dos y 3 y\nel camión y la razón que los demás ven " * 9
-
-
-@pytest.mark.parametrize("limit", [1, 2, 64])
-def test_features_add_up_over_pieces(limit: int) -> None:
-    """Wherever a cut may be: an edit makes pieces of any size."""
-    made_up = Random(limit)
-    texts = [document["text"] for document in DOCUMENTS]
-    mixed = ["".join(made_up.choices("\n".join(texts), k=400)) for _ in range(40)]
-    for text in (*texts, SPANISH, "        y= 1 y , y.\n" * 9, *mixed):
-        parts = [features(part) for part in split(text, limit)]
-        assert [sum(column) for column in zip(*parts, strict=True)] == list(features(text))
 
 
 @pytest.mark.parametrize(

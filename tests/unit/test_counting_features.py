@@ -1,0 +1,69 @@
+"""The features of a text are the sum of its pieces' features, wherever it is cut."""
+
+from __future__ import annotations
+
+import random
+from itertools import product, zip_longest
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.counting.features import _LANGUAGES, NAMES, features
+from sidecar.text.pieces import split
+from tests.fuzz import edits
+from tests.unit.held_out import DOCUMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\u0301\u00a0"
+"""A character of every class, those beside which a text is cut among them."""
+
+
+def differing(text: str) -> list[str]:
+    """The features that are not the sum of those of the pieces, cut wherever a text may be."""
+    summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))
+    whole = zip_longest(NAMES, features(text), fillvalue=0)
+    return [str(name) for (name, one), other in zip(whole, summed, strict=False) if one != other]
+
+
+def assert_none_differs(texts: Iterable[str]) -> None:
+    for text in texts:
+        assert not differing(text), repr(text[:200])
+
+
+def test_documents_add_up() -> None:
+    assert_none_differs(document["text"] for document in DOCUMENTS)
+
+
+@pytest.mark.parametrize("text", ["uno y dos ", "        y= 1 y , y.\n", "x y y y1 y. Y y\ny\ty "])
+def test_a_lone_y_adds_up(text: str) -> None:
+    """The word between blanks stood for Spanish, and was lost where a cut lay before its last blank."""
+    assert_none_differs((text, text * 100))
+
+
+@pytest.mark.parametrize(
+    "mark", sorted({start.decode() for _, starts in _LANGUAGES for start in starts})
+)
+def test_the_mark_of_a_language_adds_up_wherever_it_stands(mark: str) -> None:
+    assert_none_differs(
+        before + mark + after for before, after in product(("", *KINDS), ("", *KINDS))
+    )
+
+
+def test_neighbours_of_every_class_add_up() -> None:
+    assert_none_differs(map("".join, product(KINDS, repeat=3)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_texts_add_up(seed: int) -> None:
+    rng = random.Random(seed)
+    texts = [edits.document_text(rng, rng.randrange(5, 300)) for _ in range(20)]
+    assert_none_differs(texts)
+
+
+@given(st.lists(st.sampled_from((*KINDS, *edits.SNIPPETS, " y ", "ción", " que"))).map("".join))
+def test_texts_of_what_makes_cuts_add_up(text: str) -> None:
+    assert_none_differs([text])
