@@ -11,7 +11,9 @@ from sidecar.endpoints.outcome import NO_ENDPOINT, OFF, undeclared
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import Settings
+    from collections.abc import Iterable
+
+    from sidecar.config.settings import Endpoint, Settings
     from sidecar.counting.count import Measure
     from sidecar.counting.engines import Purpose
     from sidecar.endpoints.registry import Endpoints
@@ -61,12 +63,19 @@ class Gauges:
     def endpoints(self, settings: Settings) -> Endpoints:
         """The model servers that the user declared: shared by all with the same settings."""
         how = settings.tokenize
-        key = (settings.endpoints, how.use_endpoint, how.endpoint_window)
+        key = _servers(settings)
         if key not in self._endpoints:
             from sidecar.endpoints.registry import Endpoints
 
             self._endpoints[key] = Endpoints(*key[:2], window=how.endpoint_window)
         return self._endpoints[key]
+
+    async def keep_endpoints(self, used: Iterable[Settings]) -> None:
+        """Close what was declared by settings that hold no longer."""
+        keys = {_servers(settings) for settings in used}
+        gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
+        for endpoints in gone:
+            await endpoints.aclose()
 
     async def aclose(self) -> None:
         """Close connections."""
@@ -127,6 +136,12 @@ class Gauges:
     def here(self, taken: Snapshot, model: str, settings: Settings) -> Gauge:
         """What counts a text for a model without asking anybody."""
         return Gauge(model, self.tokenizer(model, settings, taken))
+
+
+def _servers(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
+    """What the clients of model servers are made of."""
+    how = settings.tokenize
+    return settings.endpoints, how.use_endpoint, how.endpoint_window
 
 
 def may_ask(settings: Settings) -> bool:

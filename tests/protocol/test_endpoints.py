@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -290,3 +291,27 @@ async def test_a_server_that_is_always_late_is_asked_less_and_less_often(
         await until(lambda: any(one.tries >= 3 for one in rounds.values()))
         assert server.posts().count(CHAT) <= asked + 1, "one at a time, and that is under way"
         gate.set()
+
+
+async def test_the_clients_of_settings_that_hold_no_longer_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        counts = client.server.services.counts
+        await client.request("tokens/count", {"text": WORDS})
+        before = counts.endpoints(client.server.services.roots.default.settings)
+        file = tmp_path / "config.toml"
+        for name in ("one", "two"):
+            models = f'models = ["tiny", "{name}"]'
+            file.write_text(re.sub(r"models = .*", models, file.read_text()))
+            client.notify("workspace/didChangeConfiguration", {"settings": None})
+            await until(partial(declares, client, name))
+            await client.request("tokens/count", {"text": f"{WORDS} {name}"})
+        await until(lambda: len(counts._endpoints) == 1)
+        assert await before.limit("tiny") is None, "it is closed"
+
+
+def declares(client: Client, model: str) -> bool:
+    """Whether a model is declared by the settings in force."""
+    [one] = client.server.services.roots.default.settings.endpoints
+    return model in one.models

@@ -43,6 +43,18 @@ class Retries:
         self._server, self._services = server, server.services
         self._rounds: dict[JobKey, _Round] = {}
         server.services.counts.missed = self._missed
+        server.services.listeners.append(self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if event.what == "settings":
+            self._server.scheduler.soon(("endpoints-closed",), 0.0, self._close_unused)
+
+    async def _close_unused(self) -> None:
+        """Let go of the model servers that no root's settings declare any more."""
+        used = [workspace.settings for workspace in self._services.roots]
+        now = {settings.endpoints for settings in used}
+        self._rounds = {key: one for key, one in self._rounds.items() if key[2] in now}
+        await self._services.counts.keep_endpoints(used)
 
     def _missed(self, model: str, settings: Settings, kind: MissKind) -> bool:
         key: JobKey = ("endpoint", model, settings.endpoints)
