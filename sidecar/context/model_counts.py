@@ -13,6 +13,8 @@ from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sidecar.counting.calibration import ConversationCalibration
 
 CHAT_MARKS = 8
@@ -134,6 +136,9 @@ class ModelCounts:
         template, once a request. Learned from reports."""
         self.lessons = 0
         """How many reports `marks` was learned from."""
+        self.fixed_before: Callable[[], Sums] | None = None
+        """What the system prompt and the tools took by the tokenizer of before, which the anchor
+        still goes by."""
 
     def copy(self) -> ModelCounts:
         """The same counts and anchor, apart from these."""
@@ -141,7 +146,23 @@ class ModelCounts:
         made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
         made.correction, made.unexplained = self.correction, self.unexplained
         made.marks, made.lessons = self.marks, self.lessons
+        made.fixed_before = self.fixed_before
         return made
+
+    def anew(self, fixed: Callable[[], Sums]) -> ModelCounts:
+        """For another tokenizer: nothing counted, but what was reported, which came with what is
+        `fixed` as the tokenizer of before counts it."""
+        made = ModelCounts()
+        made.anchor, made.marks, made.lessons = self.anchor, self.marks, self.lessons
+        made.fixed_before = self.fixed_before or fixed
+        return made
+
+    def rebase(self, fixed: Callable[[], Sums]) -> None:
+        """Have the anchor go by this tokenizer too: `fixed` counts by it."""
+        before, self.fixed_before = self.fixed_before, None
+        if before is not None and self.anchor is not None:
+            change = fixed().minus(before())
+            self.anchor = msgspec.structs.replace(self.anchor, fixed=self.anchor.fixed.plus(change))
 
     def exceeded(self, tokens: float) -> None:
         """Learn from the tokens by which a reported prompt exceeded what was expected of it."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.context.counter import Counter, Sums, settled_sums, sums_of
+from sidecar.context.counter import Counter, Sums, all_sums, settled_sums, sums_of
 from sidecar.counting.count import Measure
 from sidecar.errors import RequestError
 from sidecar.messages.tool_schemas import read_tools
@@ -116,6 +116,18 @@ def no_text() -> RequestError:
 OTHER_PERCENT = 60.0
 """Half of the band of a count by another vocabulary than the model's: no two differ by more on
 anything but scripts that one of them hardly knows."""
+
+
+def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
+    """What these parts of a conversation take together."""
+    return all_sums([sums_of(part.measure(counter)) for part in parts if part])
+
+
+def anew(part: SystemPrompt | ToolSet | RestoredPart | None) -> Any:
+    """The same part, not counted yet where its text is known."""
+    if isinstance(part, SystemPrompt):
+        return SystemPrompt(part.text)
+    return ToolSet(part.tools) if isinstance(part, ToolSet) else part
 
 
 class RestoredPart:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.context.counter import Counter, Sums, all_sums, sums_of
+from sidecar.context.counter import Counter, Sums, all_sums
 from sidecar.context.counts import TurnCounts
 from sidecar.context.edits import Edit, Saved, edited_anchor, restored_ledger
 from sidecar.context.grown import Grown, grown_by, newest_kind
 from sidecar.context.model_counts import Anchor, Anchored, ModelCounts, Sample
-from sidecar.context.sections import RestoredPart, Section, Settled, SystemPrompt, ToolSet
+from sidecar.context.sections import (
+    RestoredPart,
+    Section,
+    Settled,
+    SystemPrompt,
+    ToolSet,
+    anew,
+    fixed_sums,
+)
 from sidecar.messages.turns import Turn, is_assistant, sends_reasoning
 from sidecar.messages.usage import Usage
 
@@ -100,8 +109,7 @@ class Session:
 
     def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
         """Whether there would be nothing to count if these were its turns."""
-        parts = (self.system, self.tools, self.sections, turns)
-        return not any(parts) and self.ledger().anchor is None
+        return not any((self.system, self.tools, self.sections, turns, self.ledger().anchor))
 
     def note_assembled(self, parts: dict[str, int]) -> None:
         """Keep what a request was assembled of; nothing of the conversation has changed."""
@@ -147,12 +155,21 @@ class Session:
         for measure in self.restored[len(found.counts) :]:
             found.counts.add(RestoredPart(measure).measure(self.counter))
         found.counts.catch_up(self.turns, self.counter)
+        found.rebase(self.fixed)
         return found
+
+    def count_anew(self, counter: Counter) -> None:
+        """Count by another tokenizer of the same model. What was reported stays; the rest is
+        counted when a number is next asked for."""
+        before = partial(fixed_sums, self.counter, self.system, self.tools)
+        ledger = self._ledgers.get(self.model, ModelCounts())
+        self._ledgers, self._saved = {self.model: ledger.anew(before)}, None
+        self.counter = counter
+        self.system, self.tools = anew(self.system), anew(self.tools)
 
     def fixed(self) -> Sums:
         """What the system prompt and the tools take."""
-        parts = (self.system, self.tools)
-        return all_sums([sums_of(part.measure(self.counter)) for part in parts if part])
+        return fixed_sums(self.counter, self.system, self.tools)
 
     def section_sums(self) -> Sums:
         """What the sections take, as their sources are now."""
@@ -191,10 +208,7 @@ class Session:
         return beside.plus(ledger.own(ledger.priming(self.counter.priming), upto))
 
     def append(
-        self,
-        turns: Sequence[Turn],
-        usage: Usage | None = None,
-        total: int | None = None,
+        self, turns: Sequence[Turn], usage: Usage | None = None, total: int | None = None
     ) -> Anchored:
         """Add turns, counting only them.
 
@@ -221,17 +235,13 @@ class Session:
     def reply_reported(self, usage: Usage) -> Anchored:
         """Anchor by a reply that came in and has not been appended (`context/response`)."""
         covers = len(self.turns)
-        anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
-        self.touch()
-        return anchored
+        return self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
 
     def overflow_reported(self, prompt_tokens: int) -> Anchored:
         """Anchor by the size of a prompt that a server refused: an exact count of it."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
-        anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
-        self.touch()
-        return anchored
+        return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
 
     def chat_counted(self, total: int, first: int) -> None:
         """Take the endpoint's count of the whole chat, whose turns from `first` on are new."""
@@ -240,13 +250,9 @@ class Session:
         ledger.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
         if ledger.counts_same_chat(before, total, end):
             old = ledger.anchor
+            pending, cached = (old.pending, old.cached) if old else (False, 0)
             ledger.anchor = Anchor(
-                kind="chat",
-                base=total,
-                covers=end,
-                fixed=fixed,
-                pending=old.pending if old else False,
-                cached=old.cached if old else 0,
+                kind="chat", base=total, covers=end, fixed=fixed, pending=pending, cached=cached
             )
 
     def _settle_reply(self, index: int) -> None:
@@ -255,12 +261,9 @@ class Session:
         if anchor is None or not anchor.pending:
             return
         sent_back = anchor.reasoning if sends_reasoning(self.turns[index]) else 0
+        base, covers = anchor.base + sent_back, index + 1
         ledger.anchor = msgspec.structs.replace(
-            anchor,
-            base=anchor.base + sent_back,
-            covers=index + 1,
-            prompt_covers=index,
-            pending=False,
+            anchor, base=base, covers=covers, prompt_covers=index, pending=False
         )
 
     def _usage_of(self, total: int) -> Usage:
@@ -273,12 +276,9 @@ class Session:
         anchor = self.ledger().anchor
         known = self.total(reply) if anchor is None or anchor.covers <= reply else Sums()
         prompt = min(known.tokens() or total - counted, total)
-        output = total - prompt
+        output, unseen = total - prompt, max(0, total - prompt - counted)
         return Usage(
-            input_tokens=prompt,
-            prompt_tokens=prompt,
-            output_tokens=output,
-            reasoning_tokens=max(0, output - counted),
+            input_tokens=prompt, prompt_tokens=prompt, output_tokens=output, reasoning_tokens=unseen
         )
 
     def _anchor_appended(self, usage: Usage) -> Anchored:
@@ -307,6 +307,7 @@ class Session:
         )
         self.sections = [section.as_reported(self.model) for section in self.sections]
         self.compacted = sample.compacted
+        self.touch()
         return sample
 
     def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> Anchored:
@@ -395,6 +396,5 @@ class Session:
 
     def _take_turns(self, turns: list[Turn]) -> None:
         self.turns = turns
-        self._last_assistant = max(
-            (index for index, turn in enumerate(turns) if is_assistant(turn)), default=-1
-        )
+        assistants = [index for index, turn in enumerate(turns) if is_assistant(turn)]
+        self._last_assistant = max(assistants, default=-1)

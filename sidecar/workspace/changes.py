@@ -108,7 +108,8 @@ class Changes:
             before = self.sessions.store.get(name)
             draft = await self._settled(self.draft(name, before, wanted))
             outcome = await self._run(partial(_worked, draft, work))
-            if draft.session.has_unsettled:  # those that this change has brought
+            if self._is_behind(draft.session, ask=False):  # a document was edited meanwhile
+                _follow(draft.session)
                 await self.settle(draft)
                 await self._run(draft.session.total)
             if model is not None:
@@ -120,6 +121,8 @@ class Changes:
             asks = self.workspace.settings.endpoints and (ask or usage is not None)
             if not asks:
                 self.sessions.publish()
+        if self._is_behind(made.session, ask=False):  # once more: what follows is told again
+            self.services.publish(Event("document", self.workspace))
         if asks:
             asked = Asked(ask, before.session if before else None, usage)
             made = await self._shown_soon(self.asking.surer(made, asked))
@@ -145,8 +148,17 @@ class Changes:
         await self._warn_of(made)
         return made
 
+    def _has_other_tokenizer(self, session: Session) -> bool:
+        """Whether the settings have another tokenizer than the session was counted by."""
+        counter = session.counter
+        return isinstance(counter, ModelCounter) and not counter.is_like(
+            self.counter(session.model)
+        )
+
     def _is_behind(self, session: Session, *, ask: bool) -> bool:
         model, settings = session.model, self.workspace.settings
+        if self._has_other_tokenizer(session):
+            return True
         behind = partial(self._sections.is_behind, model=model, settings=settings, ask=ask)
         return any(behind(section) for section in session.sections)
 
@@ -174,12 +186,9 @@ class Changes:
         session = made.session
         if session.model != model:
             session.counter = self.counter(model)
-        session.sections = [
-            msgspec.structs.replace(section, source=section.source.followed.text())
-            if isinstance(section.source, FollowedText)
-            else section
-            for section in session.sections
-        ]
+        elif self._has_other_tokenizer(session):
+            session.count_anew(self.counter(model))
+        _follow(session)
         learned = self.sessions.calibration(session)
         return Draft(made, self.sessions.window(session), learned.copy())
 
@@ -212,6 +221,7 @@ class Changes:
         await self._run(draft.session.total)
         if self.sessions.store.get(found.session.id) is found:
             self.sessions.store.put(draft.conversation)  # the same one, with what was counted
+            self.sessions.publish()
         return draft.conversation
 
     async def refresh(self) -> None:
@@ -341,3 +351,13 @@ def _worked(draft: Draft, work: Callable[[Draft], T]) -> T:
     if not draft.session.has_unsettled:
         draft.session.total()
     return outcome
+
+
+def _follow(session: Session) -> None:
+    """Have the sections of a copy be the documents that they follow as they are now."""
+    session.sections = [
+        msgspec.structs.replace(section, source=section.source.followed.text())
+        if isinstance(section.source, FollowedText)
+        else section
+        for section in session.sections
+    ]

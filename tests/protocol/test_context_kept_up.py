@@ -1,0 +1,122 @@
+"""A conversation's number follows what it rests on: settings, and documents edited meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.protocol.client import URI, Client
+from tests.protocol.test_one_number import settled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = "Le renard brun saute par-dessus le chien paresseux; 日本語も少し。\n" * 20
+MESSAGES = [{"role": "system", "content": TEXT}, {"role": "user", "content": TEXT}]
+MODEL = "unheard-of"
+SECTION = {"name": "notes", "textDocument": {"uri": URI}}
+
+
+async def quiet(client: Client) -> None:
+    """Nothing is under way, what follows documents included."""
+    await settled(client)
+    while any(key[0] == "following" for key in client.server.scheduler._jobs):
+        await asyncio.sleep(0.01)
+    await settled(client)
+
+
+def shown(client: Client) -> int | None:
+    """The context in the status."""
+    sent = client.server.status._entries[URI].sent
+    assert sent is not None
+    return sent.context.tokens if sent.context else None
+
+
+async def set_estimator(client: Client, name: str, method: str) -> None:
+    tokenize = {"tokenize": {"estimator": name}}
+    client.notify(
+        "workspace/didChangeConfiguration",
+        {"settings": {"tokenSidecar": {"model": MODEL} | tokenize}},
+    )
+    async with asyncio.timeout(60):
+        while (await client.request("tokens/count", {"text": "a"}))["tokenizer"] != method:
+            await asyncio.sleep(0.01)
+    await quiet(client)
+
+
+async def begun(client: Client) -> None:
+    client.ignore("status/update", "context/warning", "textDocument/publishDiagnostics")
+    client.open("few words")
+    await settled(client)
+    await client.request("context/set", {"session": "s", "model": MODEL, "systemPrompt": TEXT})
+
+
+async def test_another_tokenizer_of_the_settings_counts_the_conversation(client: Client) -> None:
+    await begun(client)
+    await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
+    before = (await client.request("context/usage", {}))["tokens"]
+    await set_estimator(client, "chars4", "chars4")
+    counted = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
+    assert counted["tokens"] != before
+    assert shown(client) == counted["tokens"], "the status, though nobody asked"
+    assert (await client.request("context/usage", {}))["tokens"] == counted["tokens"]
+    after = await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
+    more = await client.request("tokens/count", {"messages": MESSAGES + MESSAGES[1:]})
+    assert after["tokens"] == more["tokens"]
+
+
+async def test_a_reported_number_outlives_another_tokenizer(client: Client) -> None:
+    """What has changed beside it since the report is counted anew, and so is what comes then."""
+    await begun(client)
+    usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
+    turns = [*MESSAGES[1:], {"role": "assistant", "content": "Oui."}]
+    await client.request("context/append", {"session": "s", "turns": turns, "usage": usage})
+    await set_estimator(client, "chars4", "chars4")
+    assert (await client.request("context/usage", {}))["tokens"] == 5_010 == shown(client)
+    more = await client.request("context/set", {"session": "s", "systemPrompt": TEXT + TEXT})
+    alone = await client.request("tokens/count", {"messages": MESSAGES[:1]})
+    grown = more["tokens"] - 5_010
+    assert abs(grown - alone["tokens"]) < 30, "by the tokenizer of now"
+
+
+async def test_a_document_edited_while_a_turn_is_counted_is_in_the_number(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(client)
+    await client.request("context/set", {"session": "s", "sections": [SECTION]})
+    loop, reached, gate = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    real = loop.run_in_executor
+
+    async def later(pool: Any, work: Any) -> Any:
+        reached.set()
+        await gate.wait()
+        return await real(pool, work)
+
+    def held(pool: Any, work: Any, *args: Any) -> Any:
+        its = getattr(getattr(work, "func", None), "__name__", "")
+        return (
+            asyncio.ensure_future(later(pool, work))
+            if its == "_worked"
+            else real(pool, work, *args)
+        )
+
+    monkeypatch.setattr(loop, "run_in_executor", held)
+    append = {"session": "s", "turns": [{"role": "user", "content": "Why?"}]}
+    pending = asyncio.ensure_future(client.request("context/append", append))
+    await reached.wait()
+    client.change({"text": "many more words " * 500})
+    await quiet(client)
+    gate.set()
+    answer = await pending
+    await quiet(client)
+    section = (await client.count())["tokens"]
+    assert answer["breakdown"]["sections"] >= section
+    assert shown(client) == answer["tokens"]
+    assert (await client.request("context/usage", {}))["tokens"] == answer["tokens"]
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
