@@ -107,11 +107,7 @@ class Changes:
             await self.services.look_up(wanted, self.workspace.settings)
             before = self.sessions.store.get(name)
             draft = await self._settled(self.draft(name, before, wanted))
-            outcome = await self._run(partial(_worked, draft, work))
-            if self._is_behind(draft.session, ask=False):  # a document was edited meanwhile
-                _follow(draft.session)
-                await self.settle(draft)
-                await self._run(draft.session.total)
+            outcome = await self._changed(draft, work)
             if model is not None:
                 self.sessions.models[name] = model
             if unnoticed:
@@ -129,6 +125,15 @@ class Changes:
         await self._warn_of(made)
         await self.keep()
         return made, outcome
+
+    async def _changed(self, draft: Draft, work: Callable[[Draft], T]) -> T:
+        """Have a worker change a draft; a document that was edited meanwhile is in it too."""
+        outcome = await self._run(partial(_worked, draft, work))
+        if self._is_behind(draft.session, ask=False):
+            _follow(draft.session)
+            await self.settle(draft)
+            await self._run(draft.session.total)
+        return outcome
 
     async def _shown_soon(self, surer: Awaitable[Conversation]) -> Conversation:
         """What is in force with what endpoints say of it; shown without, where they are slow."""
