@@ -36,10 +36,10 @@ def crossed(session: Session, usage: ContextUsage, warn_at: Sequence[float]) -> 
     Falling under a threshold arms it again.
     """
     if usage.tokens is None or usage.usable is None:
-        session.warned_level = 0
+        session.warned_level[0] = 0
         return False
     now = level(usage.tokens, usage.usable, warn_at)
-    before, session.warned_level = session.warned_level, now
+    before, session.warned_level[0] = session.warned_level[0], now
     return now > before
 
 

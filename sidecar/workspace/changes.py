@@ -60,6 +60,7 @@ class Changes:
         self._restored = asyncio.Event()
         self._run = services.workers.run
         self._sections = SectionCounts(services.counts)
+        self._keeping = asyncio.Lock()
         self._kept: dict[str, int] = {}
         """Layouts of the sessions that were written, by id."""
         self.asking = ChatAsking(self)
@@ -329,7 +330,12 @@ class Changes:
             self._restored.set()
 
     async def keep(self) -> None:
-        """Write what is to outlive the server, where it changed. A full disk fails no request."""
+        """Write what is to outlive the server, where it changed, one state after the other. A full
+        disk fails no request."""
+        async with self._keeping:
+            await self._keep()
+
+    async def _keep(self) -> None:
         state, uri, named = self.services.state, self.workspace.uri, self.sessions.models
         kept = [one.session for one in self.sessions.store if one.session.persist]
         layouts = {session.id: session.layout for session in kept}
@@ -339,12 +345,13 @@ class Changes:
             msgspec.structs.replace(save(session), model_named=session.id in named)
             for session in kept
         ]
-        mine, self._kept = {*self._kept, *layouts}, layouts
+        mine = {*self._kept, *layouts}
         try:
             if await self.services.workers.run(state.save):
                 self.services.publish(Event("endpoint"))  # another process has learned something
             if uri is not None and mine:
                 await self.services.workers.run(partial(state.save_sessions, uri, saved, mine))
+            self._kept = layouts
         except Exception as exc:
             logger.warning("sessions were not kept: %s", type(exc).__name__)
 

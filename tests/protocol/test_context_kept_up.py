@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.workspace.state import State
 from tests.protocol.client import URI, Client
-from tests.protocol.test_one_number import settled
+from tests.protocol.test_one_number import endpoint, root, settled, started
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.unit.endpoints_fake_server import FakeServer
+
+__all__ = ["endpoint", "root"]
+
+USER = {"role": "user", "content": "How many tokens is this question?"}
 TEXT = "Le renard brun saute par-dessus le chien paresseux; 日本語も少し。\n" * 20
 MESSAGES = [{"role": "system", "content": TEXT}, {"role": "user", "content": TEXT}]
 MODEL = "unheard-of"
@@ -120,3 +127,47 @@ async def test_a_document_edited_while_a_turn_is_counted_is_in_the_number(
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_SIDECAR_STATE", str(tmp_path / "state"))
+
+
+async def test_the_newest_state_is_written_last(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the disk was slow for the one before it."""
+    await begun(client)
+    await client.request("context/set", {"session": "s", "persist": True})
+    real, first, gate = State.save_sessions, [True], threading.Event()
+
+    def slow(*args: Any) -> None:
+        if first.pop():
+            gate.wait(60)
+        first.append(False)
+        real(*args)
+
+    monkeypatch.setattr(State, "save_sessions", slow)
+    append = {"session": "s", "turns": MESSAGES[1:]}
+    asked = [asyncio.ensure_future(client.request("context/append", append)) for _ in range(3)]
+    while (await client.request("context/usage", {}))["turns"] != 3:
+        await asyncio.sleep(0.01)
+    gate.set()
+    await asyncio.gather(*asked)
+    services = client.server.services
+    (saved,) = services.state.sessions(services.roots.default.uri or "")
+    assert len(saved.turns) == 3
+
+
+async def test_one_crossing_warns_once(root: Path, endpoint: FakeServer) -> None:
+    """However many requests wait for the model's server when it happens."""
+    client = await started(root)
+    await client.request("context/set", {"session": "s", "limit": 2_000})
+    await client.request("context/append", {"session": "s", "turns": [USER]})
+    client._ignored.discard("context/warning")
+    much = {"session": "s", "turns": [{"role": "user", "content": "word " * 3_000}]}
+    more = {"session": "s", "turns": [USER]}
+    await asyncio.gather(
+        *[client.request("context/append", turns) for turns in (much, *[more] * 5)]
+    )
+    await settled(client)
+    warned = [one for one in client.unread if one["method"] == "context/warning"]
+    client.ignore("context/warning")
+    assert len(warned) == 1
+    await client.aclose()
