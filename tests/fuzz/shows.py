@@ -20,10 +20,13 @@ from typing import TYPE_CHECKING, Any
 from sidecar.context.conversation import Conversation
 from sidecar.server.server import create_server
 from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.followed import FollowedText
 from tests.protocol.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from sidecar.workspace.workspace import Workspace
 
 URIS = [f"file:///ws/doc{number}.md" for number in range(3)]
 WORDS = (
@@ -36,6 +39,7 @@ WORDS = (
     "🙂",
     "- item\n",
 )
+MODELS = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "unheard-of")
 SESSIONS = ("a", "b", "c")
 AT_ONCE = 16
 INTERVAL_SECONDS = 1e-6
@@ -107,7 +111,26 @@ class Stress:
             derived = sessions.usage(shown)
             assert sessions.state.usage == derived
             assert sent.context is None or sent.context.tokens == derived.tokens
-            _same(shown)
+            await self.check_session(shown, workspace)
+        today = await self.client.request("cost/detail", {"period": "day"})
+        assert sent is not None
+        assert sent.cost is not None
+        costs = sent.cost.cost_usd or 0, today["totals"]["costUsd"]
+        assert abs(costs[0] - costs[1]) < 1e-9, costs
+
+    async def check_session(self, shown: Conversation, workspace: Workspace) -> None:
+        """The counts that a session has kept, beside counts of its texts by the settings of now."""
+        services, session = self.client.server.services, shown.session
+        counter = services.changes(workspace).counter(session.model)
+        kept = [measure.tokens for measure in session.ledger().counts.measures]
+        assert kept == [counter.message(turn).tokens for turn in session.turns]
+        for section in session.sections:
+            assert isinstance(section.source, FollowedText)
+            text = Snapshot(text=self.texts[section.source.followed.uri])
+            fresh = await services.counts.count(text, session.model, workspace)
+            known = section.settled_for(session.model)
+            assert known is not None
+            assert known.tokens == fresh.tokens, (session.model, known, fresh)
 
     def text(self) -> str:
         return "".join(self.rng.choices(WORDS, k=self.rng.choice((1, 3, 8, 60))))
@@ -185,7 +208,8 @@ class Stress:
     async def settings(self) -> None:
         limit = self.rng.choice((None, 4_000, 100_000))
         section: dict[str, Any] = {"context": {"limit": limit}} if limit else {}
-        section["model"] = self.rng.choice(("gpt-5", "gpt-4", "claude-sonnet-4-5"))
+        section["model"] = self.rng.choice(MODELS)
+        section["tokenize"] = {"estimator": self.rng.choice(("heuristic", "chars4", "whitespace"))}
         changed = {"settings": {"tokenSidecar": section}}
         self.client.notify("workspace/didChangeConfiguration", changed)
 
@@ -193,16 +217,6 @@ class Stress:
         await self.client.request("context/append", {"session": "a", "turns": []})
         chosen = self.rng.choice((None, "a"))
         await self.client.request("context/select", {"session": chosen})
-
-
-def _same(shown: Conversation) -> None:
-    """The counts that a session has kept, beside counts of all its turns made now."""
-    session = shown.session
-    counter = session.counter
-    kept = [measure.tokens for measure in session.ledger().counts.measures]
-    assert kept == [counter.message(turn).tokens for turn in session.turns]
-    for section in session.sections:
-        assert section.source.measure(counter).tokens == counter.text(section.source.text()).tokens
 
 
 async def stress(operations: int, seed: int) -> None:
