@@ -40,6 +40,7 @@ WORDS = (
     "- item\n",
 )
 MODELS = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "unheard-of")
+ESTIMATORS = ("heuristic", "chars4", "whitespace")
 SESSIONS = ("a", "b", "c")
 AT_ONCE = 16
 INTERVAL_SECONDS = 1e-6
@@ -84,6 +85,13 @@ class Stress:
             if number % 10_000 == 0:
                 print(f"{number} operations", flush=True)
         await asyncio.gather(*pending)
+        for session in SESSIONS:
+            await self.client.request("context/set", {"session": session, "model": "unheard-of"})
+        for estimator in ESTIMATORS:
+            await self.settle()
+            await self.check()
+            self.set("unheard-of", estimator)
+            await self.client.count(URIS[0])
         await self.settle()
         await self.check()
 
@@ -174,7 +182,7 @@ class Stress:
         choice = {"message": {"role": "assistant", "content": self.text()}, "finish_reason": "stop"}
         reply: dict[str, Any] = {
             "id": str(self.rng.random()),
-            "model": "gpt-5",
+            "model": self.rng.choice(MODELS),
             "choices": [choice],
         }
         reply |= {"object": "chat.completion", "usage": usage}
@@ -208,8 +216,10 @@ class Stress:
     async def settings(self) -> None:
         limit = self.rng.choice((None, 4_000, 100_000))
         section: dict[str, Any] = {"context": {"limit": limit}} if limit else {}
-        section["model"] = self.rng.choice(MODELS)
-        section["tokenize"] = {"estimator": self.rng.choice(("heuristic", "chars4", "whitespace"))}
+        self.set(self.rng.choice(MODELS), self.rng.choice(ESTIMATORS), **section)
+
+    def set(self, model: str, estimator: str, **more: Any) -> None:
+        section = {"model": model, "tokenize": {"estimator": estimator}, **more}
         changed = {"settings": {"tokenSidecar": section}}
         self.client.notify("workspace/didChangeConfiguration", changed)
 
