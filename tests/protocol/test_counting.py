@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -235,6 +235,23 @@ async def test_ranges_of_a_document_that_is_closed_meanwhile_are_counted(client:
     assert [part["tokens"] for part in count["ranges"]] == [truth("some words\n")]
     with pytest.raises(RpcError, match="not open"):
         await client.count(ranges=[FIRST_LINE])
+
+
+@pytest.mark.parametrize("more", [{}, {"ranges": [FIRST_LINE]}])
+async def test_a_document_may_be_opened_after_its_count_is_asked_for_while_the_server_starts(
+    client: Client, more: dict[str, Any]
+) -> None:
+    """A command that starts the server asks before the editor has told of its buffers."""
+    client.ignore("status/update")
+    configured = client.server.services.configured
+    await configured.wait()
+    configured.clear()
+    asked = asyncio.ensure_future(client.count(**more))
+    await asyncio.sleep(0)
+    client.open("some words\n")
+    await asyncio.sleep(0)
+    configured.set()
+    assert (await asked)["tokens"] == truth("some words\n")
 
 
 @pytest.mark.parametrize("lines", [10, LONG_CHARACTERS // 10])

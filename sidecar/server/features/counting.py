@@ -99,9 +99,10 @@ def _check_fit(params: FitTextParams) -> None:
 
 def _held(services: Services, params: CountParams | FitTextParams) -> Held | None:
     """The document that is asked about: as it is now, before any edit that comes after, and though
-    it may be closed before its turn."""
+    it may be closed before its turn. None of one that may yet be opened."""
     uri = _uri(params)
-    return None if uri is None else Held(services.documents.named(uri))
+    document = services.documents.get(uri or "")
+    return None if document is None or not document.in_step else Held(document)
 
 
 async def _count_messages(
@@ -124,14 +125,16 @@ async def _look(
     """What is asked for and its ranges, all of one version, and the workspace; a long document is
     cut into pieces by a worker before that."""
     uri = _uri(params)
-    if uri is None or held is None:
+    if uri is None:
         await services.ready()
         return Snapshot(text=params.text or ""), [], services.roots.default
     spans, span = getattr(params, "ranges", None), params.range
-    if spans is None and span is None:
+    is_whole = spans is None and span is None
+    if held is None or is_whole:
         await services.ready(uri)
-        if held.is_of(services.documents.get(uri)):  # as it is by now
-            return services.documents.snapshot(uri), [], services.roots.of_document(uri)
+        held = held or Held(services.documents.named(uri))
+    if is_whole and held.is_of(services.documents.get(uri)):  # as it is by now
+        return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     document = await services.held(held)
     parts = [Snapshot.part_of(document, one) for one in spans or ()]
     whole = services.documents.taken(document) if span is None else Snapshot.part_of(document, span)
