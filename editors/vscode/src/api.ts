@@ -11,9 +11,6 @@ export interface Api {
    * reports its conversation so. Rejects with a message for people.
    */
   request<R = unknown>(method: string, params: object): Promise<R>;
-  /**
-   * Called with each `status/update`: for every document that is open, when what it shows has changed. Of one outside
-   * all folders `workspace` and `context` are null; VS Code opens its own settings.json so, now and then.
-   */
+  /** Called with each `status/update`; outside all folders (VS Code's settings.json) `workspace` and `context` are null. */
   onDidChangeStatus(listener: (status: StatusUpdate) => unknown): Disposable;
 }

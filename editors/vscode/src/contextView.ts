@@ -63,7 +63,6 @@ export class ContextView implements TreeDataProvider<Row> {
     item.description = plain(row.value);
     item.tooltip = [plain(row.label), item.description].filter(Boolean).join(": ");
     if (!session) return item;
-    // By whether it has lines too: VS Code leaves a row closed that it has once drawn without them.
     item.id = `${session.source} ${session.id} ${session.shown} ${row.children.length > 0}`;
     item.contextValue = session.pinned ? "pinned" : "session";
     item.iconPath = new ThemeIcon(session.pinned ? "pinned" : session.shown ? "eye" : "comment");

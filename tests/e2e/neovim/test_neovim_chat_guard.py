@@ -100,7 +100,8 @@ def test_a_held_prompt_goes_when_it_is_submitted_again(
     editor.wait_message("held")
     editor.lua(plugin.submit, huge)
     wait_for(lambda: server.received, "the prompt that was insisted on")
-    assert len(editor.messages()) == 1
+    # That the context is full now, once it is sent, may be told by then too.
+    assert len([said for said in editor.messages() if "held" in said]) == 1
 
 
 @EACH

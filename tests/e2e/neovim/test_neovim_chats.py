@@ -117,7 +117,8 @@ def test_a_cleared_chat_is_counted_anew(begin: Callable[..., Any]) -> None:
     wait_for(lambda: (tokens(editor, session) or 0) > empty + 40, "the conversation")
     wait_for(lambda: len(server.received) == 2 and editor.lua(CODECOMPANION.idle), "its end")
     editor.lua("chat:clear()")
-    wait_tokens(editor, session, lambda known: abs(known - empty) < 5, str(empty))
+    # The first report has taught what the client sends beside its texts: some tokens.
+    wait_tokens(editor, session, lambda known: abs(known - empty) < 20, str(empty))
 
 
 def test_copilotchat_is_followed_through_a_reset_and_another_model(
