@@ -23,6 +23,7 @@ class StdioClient:
         self._out = cast("IO[bytes]", self.process.stdout)
         self._ids = itertools.count(1)
         self.notifications: list[dict[str, Any]] = []
+        self._answers: dict[int, dict[str, Any]] = {}
 
     def send(self, message: dict[str, Any]) -> None:
         body = json.dumps(message).encode()
@@ -47,13 +48,17 @@ class StdioClient:
         return number
 
     def wait(self, number: int) -> Any:
-        while True:
+        """The result of a request; answers may come in another order than requests were sent."""
+        while number not in self._answers:
             message = self.receive()
-            if message.get("id") == number and "method" not in message:
-                if "error" in message:
-                    raise RuntimeError(message["error"])
-                return message["result"]
-            self.notifications.append(message)
+            if "id" in message and "method" not in message:
+                self._answers[message["id"]] = message
+            else:
+                self.notifications.append(message)
+        message = self._answers.pop(number)
+        if "error" in message:
+            raise RuntimeError(message["error"])
+        return message["result"]
 
     def wait_any(self, numbers: set[int]) -> int:
         """The first of some requests to be answered; that answer is dropped."""
