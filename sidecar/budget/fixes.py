@@ -13,6 +13,7 @@ import msgspec
 
 from sidecar.budget.comments import comment
 from sidecar.budget.scopes import (
+    Parts,
     TextEdit,
     first_line,
     line_end_of,
@@ -81,7 +82,8 @@ def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> T
     parts = parts_of(text, finding)
     target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)
     for _ in range(_ROUNDS):
-        body = fit(parts.body, target, mode, tokenizer).text if target > 0 else ""
+        fitted = fit(parts.body, target, mode, tokenizer).text if target > 0 else ""
+        body = _ended_once(fitted, parts)
         tokens = tokenizer.count(parts.head + body + parts.tail)
         if tokens <= finding.allowance:
             return minimal_edit(parts.body_start, parts.body, body)
@@ -89,6 +91,14 @@ def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> T
             return None
         target -= max(1, tokens - finding.allowance)
     return None
+
+
+def _ended_once(body: str, parts: Parts) -> str:
+    """A body cut between two lines, without the line end that its tail brings: no blank line."""
+    ends = ("\n", "\r")
+    if parts.body.endswith(ends) or not parts.tail.startswith(ends):
+        return body
+    return body.removesuffix("\n").removesuffix("\r")
 
 
 def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -> Fix | None:

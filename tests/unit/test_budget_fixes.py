@@ -98,6 +98,7 @@ def test_fitting_brings_it_under_and_leaves_the_rest(name: str, newline: str) ->
         assert after.startswith(kept[0])
         assert after.endswith(kept[1])
         assert after.endswith(newline)
+        assert after.endswith(newline * 2) is text.endswith(newline * 2), "no blank line is left"
     if name != "file":
         heading = text[finding.scope_start :].split(newline, 1)[0]
         assert all(heading in applied(text, fix) for fix in fixes)
