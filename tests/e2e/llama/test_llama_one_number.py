@@ -276,7 +276,7 @@ def applied(action: Any, text: str) -> str:
         sum(map(len, lines[: at["line"]])) + at["character"]
         for at in (replaced["range"]["start"], replaced["range"]["end"])
     )
-    return text[:start] + replaced["newText"] + text[end:]
+    return f"{text[:start]}{replaced['newText']}{text[end:]}"
 
 
 def counted(editor: Editor, method: str) -> int | None:
