@@ -7,7 +7,10 @@ import json
 import subprocess
 import sys
 import time
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SERVER = [sys.executable, "-P", "-m", "sidecar", "serve"]
 URI = "file:///bench/doc.py"
@@ -16,9 +19,15 @@ URI = "file:///bench/doc.py"
 class StdioClient:
     """Starts a server; `request` sends one request and reads until its answer."""
 
-    def __init__(self, command: list[str], stderr: int | IO[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        stderr: int | IO[bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`env`: the server's environment; this process's by default."""
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr)
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr, env=env)
         self._in = cast("IO[bytes]", self.process.stdin)
         self._out = cast("IO[bytes]", self.process.stdout)
         self._ids = itertools.count(1)

@@ -41,9 +41,9 @@ class Server(StdioClient):
     """A server whose user's folders lie below `home`, with one root."""
 
     def __init__(self, home: Path, state: Path) -> None:
-        os.environ.update(HOME=str(home), TOKEN_SIDECAR_STATE=str(state))
+        env = {**os.environ, "HOME": str(home), "TOKEN_SIDECAR_STATE": str(state)}
         with (state / "log").open("ab") as log:
-            super().__init__([*SERVER, "--log-level", "DEBUG"], stderr=log)
+            super().__init__([*SERVER, "--log-level", "DEBUG"], stderr=log, env=env)
         uri = (home / "work" / "0").as_uri()
         folders = [{"uri": uri, "name": "root"}]
         params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from benchmarks import ledger, page
+from benchmarks import following, ledger, page
 from benchmarks.__main__ import PARTS
 
 if TYPE_CHECKING:
@@ -109,3 +110,15 @@ def test_the_ledgers_peer_keeps_every_column() -> None:
     """Else the benchmark does not run at all, which no other test would notice."""
     (event,) = ledger.events(1)
     assert len(ledger.bare_row(event)) == len(ledger.COLUMNS)
+
+
+def test_a_part_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
+    """The parts after it run in one process: with its home gone, Neovim started no server."""
+    before, home, state = dict(os.environ), tmp_path / "home", tmp_path / "state"
+    state.mkdir()
+    (home / "work" / "0").mkdir(parents=True)
+    server = following.Server(home, state)
+    environment = Path(f"/proc/{server.process.pid}/environ").read_bytes()
+    server.close()
+    assert f"HOME={home}\0".encode() in environment
+    assert dict(os.environ) == before

@@ -55,6 +55,18 @@ def test_enabling_it_by_hand_is_enough(open_editor: Callable[..., Editor]) -> No
     editor.wait_tokens(truth("one two three\n"))
 
 
+def test_a_user_without_a_home_has_counts(open_editor: Callable[..., Editor]) -> None:
+    """As in many containers: the server is started elsewhere then, and never in the folder."""
+    editor = open_editor(HOME="/nonexistent")
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+    [pid] = editor.server_pids()
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    editor.command("checkhealth token_sidecar")
+    shown = "\n".join(editor.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)"))
+    assert "ERROR" not in shown
+
+
 def test_it_can_be_switched_off(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("vim.g.token_sidecar_enabled = false; vim.o.statusline = ''")
     editor.edit("a.md", "Hello, world!\n")

@@ -14,7 +14,7 @@ function M.check()
   local argv = server.command()
   if not argv then return health.error('no server found', INSTALL) end
   local ask = vim.list_extend(vim.list_slice(argv, 1, #argv - 1), { '--version' })
-  local ok, done = pcall(function() return vim.system(ask, { text = true, cwd = vim.uv.os_homedir() }):wait(10000) end)
+  local ok, done = pcall(function() return vim.system(ask, { text = true, cwd = server.START_IN }):wait(10000) end)
   local output = vim.trim(ok and done.stdout .. done.stderr or tostring(done))
   local report = ok and done.code == 0 and health.ok or health.error
   report(('%s: %s'):format(table.concat(argv, ' '), output), INSTALL)

@@ -4,6 +4,7 @@ local M = {}
 
 local NAME = 'token_sidecar'
 local HOME, WINDOWS = assert(vim.uv.os_homedir()), vim.fn.has('win32') == 1
+M.START_IN = vim.fn.isdirectory(HOME) == 1 and HOME or '/' -- a user of a container may have no home
 -- The program is installed from the clone that this file lies in: it is on no index yet.
 M.INSTALL = 'pipx install ' .. vim.fn.fnamemodify(debug.getinfo(1, 'S').source:sub(2), ':p:h:h:h:h:h:~')
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
@@ -93,7 +94,7 @@ local function when_installed(found)
     return found()
   end
   local code = 'import sys, importlib.util as u; sys.exit(u.find_spec("sidecar.server") is None)'
-  vim.system({ argv[1], '-P', '-c', code }, { cwd = HOME }, function(done)
+  vim.system({ argv[1], '-P', '-c', code }, { cwd = M.START_IN }, function(done)
     module_found = done.code == 0
     vim.schedule(module_found and found or missing)
   end)
@@ -118,7 +119,7 @@ function M.spawn(dispatchers)
   local function on_exit() dispatchers.on_exit(0, 0) end
   local argv, level = assert(M.command(), 'no server found'), vim.g.token_sidecar_log_level
   argv = level and vim.list_extend(vim.list_slice(argv), { '--log-level', level }) or argv
-  local rpc = vim.lsp.rpc.start(argv, setmetatable({ on_exit = on_exit }, { __index = dispatchers }), { cwd = HOME })
+  local rpc = vim.lsp.rpc.start(argv, setmetatable({ on_exit = on_exit }, { __index = dispatchers }), { cwd = M.START_IN })
   local request, terminate = rpc.request, rpc.terminate
   rpc.token_sidecar_asked_to_end = false
   rpc.request = function(method, ...)
