@@ -114,7 +114,7 @@ def test_the_ledgers_peer_keeps_every_column() -> None:
 
 def test_a_part_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
     """The parts after it run in one process: with its home gone, Neovim started no server."""
-    before, home, state = dict(os.environ), tmp_path / "home", tmp_path / "state"
+    before, home, state = dict(os.environ), tmp_path / "another-home", tmp_path / "its-state"
     state.mkdir()
     (home / "work" / "0").mkdir(parents=True)
     server = following.Server(home, state)
