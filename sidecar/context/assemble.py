@@ -52,7 +52,7 @@ class Assembler:
 
     def __init__(self) -> None:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
-        self._counts: LRUCache[tuple[str, bytes], int] = LRUCache(COUNTS_KEPT)
+        self._counts: LRUCache[tuple[str, str, bytes], int] = LRUCache(COUNTS_KEPT)
         self._context: _Context | None = None
 
     def copy(self) -> Assembler:
@@ -130,7 +130,8 @@ class Assembler:
     ) -> tuple[_Context, bool]:
         """The context, and whether it is the one that was kept for these keys."""
         followed = tuple(version for one in sections if (version := one.source.version) != 0)
-        keys = (params.focus, params.scope, params.memory_version, params.preset, *followed)
+        named = (params.focus, params.scope, params.memory_version, params.preset)
+        keys = (*named, counter.key, counter.basis, *followed)
         kept = self._context
         if kept is not None and kept.keys == keys and params.context in (None, kept.text):
             return kept, True
@@ -178,7 +179,7 @@ class Assembler:
         """Tokens of a text; the same text is counted once. Keeps no text."""
         if not text:
             return 0
-        key = (counter.key, _digest(text))
+        key = (counter.key, counter.basis, _digest(text))
         found = self._counts.get(key)
         if found is None:
             found = self._counts[key] = counter.text(text).tokens

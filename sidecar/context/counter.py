@@ -32,6 +32,13 @@ class Counter(Protocol):
         """The tokenizer's name, for a count of nothing."""
 
     @property
+    def basis(self) -> str:
+        """The tokenizer that counts here: what was counted by another one is counted again."""
+
+    def is_like(self, other: Any) -> bool:
+        """Whether what the other of the same model has counted holds for this one too."""
+
+    @property
     def priming(self) -> int:
         """Tokens that a request carries beside its messages and tools."""
 

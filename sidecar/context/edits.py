@@ -41,9 +41,28 @@ class Saved(msgspec.Struct, frozen=True):
         """The same where what was counted beside the turns turned out to be another number."""
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
-            anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
+            anchor = anchor.rebased(change)
         edited = new if edited is old else edited
         return msgspec.structs.replace(self, anchor=anchor, edited_anchor=edited)
+
+    def recounted(
+        self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
+    ) -> Saved:
+        """The same by another tokenizer.
+
+        Args:
+            old: the anchor of the turns of the edit by the tokenizer of before.
+            now: their counts by this one.
+            change: of what is counted beside the turns.
+            measures: of the turns that were saved.
+        """
+        return msgspec.structs.replace(
+            self,
+            measures=measures,
+            anchor=self.anchor and self.anchor.rebased(change),
+            edited_total=now.counts.between(0, self.edited_length),
+            edited_anchor=now.anchor if self.edited_anchor is old else self.edited_anchor,
+        )
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
@@ -62,6 +81,7 @@ def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) 
 def restored_ledger(ledger: ModelCounts, saved: Saved) -> ModelCounts:
     """The counts from before an edit, with those of the turns appended since."""
     restored = ModelCounts()
+    restored.counter = ledger.counter
     later = ledger.counts.measures[saved.edited_length :]
     restored.counts = TurnCounts([*saved.measures, *later])
     anchor = ledger.anchor

@@ -13,8 +13,7 @@ from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from sidecar.context.counter import Counter
     from sidecar.counting.calibration import ConversationCalibration
 
 CHAT_MARKS = 8
@@ -55,6 +54,10 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the prompt that the vendor's cache held."""
     adjust: Sums = Sums()
     """What pruning has since taken from the turns that it covers."""
+
+    def rebased(self, change: Sums) -> Anchor:
+        """The same where what was counted beside the turns turned out to be another number."""
+        return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
     def with_sections(self) -> bool:
@@ -136,9 +139,8 @@ class ModelCounts:
         template, once a request. Learned from reports."""
         self.lessons = 0
         """How many reports `marks` was learned from."""
-        self.fixed_before: Callable[[], Sums] | None = None
-        """What the system prompt and the tools took by the tokenizer of before, which the anchor
-        still goes by."""
+        self.counter: Counter | None = None
+        """What has counted it; None while nothing was counted."""
 
     def copy(self) -> ModelCounts:
         """The same counts and anchor, apart from these."""
@@ -146,23 +148,18 @@ class ModelCounts:
         made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
         made.correction, made.unexplained = self.correction, self.unexplained
         made.marks, made.lessons = self.marks, self.lessons
-        made.fixed_before = self.fixed_before
+        made.counter = self.counter
         return made
 
-    def anew(self, fixed: Callable[[], Sums]) -> ModelCounts:
-        """For another tokenizer: nothing counted, but what was reported, which came with what is
-        `fixed` as the tokenizer of before counts it."""
+    def anew(self, change: Sums) -> ModelCounts:
+        """For another tokenizer: nothing counted, but what was reported.
+
+        `change`: of what the system prompt and the tools take, which the anchor goes by.
+        """
         made = ModelCounts()
-        made.anchor, made.marks, made.lessons = self.anchor, self.marks, self.lessons
-        made.fixed_before = self.fixed_before or fixed
+        made.marks, made.lessons = self.marks, self.lessons
+        made.anchor = self.anchor and self.anchor.rebased(change)
         return made
-
-    def rebase(self, fixed: Callable[[], Sums]) -> None:
-        """Have the anchor go by this tokenizer too: `fixed` counts by it."""
-        before, self.fixed_before = self.fixed_before, None
-        if before is not None and self.anchor is not None:
-            change = fixed().minus(before())
-            self.anchor = msgspec.structs.replace(self.anchor, fixed=self.anchor.fixed.plus(change))
 
     def exceeded(self, tokens: float) -> None:
         """Learn from the tokens by which a reported prompt exceeded what was expected of it."""

@@ -37,21 +37,22 @@ class SectionSource(Counted, Protocol):
 
 
 class _Once:
-    """Counts once for each model."""
+    """Counts once for each model and tokenizer."""
 
     def __init__(self) -> None:
-        self._measures: dict[str, Measure] = {}
+        self._measures: dict[tuple[str, str], Measure] = {}
 
     def measure(self, counter: Counter) -> Measure:
-        """Tokens of this part, counted at the first call for each model."""
-        found = self._measures.get(counter.key)
+        """Tokens of this part, counted at the first call for each model and tokenizer."""
+        key = counter.key, counter.basis
+        found = self._measures.get(key)
         if found is None:
-            found = self._measures[counter.key] = self._count(counter)
+            found = self._measures[key] = self._count(counter)
         return found
 
     def take(self, counter: Counter, measure: Measure) -> None:
-        """Let this be the count for the counter's model."""
-        self._measures[counter.key] = measure
+        """Let this be the count for the counter's model and tokenizer."""
+        self._measures[counter.key, counter.basis] = measure
 
     def _count(self, counter: Counter) -> Measure:
         raise NotImplementedError
@@ -121,13 +122,6 @@ anything but scripts that one of them hardly knows."""
 def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
     """What these parts of a conversation take together."""
     return all_sums([sums_of(part.measure(counter)) for part in parts if part])
-
-
-def anew(part: SystemPrompt | ToolSet | RestoredPart | None) -> Any:
-    """The same part, not counted yet where its text is known."""
-    if isinstance(part, SystemPrompt):
-        return SystemPrompt(part.text)
-    return ToolSet(part.tools) if isinstance(part, ToolSet) else part
 
 
 class RestoredPart:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +20,6 @@ from sidecar.context.sections import (
     Settled,
     SystemPrompt,
     ToolSet,
-    anew,
     fixed_sums,
 )
 from sidecar.messages.turns import Turn, is_assistant, sends_reasoning
@@ -149,23 +147,32 @@ class Session:
         """This model's counts, with every turn counted that was not."""
         key = self.counter.key
         found = self._ledgers.pop(key, None) or ModelCounts()
-        self._ledgers[key] = found
+        if found.counter is not None and not found.counter.is_like(self.counter):
+            found = self._recounted(found, found.counter)
+        self._ledgers[key], found.counter = found, self.counter
         if len(self._ledgers) > MODELS_KEPT:
             del self._ledgers[next(iter(self._ledgers))]
-        for measure in self.restored[len(found.counts) :]:
-            found.counts.add(RestoredPart(measure).measure(self.counter))
-        found.counts.catch_up(self.turns, self.counter)
-        found.rebase(self.fixed)
+        self._count(found.counts, self.turns)
         return found
 
-    def count_anew(self, counter: Counter) -> None:
-        """Count by another tokenizer of the same model. What was reported stays; the rest is
-        counted when a number is next asked for."""
-        before = partial(fixed_sums, self.counter, self.system, self.tools)
-        ledger = self._ledgers.get(self.model, ModelCounts())
-        self._ledgers, self._saved = {self.model: ledger.anew(before)}, None
-        self.counter = counter
-        self.system, self.tools = anew(self.system), anew(self.tools)
+    def _count(self, counts: TurnCounts, turns: list[Turn]) -> TurnCounts:
+        """Count the turns that have no count yet; those that were restored are known by theirs."""
+        for measure in self.restored[len(counts) :]:
+            counts.add(RestoredPart(measure).measure(self.counter))
+        counts.catch_up(turns, self.counter)
+        return counts
+
+    def _recounted(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
+        """The counts by another tokenizer of the same model than `before`. What was reported
+        stays, and an edit can still be undone."""
+        change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
+        made = ledger.anew(change)
+        self._count(made.counts, self.turns)
+        saved = self._saved
+        if saved is not None and saved.model == self.model:
+            measures = self._count(TurnCounts(), saved.turns).measures
+            self._saved = saved.recounted(ledger.anchor, made, change, measures)
+        return made
 
     def fixed(self) -> Sums:
         """What the system prompt and the tools take."""

@@ -190,10 +190,8 @@ class Changes:
         """A copy that counts for `model`, its followed documents as they are now."""
         made = before.copy() if before else Conversation(Session(name, self.counter(model)))
         session = made.session
-        if session.model != model:
+        if session.model != model or self._has_other_tokenizer(session):
             session.counter = self.counter(model)
-        elif self._has_other_tokenizer(session):
-            session.count_anew(self.counter(model))
         _follow(session)
         learned = self.sessions.calibration(session)
         return Draft(made, self.sessions.window(session), learned.copy())

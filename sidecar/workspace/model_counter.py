@@ -31,9 +31,14 @@ class ModelCounter:
         """What counts, for a count of nothing: the model's server where that counts the turns."""
         return self._server or self._tokenizer.name
 
+    @property
+    def basis(self) -> str:
+        """The tokenizer that counts here, whoever counts the turns."""
+        return self._tokenizer.name
+
     def is_like(self, other: ModelCounter) -> bool:
         """Whether the other counts as this one; a server counts whatever is set."""
-        return self._server is not None or self._tokenizer.name == other._tokenizer.name
+        return self._server is not None or self.basis == other.basis
 
     def served_by(self, server: str) -> ModelCounter:
         """The same for a conversation whose texts this server counts."""

@@ -22,7 +22,7 @@ __all__ = ["endpoint", "root"]
 USER = {"role": "user", "content": "How many tokens is this question?"}
 TEXT = "Le renard brun saute par-dessus le chien paresseux; 日本語も少し。\n" * 20
 MESSAGES = [{"role": "system", "content": TEXT}, {"role": "user", "content": TEXT}]
-MODEL = "unheard-of"
+MODEL, OTHER = "unheard-of", "unheard-too"
 SECTION = {"name": "notes", "textDocument": {"uri": URI}}
 
 
@@ -86,6 +86,68 @@ async def test_a_reported_number_outlives_another_tokenizer(client: Client) -> N
     alone = await client.request("tokens/count", {"messages": MESSAGES[:1]})
     grown = more["tokens"] - 5_010
     assert abs(grown - alone["tokens"]) < 30, "by the tokenizer of now"
+
+
+async def test_a_tokenizer_of_the_settings_leaves_other_models_reported_numbers(
+    client: Client,
+) -> None:
+    """And counts what was not reported by the tokenizer of now, whichever model comes back."""
+    await begun(client)
+    usage = {"prompt_tokens": 5_000, "completion_tokens": 10}
+    turns = [*MESSAGES[1:], {"role": "assistant", "content": "Oui."}]
+    await client.request("context/append", {"session": "s", "turns": turns, "usage": usage})
+    await client.request("context/set", {"session": "s", "model": OTHER})
+    await set_estimator(client, "chars4", "chars4")
+    counted = await client.request("tokens/count", {"messages": [*MESSAGES, turns[-1]]})
+    assert (await client.request("context/usage", {}))["tokens"] == counted["tokens"]
+    back = await client.request("context/set", {"session": "s", "model": MODEL})
+    assert back["tokens"] == 5_010
+    grown = await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
+    one = await client.request("tokens/count", {"text": MESSAGES[1]["content"], "model": MODEL})
+    assert abs(grown["tokens"] - 5_010 - one["tokens"]) < 10, "by the tokenizer of now"
+
+
+async def test_a_model_that_comes_back_is_counted_by_the_tokenizer_of_now(client: Client) -> None:
+    await begun(client)
+    await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
+    await client.request("context/set", {"session": "s", "model": "gpt-4"})
+    await set_estimator(client, "chars4", "chars4")
+    back = await client.request("context/set", {"session": "s", "model": MODEL})
+    await quiet(client)
+    counted = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
+    assert back["tokens"] == counted["tokens"] == shown(client)
+
+
+@pytest.mark.parametrize("reported", [False, True])
+async def test_a_plan_can_be_undone_after_another_tokenizer(client: Client, reported: bool) -> None:
+    await begun(client)
+    told = {"role": "assistant", "content": "Oui, encore. " * 40}
+    turns = [*MESSAGES[1:], told] * 6
+    usage = {"prompt_tokens": 5_000, "completion_tokens": 100} if reported else None
+    append = {"session": "s", "turns": turns, **({"usage": usage} if usage else {})}
+    before = await client.request("context/append", append)
+    room = before["tokens"] // 2
+    await client.request("context/fit", {"session": "s", "maxTokens": room, "apply": True})
+    assert (await client.request("context/usage", {}))["turns"] < len(turns)
+    await set_estimator(client, "chars4", "chars4")
+    after = await client.request("context/undo", {"session": "s"})
+    await quiet(client)
+    whole = [*MESSAGES[:1], *turns]
+    counted = await client.request("tokens/count", {"messages": whole, "model": MODEL})
+    assert after["turns"] == len(turns)
+    assert after["tokens"] == (5_100 if reported else counted["tokens"]) == shown(client)
+
+
+async def test_another_tokenizer_counts_what_is_assembled(client: Client) -> None:
+    await begun(client)
+    await client.request("context/set", {"session": "s", "sections": [{"name": "n", "text": TEXT}]})
+    request = {"session": "s", "user": TEXT, "logs": TEXT}
+    await client.request("context/assemble", request)
+    await set_estimator(client, "chars4", "chars4")
+    made = await client.request("context/assemble", request)
+    for part in made["sections"]:
+        counted = await client.request("tokens/count", {"text": part["text"], "model": MODEL})
+        assert part["tokens"] == counted["tokens"], part["name"]
 
 
 async def test_a_document_edited_while_a_turn_is_counted_is_in_the_number(

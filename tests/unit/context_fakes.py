@@ -33,8 +33,12 @@ class FakeCounter:
         error_percent: float | None = 0.0,
     ) -> None:
         self.key, self.tokenizer, self.priming = key, f"{key}-tokenizer", PRIMING
+        self.basis = self.tokenizer
         self.weight, self.method, self.error_percent = weight, method, error_percent
         self.asked: list[str] = []
+
+    def is_like(self, other: FakeCounter) -> bool:
+        return self.basis == other.basis
 
     def text(self, text: str) -> Measure:
         self.asked.append(text)
