@@ -48,7 +48,8 @@ async def set_estimator(client: Client, name: str, method: str) -> None:
         {"settings": {"tokenSidecar": {"model": MODEL} | tokenize}},
     )
     async with asyncio.timeout(60):
-        while (await client.request("tokens/count", {"text": "a"}))["tokenizer"] != method:
+        count = {"text": "a", "model": MODEL}
+        while (await client.request("tokens/count", count))["tokenizer"] != method:
             await asyncio.sleep(0.01)
     await quiet(client)
 
