@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from sidecar.context.counter import Counter, Sums, sums_of
+from sidecar.context.sections import RestoredPart
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
@@ -60,8 +61,13 @@ class TurnCounts:
         self._measures.append(measure)
         self._upto.append(self._upto[-1].plus(sums_of(measure)))
 
-    def catch_up(self, turns: Sequence[Turn], counter: Counter) -> None:
-        """Count the turns that have no count yet."""
+    def catch_up(
+        self, turns: Sequence[Turn], counter: Counter, restored: Sequence[Measure] = ()
+    ) -> None:
+        """Count the turns that have no count yet; of the first ones only what was `restored` is
+        known."""
+        for measure in restored[len(self._measures) :]:
+            self.add(RestoredPart(measure).measure(counter))
         for index in range(len(self._measures), len(turns)):
             self.add(counter.message(turns[index]))
 

@@ -152,26 +152,19 @@ class Session:
         self._ledgers[key], found.counter = found, self.counter
         if len(self._ledgers) > MODELS_KEPT:
             del self._ledgers[next(iter(self._ledgers))]
-        self._count(found.counts, self.turns)
+        found.counts.catch_up(self.turns, self.counter, self.restored)
         return found
-
-    def _count(self, counts: TurnCounts, turns: list[Turn]) -> TurnCounts:
-        """Count the turns that have no count yet; those that were restored are known by theirs."""
-        for measure in self.restored[len(counts) :]:
-            counts.add(RestoredPart(measure).measure(self.counter))
-        counts.catch_up(turns, self.counter)
-        return counts
 
     def _recounted(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
         """The counts by another tokenizer of the same model than `before`. What was reported
         stays, and an edit can still be undone."""
         change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
         made = ledger.anew(change)
-        self._count(made.counts, self.turns)
-        saved = self._saved
+        made.counts.catch_up(self.turns, self.counter, self.restored)
+        saved, counts = self._saved, TurnCounts()
         if saved is not None and saved.model == self.model:
-            measures = self._count(TurnCounts(), saved.turns).measures
-            self._saved = saved.recounted(ledger.anchor, made, change, measures)
+            counts.catch_up(saved.turns, self.counter, self.restored)
+            self._saved = saved.recounted(ledger.anchor, made, change, counts.measures)
         return made
 
     def fixed(self) -> Sums:
