@@ -6,10 +6,13 @@ until it is asked again: when `Retries` says so, or when the endpoint was probed
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cachetools import LRUCache
 
 from sidecar.workspace import chat_counts
 
@@ -77,6 +80,10 @@ class ChatAsking:
         self._changes = changes
         self._missed: dict[str, Hashable] = {}
         """What the endpoint of each session that is still to be counted was known by."""
+        self._under_way: Counter[str] = Counter()
+        """How often endpoints are being asked about a session."""
+        self._told: LRUCache[str, int] = LRUCache(256)
+        """The layout of each session that endpoints have told all of that they could."""
 
     async def surer(self, made: Conversation, asked: Asked) -> Conversation:
         """A conversation that is in force, with what endpoints say of it and of its window."""
@@ -124,6 +131,8 @@ class ChatAsking:
         count = await chat_counts.ask(changes.services.counts, draft.session, settings)
         if count is not None and count.due:
             self._miss(made.session)
+        elif count is not None and count.total is None and settings != changes.workspace.settings:
+            self._ask_later(made.session)  # the server's client may have been closed meanwhile
         async with changes.order(name):
             known = changes.sessions.store.get(name)
             current = known if known is not None and _is_same(known, made) else None
@@ -135,19 +144,33 @@ class ChatAsking:
             await changes.services.workers.run(work)
             if current is not None:
                 changes.sessions.store.put(draft.conversation)
+                self._told[name] = current.session.layout
+            elif known is not None and self._is_left(known.session):
+                self._ask_later(known.session)  # a fit or an undo has changed it, and asks nobody
         return draft.conversation
+
+    def _is_left(self, session: Session) -> bool:
+        """Whether nobody but who looks has asked about a session as it is now."""
+        return self._under_way[session.id] == 1 and self._told.get(session.id) != session.layout
 
     @contextmanager
     def _asking(self, session: Session) -> Iterator[None]:
         """Nobody else asks again meanwhile; what is given up is missed."""
         self._missed.pop(session.id, None)
+        self._under_way[session.id] += 1
         try:
             yield
         except BaseException:
-            self._miss(session)
-            settings, counts = self._changes.workspace.settings, self._changes.services.counts
-            counts.missed(session.model, settings, "late")
+            self._ask_later(session)
             raise
+        finally:
+            self._under_way -= Counter([session.id])  # without what is 0 by now
+
+    def _ask_later(self, session: Session) -> None:
+        """Have what was missed, though its endpoint may be well, asked again soon."""
+        self._miss(session)
+        settings, counts = self._changes.workspace.settings, self._changes.services.counts
+        counts.missed(session.model, settings, "late")
 
     def _miss(self, session: Session) -> None:
         endpoints = self._changes.services.counts.endpoints(self._changes.workspace.settings)

@@ -272,6 +272,47 @@ async def test_a_conversation_given_up_while_it_is_asked_about_is_asked_about_ag
 
 
 @pytest.mark.usefixtures("patient")
+async def test_a_conversation_fitted_while_it_is_asked_about_is_asked_about_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fit asks nobody, and what was asked about is not what is in force any more."""
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        client.server.services.counts.seconds = 60.0
+        for _ in range(8):
+            before = await client.request("context/append", append(text=WORDS * 9))
+        gate, asked = held(server), server.posts().count(CHAT)
+        pending = asyncio.ensure_future(client.request("context/append", append(text=WORDS)))
+        await until(lambda: server.posts().count(CHAT) > asked)
+        room = {"session": "s", "maxTokens": before["tokens"] // 2, "apply": True}
+        await client.request("context/fit", room)
+        gate.set()
+        await pending
+        await counted_by_the_endpoint(client)
+        usage = await client.request("context/usage", {"session": "s"})
+        assert usage["turns"] < 9
+        await until(lambda: not retries(client))
+        assert server.posts().count(CHAT) == asked + 2, "once for each"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_conversation_is_asked_about_again_where_settings_closed_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        client.server.services.counts.seconds = 60.0
+        await client.request("context/append", append())
+        gate, asked = held(server), server.posts().count(CHAT)
+        pending = asyncio.ensure_future(client.request("context/append", append(text=WORDS * 9)))
+        await until(lambda: server.posts().count(CHAT) > asked)
+        configuration = tmp_path / "config.toml"
+        configuration.write_text(configuration.read_text().replace('["tiny"]', '["tiny", "b"]'))
+        client.notify("workspace/didChangeConfiguration", {"settings": None})
+        await pending
+        gate.set()
+        await counted_by_the_endpoint(client)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_server_that_is_always_late_is_asked_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
