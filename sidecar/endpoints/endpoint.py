@@ -355,7 +355,11 @@ class DeclaredEndpoint:
         """A server that was started again may have other models: one GET shows it."""
         if not binding.listed:
             return
-        listed = list_models(await self._connection.get("/v1/models"))
+        try:
+            listed = list_models(await self._connection.get("/v1/models"))
+        except BaseException:  # given up too: what it has now is found out at the next count
+            self._bindings.clear()
+            raise
         if digest(listed) != binding.listed:
             raise _ServerChangedError
 

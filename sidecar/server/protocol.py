@@ -306,7 +306,7 @@ class SidecarProtocol(LanguageServerProtocol):
         for mine in list(self._request_futures.values()):
             mine.cancel()
         for theirs in list(self._in_work.values()):
-            theirs.cancel()
+            cancel(theirs)
         self.state = "shutdown"
 
     @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)

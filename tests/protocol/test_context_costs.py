@@ -104,6 +104,30 @@ async def test_what_was_billed_is_finished_though_the_client_gave_it_up(
     bare.ignore("status/update")
 
 
+async def test_what_was_billed_is_answered_though_the_session_ends(
+    bare: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded, finish = threading.Event(), threading.Event()
+    sums = Spending._late
+
+    def slow(self: Spending, session: str, *, every: bool = False) -> Spent | None:
+        recorded.set()
+        finish.wait(60)
+        return sums(self, session, every=every)
+
+    await bare.initialize()
+    bare.ignore("status/update")
+    monkeypatch.setattr(Spending, "_late", slow)
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 8}
+    params = {"model": "gpt-4o", "session": "s", "usage": usage}
+    asked = {"jsonrpc": "2.0", "id": "c", "method": "cost/record", "params": params}
+    answer = asyncio.ensure_future(bare.raw(asked))
+    await asyncio.to_thread(recorded.wait, 60)
+    await bare.request("shutdown")
+    finish.set()
+    assert "result" in await answer
+
+
 async def test_a_cap_that_is_far_away_does_not_colour_the_status(
     bare: Client, tmp_path: Path
 ) -> None:

@@ -97,3 +97,25 @@ async def test_what_was_not_sent_says_nothing_of_the_server() -> None:
         [row] = endpoints.capabilities()
         assert (row.text, row.chat) == ("supported", "supported")
         await endpoints.aclose()
+
+
+async def test_another_model_after_a_restart_is_found_out_though_nobody_waited() -> None:
+    """The first answer shows that the server was restarted; what it has now was not asked then."""
+    async with llamacpp("tiny") as server:
+        endpoints = server.endpoints("tiny")
+        assert isinstance(
+            await endpoints.count_text("tiny", "hello world", PATIENCE), EndpointCount
+        )
+    restarted = llamacpp("another")
+    restarted._port = server._port
+    gate = held(restarted)
+    async with restarted:
+        given_up = asyncio.ensure_future(endpoints.count_text("tiny", "given up", PATIENCE))
+        await until(lambda: texts(restarted) == ["given up"])
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        gate.set()
+        await until(lambda: not endpoints._tasks)
+        found = await endpoints.count_text("tiny", "hello again", PATIENCE)
+        assert isinstance(found, Miss), "another model's count is none of this one"
+        await endpoints.aclose()
