@@ -11,7 +11,7 @@ from sidecar.endpoints.outcome import NO_ENDPOINT, OFF, undeclared
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from sidecar.config.settings import Endpoint, Settings
     from sidecar.counting.count import Measure
@@ -52,6 +52,9 @@ class Gauges:
         self._tokenizers: dict[Any, Tokenizers] = {}
         self._endpoints: dict[Any, Endpoints] = {}
         self._corrected: dict[tuple[Tokenizer, float, float], Corrected] = {}
+        self.in_force: Callable[[Settings], bool] = lambda _: True
+        """Whether what some settings declare may be asked still: work that began by older ones
+        must not have its text sent to who was withdrawn meanwhile."""
 
     def tokenizers(self, settings: Settings) -> Tokenizers:
         """The tokenizers of some settings: shared by all that name the same files."""
@@ -61,18 +64,20 @@ class Gauges:
         return self._tokenizers[key]
 
     def endpoints(self, settings: Settings) -> Endpoints:
-        """The model servers that the user declared: shared by all with the same settings."""
-        how = settings.tokenize
-        key = _servers(settings)
-        if key not in self._endpoints:
-            from sidecar.endpoints.registry import Endpoints
+        """The model servers that the user declared: shared by all with the same settings. None of
+        settings that are no longer in force."""
+        from sidecar.endpoints.registry import Endpoints
 
-            self._endpoints[key] = Endpoints(*key[:2], window=how.endpoint_window)
+        if not self.in_force(settings):
+            return Endpoints((), use_endpoint=False)
+        key = servers(settings)
+        if key not in self._endpoints:
+            self._endpoints[key] = Endpoints(*key[:2], window=settings.tokenize.endpoint_window)
         return self._endpoints[key]
 
     async def keep_endpoints(self, used: Iterable[Settings]) -> None:
         """Close what was declared by settings that hold no longer."""
-        keys = {_servers(settings) for settings in used}
+        keys = {servers(settings) for settings in used}
         gone = [self._endpoints.pop(key) for key in [*self._endpoints] if key not in keys]
         for endpoints in gone:
             await endpoints.aclose()
@@ -138,7 +143,7 @@ class Gauges:
         return Gauge(model, self.tokenizer(model, settings, taken))
 
 
-def _servers(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
+def servers(settings: Settings) -> tuple[tuple[Endpoint, ...], bool, bool]:
     """What the clients of model servers are made of."""
     how = settings.tokenize
     return settings.endpoints, how.use_endpoint, how.endpoint_window

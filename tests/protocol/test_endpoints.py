@@ -193,18 +193,19 @@ async def test_a_server_that_stays_away_is_asked_once_a_back_off_and_only_for_wh
 
 
 CHAT = "/v1/chat/completions/input_tokens"
+TOKENIZE = "/tokenize"
 
 
-def held(server: FakeServer) -> asyncio.Event:
+def held(server: FakeServer, path: str = CHAT) -> asyncio.Event:
     """Have chats answered only once the event is set."""
-    real, gate = server.routes["POST", CHAT], asyncio.Event()
+    real, gate = server.routes["POST", path], asyncio.Event()
 
     async def slow(asked: Asked) -> Canned:
         await gate.wait()
         answer = real(asked) if callable(real) else real
         return answer if isinstance(answer, Canned) else await answer
 
-    server.routes["POST", CHAT] = slow
+    server.routes["POST", path] = slow
     return gate
 
 
@@ -350,6 +351,33 @@ async def test_the_clients_of_settings_that_hold_no_longer_are_closed(
             await client.request("tokens/count", {"text": f"{WORDS} {name}"})
         await until(lambda: len(counts._endpoints) == 1)
         assert await before.limit("tiny") is None, "it is closed"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_fit_under_way_sends_nothing_to_a_server_that_is_declared_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        client.server.services.counts.seconds = 60.0
+        params = {"text": "a,b;c,d;e,f;g,h\n" * 200, "maxTokens": 20, "model": "tiny"}
+        await client.request("tokens/count", {"text": params["text"]})  # one word a line, it says
+        gate, asked = held(server, TOKENIZE), server.posts().count(TOKENIZE)
+        fitting = asyncio.ensure_future(client.request("tokens/fit", params))
+        await until(lambda: server.posts().count(TOKENIZE) > asked)
+        (tmp_path / "config.toml").write_text('model = "tiny"\n')
+        client.notify("workspace/didChangeConfiguration", {"settings": None})
+        await until(lambda: not client.server.services.roots.default.settings.endpoints)
+        await until(lambda: not clients(client))
+        sent = len(server.posts())
+        gate.set()
+        assert (await fitting)["method"] != "endpoint"
+        assert len(server.posts()) == sent, "nothing goes to who was withdrawn"
+        assert not clients(client)
+
+
+def clients(client: Client) -> list[Any]:
+    """The model servers that texts may go to."""
+    return [one for key, one in client.server.services.counts._endpoints.items() if key[0]]
 
 
 def declares(client: Client, model: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.events import Event
-from sidecar.workspace.gauges import may_ask
+from sidecar.workspace.gauges import may_ask, servers
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -43,11 +43,16 @@ class Retries:
         self._server, self._services = server, server.services
         self._rounds: dict[JobKey, _Round] = {}
         server.services.counts.missed = self._missed
+        server.services.counts.in_force = self._is_in_force
         server.services.listeners.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
         if event.what == "settings":
             self._server.scheduler.soon(("endpoints-closed",), 0.0, self._close_unused)
+
+    def _is_in_force(self, settings: Settings) -> bool:
+        declared = servers(settings)
+        return any(servers(workspace.settings) == declared for workspace in self._services.roots)
 
     async def _close_unused(self) -> None:
         """Let go of the model servers that no root's settings declare any more."""
