@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.counting.learned import OUTLIER, Hidden, Learned
+from sidecar.counting.shelf import Shelf
 from sidecar.models.families import UNKNOWN, generation_of
 from sidecar.models.names import parse
 
@@ -34,8 +36,6 @@ SMALLEST = 16
 """Tokens under which growth teaches nothing: rounding and templates are all of it."""
 NEARLY = 0.9
 """Share of what a prompt grew by that is of one kind: documents of that kind learn from it then."""
-MOST_KEPT = 512
-"""Keys; those that were learned for least recently go first."""
 APART_SURE = 0.1
 """Of an estimate: what is taken off a whole prompt beside it may be off by so much at most."""
 
@@ -44,47 +44,43 @@ class Calibrations:
     """All that was learned, by model; shared by the conversations of a process."""
 
     def __init__(self) -> None:
-        self._learned: dict[str, Learned] = {}
-        """What was learned for last stands last; replaced as a whole, as others read it."""
-        self._hidden: dict[str, Hidden] = {}
+        self._learned: Shelf[Learned] = Shelf()
+        self._hidden: Shelf[Hidden] = Shelf()
         self._lock = Lock()
         """One thread learns while another takes over what a file holds."""
         self.lessons = 0
         """How often something was learned: what rests on factors holds while it is the same."""
-        self.touched: set[str] = set()
-        """Keys that were learned for since this was made or read."""
 
     def copy(self) -> Calibrations:
         """The same knowledge, to learn on apart from this."""
         made = Calibrations()
-        made._learned = dict(self._learned)  # entries are replaced, never changed
-        made._hidden = dict(self._hidden)
+        made._learned = Shelf(self._learned.entries)
+        made._hidden = Shelf(self._hidden.entries)
         return made
 
     def learned(self, key: str) -> Learned | None:
         """What was learned for a key."""
-        return self._learned.get(key)
+        return self._learned.entries.get(key)
 
     def start(self, key: str) -> float:
         """The factor of a key's generation, pooled over its models; 1 where there is none."""
         generation = _generation(key)
         if generation.startswith(f"{UNKNOWN} "):
             return 1.0  # unknown models have nothing in common
-        same = [one for name, one in list(self._learned.items()) if _generation(name) == generation]
+        known = self._learned.entries
+        same = [one for name, one in known.items() if _generation(name) == generation]
         real, estimated = sum([one.real for one in same]), sum([one.estimated for one in same])
         return Learned(real=real, estimated=estimated).factor() if same else 1.0
 
     def hidden(self, key: str) -> Hidden | None:
         """What is hidden around a client's texts, by model and client."""
-        return self._hidden.get(key)
+        return self._hidden.entries.get(key)
 
     def learn_hidden(self, key: str, tokens: float) -> None:
         """Note what was hidden in one conversation."""
         with self._lock:
-            known = self._hidden.get(key)
-            now = known.after(tokens) if known else Hidden(tokens)
-            self._hidden = _newest({**_without(self._hidden, key), key: now})
-            self._was_learned(key)
+            self.lessons += 1
+            self._hidden.learn(self.lessons, key, partial(_after_hidden, tokens))
 
     def learn(
         self,
@@ -96,20 +92,21 @@ class Calibrations:
     ) -> None:
         """Note one sample for a key; `doubt`: half of the estimate's own band, in tokens."""
         with self._lock:
-            one = copy(self._learned.get(key, Learned()))
-            one.learn(estimated, real, weight, self.start(key), doubt)
-            self._learned = _newest({**_without(self._learned, key), key: one})
-            self._was_learned(key)
-
-    def _was_learned(self, key: str) -> None:
-        self.touched.add(key)
-        self.lessons += 1
+            self.lessons += 1
+            sample = estimated, real, weight, self.start(key), doubt
+            self._learned.learn(self.lessons, key, partial(_after_sample, sample))
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: numbers and model names."""
-        entries = {key: msgspec.to_builtins(one) for key, one in list(self._learned.items())}
-        hidden = {key: msgspec.to_builtins(one) for key, one in list(self._hidden.items())}
-        return {"version": VERSION, "learned": entries, "hidden": hidden}
+        return self.snapshot()[0]
+
+    def snapshot(self) -> tuple[dict[str, Any], int]:
+        """What `to_dict` gives, and the number of the last lesson in it: for `written`."""
+        with self._lock:
+            learned, hidden, number = self._learned.entries, self._hidden.entries, self.lessons
+        entries = {key: msgspec.to_builtins(one) for key, one in learned.items()}
+        around = {key: msgspec.to_builtins(one) for key, one in hidden.items()}
+        return {"version": VERSION, "learned": entries, "hidden": around}, number
 
     @classmethod
     def from_dict(cls, data: object) -> Calibrations:
@@ -117,36 +114,36 @@ class Calibrations:
         found = cls()
         if not isinstance(data, dict) or data.get("version") != VERSION:
             return found
-        found._learned = _read(data.get("learned"), Learned)
-        found._hidden = _read(data.get("hidden"), Hidden)
+        found._learned = Shelf(_read(data.get("learned"), Learned))
+        found._hidden = Shelf(_read(data.get("hidden"), Hidden))
         return found
 
     def take(self, other: Calibrations) -> bool:
-        """Take over what another process has learned for keys that were not touched here.
-        Whether that is anything new."""
+        """Take over what was written by this or another process, and learn on top of it what was
+        learned here since this last wrote. Whether that is anything new."""
         with self._lock:
-            learned = _merged(self._learned, other._learned, self.touched)
-            hidden = _merged(self._hidden, other._hidden, self.touched)
-            is_new = (learned, hidden) != (self._learned, self._hidden)
-            self._learned, self._hidden = learned, hidden
+            is_new = self._learned.take(other._learned.entries)
+            is_new |= self._hidden.take(other._hidden.entries)
             self.lessons += is_new
             return is_new
 
-
-def _without(entries: dict[str, T], key: str) -> dict[str, T]:
-    return {name: one for name, one in entries.items() if name != key}
-
-
-def _newest(entries: dict[str, T]) -> dict[str, T]:
-    """The entries that were learned for last."""
-    return dict(list(entries.items())[-MOST_KEPT:])
+    def written(self, number: int) -> None:
+        """All lessons up to one are where other processes read them."""
+        with self._lock:
+            self._learned.written(number)
+            self._hidden.written(number)
 
 
-def _merged(mine: dict[str, T], theirs: dict[str, T], touched: set[str]) -> dict[str, T]:
-    """Theirs, but for the keys that were touched here, which are the newest."""
-    kept = {key: one for key, one in mine.items() if key not in theirs and key not in touched}
-    kept |= {key: one for key, one in theirs.items() if key not in touched}
-    return _newest(kept | {key: one for key, one in mine.items() if key in touched})
+def _after_sample(
+    sample: tuple[float, float, float, float, float | None], known: Learned | None
+) -> Learned:
+    one = copy(known) if known else Learned()
+    one.learn(*sample)
+    return one
+
+
+def _after_hidden(tokens: float, known: Hidden | None) -> Hidden:
+    return known.after(tokens) if known else Hidden(tokens)
 
 
 def _read(entries: object, form: type[T]) -> dict[str, T]:
@@ -160,7 +157,7 @@ def _read(entries: object, form: type[T]) -> dict[str, T]:
         numbers = [number for part in msgspec.structs.astuple(one) for number in _numbers(part)]
         if isinstance(key, str) and all(0 <= number < 1e15 for number in numbers):
             found[key] = one
-    return _newest(found)
+    return found
 
 
 def _numbers(part: float | tuple[float, ...]) -> tuple[float, ...]:

@@ -36,13 +36,14 @@ def load(folder: Path) -> Calibrations:
 
 
 def save(folder: Path, calibrations: Calibrations) -> bool:
-    """Write all that was learned, and what other processes have learned meanwhile of other models.
-    Whether there was any of that, which is taken over.
+    """Write all that was learned, on top of what other processes have learned and written
+    meanwhile. Whether there was any of that, which is taken over.
 
     Raises OSError.
     """
     taken = calibrations.take(load(folder))
     make_folder(folder)
-    data = msgspec.json.format(msgspec.json.encode(calibrations.to_dict()), indent=1)
-    write(folder / FILE_NAME, data)
+    entries, number = calibrations.snapshot()
+    write(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(entries), indent=1))
+    calibrations.written(number)
     return taken

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import (
-    MOST_KEPT,
     Calibrations,
     ConversationCalibration,
     document_key,
+    key_of,
 )
 from sidecar.counting.learned import HIGHEST, LOWEST
+from sidecar.counting.shelf import MOST_KEPT
 from sidecar.counting.tokenizers import Tokenizers
 
 if TYPE_CHECKING:
@@ -352,13 +353,76 @@ def test_what_is_taken_over_is_a_lesson(tmp_path: Path) -> None:
     mine.learn("mine", 1000, 1500)
     other.learn("mine", 1000, 500)
     other.learn("other", 1000, 1500)
-    lessons, before = mine.lessons, mine.learned("mine")
+    lessons = mine.lessons
     calibration_file.save(tmp_path, other)
 
     assert calibration_file.save(tmp_path, mine)
     assert mine.lessons > lessons
-    assert mine.learned("mine") == before
+    both = mine.learned("mine")
+    assert both is not None
+    assert both.samples == 2
     assert mine.learned("other") == other.learned("other")
     lessons = mine.lessons
     assert not calibration_file.save(tmp_path, mine)
     assert mine.lessons == lessons
+
+
+K = key_of("unheard-of", "x")
+
+
+def test_two_processes_that_learn_the_same_forget_nothing_of_each_other(tmp_path: Path) -> None:
+    """Whoever writes, both lessons hold; and what was written is no longer newer than others'."""
+    one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
+    one.learn(K, 1_000, 1_300)
+    calibration_file.save(tmp_path, one)
+    for _ in range(20):
+        two.learn(K, 1_000, 700)
+    assert calibration_file.save(tmp_path, two), "it took over the other's lesson"
+    assert samples(two) == 21
+    one.learn(key_of("other", "x"), 1_000, 1_000)
+    assert calibration_file.save(tmp_path, one)
+    assert samples(one) == samples(calibration_file.load(tmp_path)) == 21
+    assert one.learned(K) == two.learned(K)
+
+
+def test_lessons_that_could_not_be_written_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
+    one.learn(K, 1_000, 1_300)
+    with monkeypatch.context() as broken:
+        broken.setattr(calibration_file, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            calibration_file.save(tmp_path, one)
+    two.learn(K, 1_000, 700)
+    calibration_file.save(tmp_path, two)
+    calibration_file.save(tmp_path, one)
+    assert samples(calibration_file.load(tmp_path)) == 2
+
+
+def test_what_is_learned_while_a_file_is_written_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = calibration_file.load(tmp_path)
+    one.learn(K, 1_000, 1_300)
+    write = calibration_file.write
+
+    def slow(path: Path, data: bytes) -> None:
+        one.learn(K, 1_000, 1_200)
+        write(path, data)
+
+    with monkeypatch.context() as late:
+        late.setattr(calibration_file, "write", slow)
+        calibration_file.save(tmp_path, one)
+    assert not calibration_file.save(tmp_path, one), "its own lessons are not another's"
+    assert samples(one) == samples(calibration_file.load(tmp_path)) == 2
+    assert not calibration_file.save(tmp_path, one)
+    assert samples(one) == 2
+
+
+def samples(of: Calibrations) -> int:
+    learned = of.learned(K)
+    return learned.samples if learned else 0
