@@ -228,6 +228,13 @@ class Changes:
             self.sessions.publish()
         return draft.conversation
 
+    async def bring_up(self, session_id: str | None = None) -> None:
+        """Have the session named, or all of them, counted by what holds now, shown or not."""
+        await self.restore()
+        for one in [*self.sessions.store]:
+            if session_id in (None, one.session.id):
+                await self.counted(one)
+
     async def refresh(self) -> None:
         """Bring what is shown up to date with documents, settings and models."""
         current = self.sessions.reading(None)

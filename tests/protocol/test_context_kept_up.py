@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +139,28 @@ async def test_a_plan_can_be_undone_after_another_tokenizer(client: Client, repo
     counted = await client.request("tokens/count", {"messages": whole, "model": MODEL})
     assert after["turns"] == len(turns)
     assert after["tokens"] == (5_100 if reported else counted["tokens"]) == shown(client)
+
+
+async def test_another_tokenizer_counts_the_sessions_that_are_not_shown(client: Client) -> None:
+    """In their list, and in what a call of theirs was estimated at."""
+    await begun(client)
+    await client.request("context/append", {"session": "s", "turns": MESSAGES[1:]})
+    await client.request("context/append", {"session": "other", "turns": [USER]})
+    await set_estimator(client, "chars4", "chars4")
+    counted = await client.request("tokens/count", {"messages": MESSAGES, "model": MODEL})
+    await client.request(
+        "cost/record",
+        {"session": "s", "model": MODEL, "usage": {"prompt_tokens": 5, "completion_tokens": 1}},
+    )
+    rows = {row["id"]: row["tokens"] for row in await client.request("context/sessions", {})}
+    assert rows["s"] == counted["tokens"]
+    assert recorded_estimates() == [counted["tokens"]]
+
+
+def recorded_estimates() -> list[int]:
+    """What each call in the ledger was estimated at."""
+    with contextlib.closing(sqlite3.connect(State().folder / "ledger.db")) as ledger:
+        return [tokens for [tokens] in ledger.execute("SELECT estimated FROM event")]
 
 
 async def test_another_tokenizer_counts_what_is_assembled(client: Client) -> None:

@@ -160,7 +160,7 @@ async def _sessions(
     server: SidecarServer, changes: Changes, params: p.SessionsParams
 ) -> list[SessionRow]:
     workspace = changes.workspace
-    await changes.restore()
+    await changes.bring_up()
     older = await server.services.agents.every(workspace) if params.all else None
     if older and changes.sessions.is_behind(older):
         server.live.look()

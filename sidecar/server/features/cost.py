@@ -82,6 +82,7 @@ def register(server: SidecarServer) -> None:
         session = sessions.recording(params.session) if sessions else params.session
         estimate = params.estimated_tokens
         if estimate is None and sessions and session and params.category == MAIN:
+            await services.changes(workspace).bring_up(session)
             estimate = sessions.sent_estimate(session)
         named = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
         return await _recorded(services, workspace, named)
