@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.config.paths import state_dir
 from sidecar.config.private import make_folder, set_aside, write
+from sidecar.workspace.files import stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sidecar.context.persist import SavedSession
     from sidecar.cost.book import CostBook
     from sidecar.counting.calibration import Calibrations
+    from sidecar.workspace.files import Stamp
 
 _SESSIONS_KEPT = 64
 
@@ -31,6 +33,8 @@ class State:
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
         self._dirty = False
         self._saving = threading.Lock()
+        self._seen: Stamp | None = None
+        """The version of the calibrations' file that is known here."""
 
     def calibrations(self) -> Calibrations:
         """What reported usage has taught so far."""
@@ -38,6 +42,7 @@ class State:
 
         with self._lock:
             if self._calibrations is None:
+                self._seen = self._stamp()  # before it is read: what changes then is read again
                 self._calibrations = calibration_file.load(self.folder)
             return self._calibrations
 
@@ -65,10 +70,28 @@ class State:
                 return False
             self._dirty = False  # what is learned while this is written is due again
             try:
-                return calibration_file.save(self.folder, self._calibrations)
+                taken = calibration_file.save(self.folder, self._calibrations)
             except OSError:
                 self._dirty = True
                 raise
+            self._seen = self._stamp()
+            return taken
+
+    def look(self) -> bool:
+        """Take over what another process has learned and written since. Whether there was any."""
+        from sidecar.counting import calibration_file
+
+        with self._saving:
+            now = self._stamp()
+            if self._calibrations is None or now in (None, self._seen):
+                return False
+            self._seen = now
+            return self._calibrations.take(calibration_file.load(self.folder))
+
+    def _stamp(self) -> Stamp | None:
+        from sidecar.counting import calibration_file
+
+        return stamp_of(self.folder / calibration_file.FILE_NAME)
 
     def book(self, settings: Settings) -> CostBook:
         """The ledger, with the user's own prices and collector."""

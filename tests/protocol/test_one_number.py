@@ -196,6 +196,26 @@ async def test_what_another_process_learned_is_counted_by_once_it_is_known(root:
     await client.aclose()
 
 
+async def test_what_another_process_learned_holds_where_nothing_is_learned(root: Path) -> None:
+    client = await started(root)
+    uri = opened(client, root)
+    before = (await client.count(uri))["tokens"]
+    services = client.server.services
+    estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
+    key = document_key(MODEL, estimator, kind_of(TEXT))
+    other = calibration_file.load(services.state.folder)
+    for _ in range(3):  # each time it writes
+        other.learn(key, 10_000, 13_000)
+        calibration_file.save(services.state.folder, other)
+        async with asyncio.timeout(60):
+            while services.state.calibrations().learned(key) != other.learned(key):
+                await asyncio.sleep(0.01)
+        found = await numbers(client, uri)
+        assert len(set(found.values())) == 1, found
+        assert found["status"] > before * 1.2
+    await client.aclose()
+
+
 async def test_what_a_conversation_taught_holds_for_documents_of_its_kind(root: Path) -> None:
     client = await started(root)
     uri = opened(client, root)

@@ -191,6 +191,7 @@ class Configuration:
     async def _compare(self, paths: set[Path]) -> None:
         if await self._services.workers.run(partial(_times, paths)) != self._times:
             self.reload()
+        await self._server.learning.look()
 
 
 async def _changes(folders: Sequence[Path], names: set[str]) -> AsyncIterator[object]:

@@ -1,4 +1,5 @@
-"""What was learned is written soon, so that the command line and other editors count alike."""
+"""What was learned is written soon, and what others have written is taken over: the command line
+and all editors count alike."""
 
 from __future__ import annotations
 
@@ -33,5 +34,12 @@ class Learning:
         except OSError as exc:
             logger.warning("what was learned was not kept: %s", type(exc).__name__)
             return
+        self._tell(taken)
+
+    async def look(self) -> None:
+        """Take over what another process has learned, where it has written that."""
+        self._tell(await self._services.workers.run(self._services.state.look))
+
+    def _tell(self, taken: bool) -> None:
         if taken:  # what another process has learned holds here as well
             self._services.publish(Event("endpoint"))
