@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.config import private
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import (
     Calibrations,
@@ -408,11 +409,10 @@ def test_what_is_learned_while_a_file_is_written_counts_once(
 ) -> None:
     one = calibration_file.load(tmp_path)
     one.learn(K, 1_000, 1_300)
-    write = calibration_file.write
 
     def slow(path: Path, data: bytes) -> None:
         one.learn(K, 1_000, 1_200)
-        write(path, data)
+        private.write(path, data)
 
     with monkeypatch.context() as late:
         late.setattr(calibration_file, "write", slow)
