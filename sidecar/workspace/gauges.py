@@ -84,7 +84,7 @@ class Gauges:
 
     async def aclose(self) -> None:
         """Close connections."""
-        for endpoints in self._endpoints.values():
+        for endpoints in [*self._endpoints.values()]:  # one may be made while another is closed
             await endpoints.aclose()
 
     def asks(self, model: str, settings: Settings) -> bool:

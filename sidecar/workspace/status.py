@@ -10,13 +10,14 @@ import msgspec
 from sidecar.budget.finding import percent_of, severity_of
 from sidecar.context.thresholds import Severity
 from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
-from sidecar.models.catalogue import known_near
 from sidecar.text.printable import counted, markdown, percent_text
+from sidecar.workspace.windows import known_near
 from sidecar.workspace.wording import near_text, session_cost
 
 if TYPE_CHECKING:
+    from sidecar.config.loaded import Loaded
     from sidecar.config.options import Problem
-    from sidecar.config.settings import Show
+    from sidecar.config.settings import Settings, Show
     from sidecar.context.usage import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
@@ -99,12 +100,11 @@ def document_severity(part: DocumentStatus) -> Severity:
 def document_status(
     count: Count,
     budget: int | None,
-    show: Show = "both",
-    problems: Sequence[Problem] = (),
+    loaded: Loaded,
 ) -> DocumentStatus:
     """The document's status from its count; `budget` is the tightest that applies, in tokens.
 
-    `problems`: of the configuration, which may be why no budget applies.
+    `loaded`: the configuration, whose mistakes may be why no budget applies.
     """
     percent = count.percent if budget is None else percent_of(count.tokens, budget)
     return DocumentStatus(
@@ -112,8 +112,8 @@ def document_status(
         method=count.method,
         percent=percent,
         budget=budget,
-        text=_document_text(count, percent, show),
-        tooltip=_document_tooltip(count, percent, budget, problems),
+        text=_document_text(count, percent, loaded.settings.status.show),
+        tooltip=_document_tooltip(count, percent, budget, loaded),
     )
 
 
@@ -125,13 +125,11 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
     return share if show == "percent" else f"{tokens} ({share})"
 
 
-def _document_tooltip(
-    count: Count, percent: int | None, budget: int | None, problems: Sequence[Problem]
-) -> str:
+def _document_tooltip(count: Count, percent: int | None, budget: int | None, loaded: Loaded) -> str:
     rows = [
         ("Document", banded_text(count.tokens, count.method, count.error_percent)),
         ("Characters", f"{count.characters:,}"),
-        ("Model", markdown(_model_text(count))),
+        ("Model", markdown(_model_text(count, loaded.settings))),
         ("Method", _method_text(count)),
     ]
     if count.note is not None:
@@ -139,7 +137,7 @@ def _document_tooltip(
     used = (
         None if budget is None else f"{counted(budget, 'token')}, {percent_text(percent or 0)} used"
     )
-    wrong = _configuration_text(problems)
+    wrong = _configuration_text(loaded.problems)
     rows.append(("Budget", used or ("none" if wrong else NO_BUDGET)))
     if wrong:
         rows.append(("Configuration", wrong))
@@ -150,8 +148,8 @@ def _document_tooltip(
     return _table(rows)
 
 
-def _model_text(count: Count) -> str:
-    near = known_near(count.model) if count.limit_source == "default" else ()
+def _model_text(count: Count, settings: Settings) -> str:
+    near = known_near(count.model, settings) if count.limit_source == "default" else ()
     return f"{count.model} ({count.tokenizer}){f', {near_text(near)}' if near else ''}"
 
 

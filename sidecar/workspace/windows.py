@@ -81,11 +81,18 @@ class Windows:
 
 def near_models(model: str, settings: Settings) -> tuple[str, ...]:
     """The known models that a name in no list, and in no table of the configuration, may be a slip
-    of. Blocking; `catalogue.known_near` then knows them too."""
-    named = [one.models for one in settings.endpoints]
-    named += [one.models for one in settings.tokenizers]
-    named += [one.models for one in settings.prices]
-    return () if any(matches(model, globs) for globs in named) else catalogue.near(model)
+    of. Blocking; `known_near` then knows them too."""
+    return () if _is_named(model, settings) else catalogue.near(model)
+
+
+def known_near(model: str, settings: Settings) -> tuple[str, ...]:
+    """The same where it was looked up before. Never waits."""
+    return () if _is_named(model, settings) else catalogue.known_near(model)
+
+
+def _is_named(model: str, settings: Settings) -> bool:
+    tables = (*settings.endpoints, *settings.tokenizers, *settings.prices)
+    return any(matches(model, table.models) for table in tables)
 
 
 def _look_up(state: State, model: str, settings: Settings) -> None:

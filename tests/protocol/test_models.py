@@ -207,6 +207,25 @@ async def test_a_model_that_may_be_misspelt_is_told_in_the_tooltip(client: Clien
     client.ignore("status/update")
 
 
+async def test_a_model_that_the_user_priced_is_no_slip(client: Client) -> None:
+    """As the command line has it."""
+    told, name = "did you mean", "gtp-5-mini"
+    await client.request("context/set", {"model": name})
+    client.open("hello world")
+
+    def tooltip(update: Any) -> str:
+        return str((update["document"] or {}).get("tooltip", ""))
+
+    await client.take("status/update", lambda update: told in tooltip(update))
+    price = {"models": [name], "input": 1.0, "output": 2.0}
+    settings = {"settings": {"tokenSidecar": {"price": [price]}}}
+    client.notify("workspace/didChangeConfiguration", settings)
+    await client.take(
+        "status/update", lambda update: name in tooltip(update) and told not in tooltip(update)
+    )
+    client.ignore("status/update")
+
+
 async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) -> None:
     await client.request("models/list", {"query": "gpt-5"})  # the catalogue is loaded now
     params = {"text": "word " * 20_000, "models": ["nobody-knows-me", "gpt-4", "gpt-5"]}

@@ -40,9 +40,7 @@ async def _document(server: SidecarServer, uri: str) -> str:
     await services.ready(uri)
     taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     count = await services.counts.count(taken, model_of(uri, workspace), workspace)
-    tooltip = document_status(
-        count, budget_of(taken, workspace), problems=workspace.loaded.problems
-    ).tooltip
+    tooltip = document_status(count, budget_of(taken, workspace), workspace.loaded).tooltip
     riding = await riding_text(server, uri)
     return f"{tooltip}\n\nSent with every request: {markdown(riding)}" if riding else tooltip
 

@@ -159,8 +159,7 @@ class StatusBoard:
         document_part, severity = None, self._server.diagnostics.severity_of(uri)
         if count is not None:
             budget = budget_of(self._services.documents.snapshot(uri), workspace)
-            show, wrong = workspace.settings.status.show, workspace.loaded.problems
-            document_part = document_status(count, budget, show, wrong)
+            document_part = document_status(count, budget, workspace.loaded)
             severity = worse(document_severity(document_part), severity)
         update = status_update(workspace, uri, version, document_part, severity)
         if entry.sent is not None and _same(entry.sent, update):
