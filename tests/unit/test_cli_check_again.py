@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.cli.checking import stamps, verb
-from sidecar.cli.checking.again import again
+from sidecar.cli.checking.again import SHARED, again
 from sidecar.cli.plain import run_plain
 from sidecar.config.paths import STATE_VARIABLE, cache_dir, config_file, state_dir
 
@@ -171,6 +171,38 @@ def test_something_has_changed(
     assert again(["."]) is None
     assert outcome() == whole()
     assert outcome() == whole()
+
+
+ELSEWHERE = """
+import os
+from sidecar.cli.checking import again
+forks, fork, again.cores = [], os.fork, lambda: 2
+os.fork = lambda: forks.append(0) or fork()
+print(again.again(["."]) is not None, len(forks))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked elsewhere")
+def test_of_many_files_another_core_looks_at_some(
+    root: Path, outcome: Callable[[], Outcome]
+) -> None:
+    names = [write(root / "many" / f"{number:04}.txt", "a\n") for number in range(SHARED)]
+
+    def looked() -> str:
+        command = [sys.executable, "-P", "-c", ELSEWHERE]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    outcome()
+    assert looked() == "True 1\n"
+    for changed in (names[0], names[-1]):
+        write(changed, "b\n")
+        assert looked() == "False 1\n", changed.name
+        outcome()
+        assert looked() == "True 1\n"
+    names[-1].chmod(0)
+    assert looked() == "False 1\n"
+    names[-1].unlink()
+    assert looked() == "False 1\n"
 
 
 @pytest.mark.parametrize("name", ["TOKEN_SIDECAR_X", "GIT_DIR", "CONTEXT_MAX_TOKENS", "PATH"])

@@ -172,9 +172,9 @@ def test_the_numbers_of_all_batches_fit_into_the_smallest_pipe() -> None:
 
 def test_threads_are_seen() -> None:
     code = (
-        "import threading; from sidecar.cli.checking.helpers import alone; print(alone()); "
+        "import threading; from sidecar.cli.checking.forking import may_fork; print(may_fork()); "
         "end = threading.Event(); one = threading.Thread(target=end.wait); one.start(); "
-        "print(alone()); end.set(); one.join()"
+        "print(may_fork()); end.set(); one.join()"
     )
     ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert ran.stdout.split() == ["True", "False"]
@@ -182,12 +182,12 @@ def test_threads_are_seen() -> None:
 
 def test_none_where_they_are_not_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helpers, "cores", lambda: 4)
-    monkeypatch.setattr(helpers, "alone", lambda: True)
+    monkeypatch.setattr(helpers, "may_fork", lambda: True)
     assert helpers.wanted(helpers.HELPER_BYTES - 1) == 0
     assert helpers.wanted(helpers.HELPER_BYTES) == 1
     assert helpers.wanted(100 * helpers.HELPER_BYTES) == 3
-    monkeypatch.setattr(helpers, "alone", lambda: False)
+    monkeypatch.setattr(helpers, "may_fork", lambda: False)
     assert helpers.wanted(100 * helpers.HELPER_BYTES) == 0
-    monkeypatch.setattr(helpers, "alone", lambda: True)
+    monkeypatch.setattr(helpers, "may_fork", lambda: True)
     monkeypatch.setattr(helpers, "cores", lambda: 1)
     assert helpers.wanted(100 * helpers.HELPER_BYTES) == 0

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import signal
 import struct
-import sys
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NoReturn
+
+from sidecar.cli.checking.forking import cores, may_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,24 +34,11 @@ HelperAnswer = tuple[int, bytes]
 """The number of a batch, and what was made of it."""
 
 
-def cores() -> int:
-    """How many this process may use."""
-    ours = getattr(os, "sched_getaffinity", None)
-    return len(ours(0)) if ours else os.cpu_count() or 1
-
-
 def wanted(size: int) -> int:
     """How many helpers so many bytes are worth. None beside threads, which a fork would lose."""
-    if sys.platform != "linux" or not alone():
+    if not may_fork():
         return 0
     return max(0, min(cores() - 1, _MOST, size // HELPER_BYTES))
-
-
-def alone() -> bool:
-    """Whether this process has one thread, those of libraries counted too."""
-    with suppress(OSError):
-        return len(os.listdir("/proc/self/task")) == 1
-    return False
 
 
 class Helpers:

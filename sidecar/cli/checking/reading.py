@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from sidecar.cli.checking.cache import Checked, Entry, digest_of, file_stamps
-from sidecar.cli.checking.helpers import MOST_BATCHES, Helpers, cores, wanted
+from sidecar.cli.checking.forking import cores
+from sidecar.cli.checking.helpers import MOST_BATCHES, Helpers, wanted
 from sidecar.cli.checking.report import FileRange, FileReport, ReportedFinding, reported
 from sidecar.cli.checking.stamps import settled, stamp_of
 from sidecar.cli.output import with_progress
