@@ -91,8 +91,10 @@ def known_near(model: str, settings: Settings) -> tuple[str, ...]:
 
 
 def _is_named(model: str, settings: Settings) -> bool:
-    tables = (*settings.endpoints, *settings.tokenizers, *settings.prices)
-    return any(matches(model, table.models) for table in tables)
+    named = [one.models for one in settings.endpoints]
+    named += [one.models for one in settings.tokenizers]
+    named += [one.models for one in settings.prices]
+    return any(matches(model, globs) for globs in named)
 
 
 def _look_up(state: State, model: str, settings: Settings) -> None:
