@@ -189,8 +189,8 @@ def update_prices(url: str | None, as_json: bool) -> None:
     anew each time, so that a corrected price corrects them.
     """
     from sidecar.config.paths import state_dir
+    from sidecar.config.stored_prices import STORED_LIST
     from sidecar.cost.update import update_prices as fetch
-    from sidecar.models.price_list import STORED_LIST
 
     target = state_dir() / STORED_LIST
     with _errors():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
+from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import since_ms, until_ms
 from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
@@ -23,7 +24,6 @@ from sidecar.cost.workspaces import workspace_key
 from sidecar.errors import BadParamsError
 from sidecar.messages.billing import reported_cost, service_tier
 from sidecar.models.catalogue import provider_of
-from sidecar.models.price_list import STORED_LIST
 
 if TYPE_CHECKING:
     import sqlite3

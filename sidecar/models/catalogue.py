@@ -14,9 +14,10 @@ from functools import cache
 from typing import Any
 
 from sidecar.config.paths import state_dir
+from sidecar.config.stored_prices import STORED_LIST
 from sidecar.models import families
 from sidecar.models.names import LOCAL_PROVIDERS, parse
-from sidecar.models.price_list import STORED_LIST, price_list
+from sidecar.models.price_list import price_list
 from sidecar.models.windows import input_limit, overruling_window, published_window
 
 _LONG = 60  # characters of a name that may be a slip of another

@@ -6,7 +6,6 @@ sum for one enormous prompt. Which price holds for what is decided as genai-pric
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -14,19 +13,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from sidecar import typed
-from sidecar.config.private import set_aside
+from sidecar.config import stored_prices
 from sidecar.models.tariffs import UnitPrices
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo, ModelPrice, PriceVariant, Provider
 
-logger = logging.getLogger(__name__)
-
-STORED_LIST = "prices.json"
-"""Name of the updated price list in the state folder."""
+    from sidecar.config.stored_prices import ListFile
 
 _EPOCH = date(1970, 1, 1)
 _IN_A_PLACE = {"us": Decimal("1.1")}
@@ -37,42 +31,30 @@ _HOUR_TO_INPUT = 2
 
 
 _lock = threading.Lock()
-_loaded: dict[tuple[Path | None, int], DataSnapshot] = {}
+_loaded: dict[tuple[ListFile, int], DataSnapshot] = {}
 
 
-def price_list(file: Path | None = None) -> DataSnapshot:
+def price_list(file: ListFile = None) -> DataSnapshot:
     """The list of windows and prices that `update-prices` stored in `file`, else the package's.
 
     One that cannot be used is set aside, and logged. Blocking: 0.2 to 0.8 s the first time, then
     the same list until the file is another.
     """
     with _lock:
-        key = (file, _version(file))
+        key = (file, stored_prices.version(file))
         if key not in _loaded:
             _loaded[key] = _load(file)
         return _loaded[key]
 
 
-def _version(file: Path | None) -> int:
-    try:
-        return file.stat().st_mtime_ns if file else 0
-    except OSError:
-        return 0
-
-
-def _load(file: Path | None) -> DataSnapshot:
+def _load(file: ListFile) -> DataSnapshot:
     from genai_prices.data_snapshot import get_snapshot
 
-    if file is None:
-        return get_snapshot()
+    data = stored_prices.read(file)
     try:
-        return parse_list(file.read_bytes())
-    except FileNotFoundError:
-        pass
+        return get_snapshot() if data is None else parse_list(data)
     except ValueError as error:
-        set_aside(file, f"{error}; fetch it again with `token-sidecar cost update-prices`")
-    except OSError as error:
-        logger.warning("the price list %s cannot be read: %s", file, error.strerror)
+        stored_prices.refuse(file, f"{error}")
     return get_snapshot()
 
 

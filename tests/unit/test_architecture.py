@@ -41,6 +41,7 @@ BASE = {"text", "config", "defects", "errors", "typed", ""}
 PURE = (
     "text/",
     "messages/",
+    "models/",
     "budget/",
     "context/",
     *(
@@ -48,9 +49,8 @@ PURE = (
         for name in ("calibration", "characters", "clips", "count", "features")
     ),
     *(f"counting/{name}.py" for name in ("fit", "heuristic", "images", "incremental", "kinds")),
-    "counting/learned.py",
+    *(f"counting/{name}.py" for name in ("learned", "shelf")),
     *(f"counting/{name}.py" for name in ("messages", "patterns", "tokenizer", "tool_prompts")),
-    *(f"models/{name}.py" for name in ("catalogue", "families", "names", "outputs", "tariffs")),
     *(f"cost/{name}.py" for name in ("bands", "charts", "days", "events", "params", "rows")),
 )
 IO_MODULES = {

@@ -368,14 +368,15 @@ def test_sums_cost_what_their_calls_cost(
 
 def _prices_with_house(folder: Path) -> Prices:
     """The package's list, and one model with a threshold of its own."""
-    from sidecar.models.price_list import _loaded, _version, parse_list, price_list
+    from sidecar.config import stored_prices
+    from sidecar.models.price_list import _loaded, parse_list, price_list
 
     file = folder / "with-house.json"
     file.touch()
     bundled = price_list()
     house = parse_list(json.dumps(HOUSE).encode())
     both = type(bundled)([*bundled.providers, *house.providers], False)
-    _loaded[file, _version(file)] = both
+    _loaded[file, stored_prices.version(file)] = both
     return Prices(stored_list=file)
 
 
