@@ -9,6 +9,8 @@ import msgspec
 from sidecar.text.printable import printable
 
 BIG_BYTES = 128 * 1024
+LARGEST_CHARACTERS = 500_000
+"""A text above this size is never sent."""
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sidecar.defects import log_defect
 from sidecar.endpoints.endpoint import DeclaredEndpoint, backoff
 from sidecar.endpoints.outcome import (
+    LARGEST_CHARACTERS,
     OFF,
     Capability,
     EndpointCount,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
     from sidecar.endpoints.chats import ChatMessage, Tools
 
-LARGEST_CHARACTERS = 500_000
-"""A text above this size is never sent."""
 DEFAULT_SECONDS = 2.0
 
 _PASSING: tuple[MissKind, ...] = ("late", "unreachable", "loading")

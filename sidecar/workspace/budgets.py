@@ -11,6 +11,7 @@ from cachetools import LRUCache, TTLCache
 
 from sidecar.budget.rules import Rule
 from sidecar.config.settings import Budget
+from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.text.outline_marks import FIRST_LINES, WORD, ignores_file
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.files import File, Stamp, Text, read, stamp_of
@@ -117,10 +118,10 @@ class Budgets:
         taken = [self._documents.snapshot(buffers[name]) for name in names]
         counts = [await self._part(one, model, workspace) for one in taken]
         paths = [one.path for one in targets if one.relative not in buffers]
-        basis = self._counts.basis(model, workspace.settings)
+        bases = [self._counts.basis(model, workspace.settings, sent=sent) for sent in (False, True)]
         stamps = await self._counts.workers.run(partial(_stamps, paths)) if paths else {}
         for path, stamp in stamps.items():
-            key = path, stamp, basis
+            key = path, stamp, bases[stamp[1] <= LARGEST_CHARACTERS]
             if key not in self._files:
                 text = await self._counts.workers.run(partial(_read, path, stamp))
                 part = None if text is None else Snapshot(text=text)

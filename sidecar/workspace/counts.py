@@ -107,11 +107,16 @@ class Counts(Gauges):
 
     # -- what counts ------------------------------------------------------------------------
 
-    def basis(self, model: str, settings: Settings) -> Hashable:
-        """All that a text's count depends on beside the text and the model."""
+    def basis(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
+        """All that a text's count depends on beside the text and the model.
+
+        `sent`: whether a server that counts is sent it; what is too long for that rests on what
+        was learned.
+        """
         learned = self.state.known_calibrations
         standing = self.endpoints(settings).standing(model) if self.asks(model, settings) else None
-        lessons = 0 if standing is not None or learned is None else learned.lessons
+        asked = sent and standing is not None
+        lessons = 0 if asked or learned is None else learned.lessons
         return self.tokenizers(settings), model, standing, lessons
 
     async def gauge(self, taken: Snapshot, model: str, settings: Settings) -> Gauge:

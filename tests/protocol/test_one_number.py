@@ -13,6 +13,7 @@ import pytest
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.kinds import kind_of
+from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
 from tests.unit.endpoints_fake_server import Canned, FakeServer, llamacpp, words
@@ -50,12 +51,17 @@ async def started(root: Path) -> Client:
     return client
 
 
-async def numbers(client: Client, uri: str) -> dict[str, int]:
-    """What each place says of the document."""
-    await settled(client)
+def shown(client: Client, uri: str) -> int:
+    """The document in the status."""
     sent = client.server.status._entries[uri].sent
     assert sent is not None
     assert sent.document is not None
+    return sent.document.tokens
+
+
+async def numbers(client: Client, uri: str) -> dict[str, int]:
+    """What each place says of the document."""
+    await settled(client)
     _, findings = await client.server.diagnostics.findings(uri)
     identifier = {"textDocument": {"uri": uri}}
     end = {"line": 1000, "character": 0}
@@ -66,10 +72,9 @@ async def numbers(client: Client, uri: str) -> dict[str, int]:
     hover = await client.request(
         "textDocument/hover", {**identifier, "position": {"line": 0, "character": 0}}
     )
-    shown = f"{count['tokens']:,} tokens"
-    assert shown in hover["contents"]["value"]
+    assert f"{count['tokens']:,} tokens" in hover["contents"]["value"]
     return {
-        "status": sent.document.tokens,
+        "status": shown(client, uri),
         "diagnostic": findings[0].tokens,
         "hint": int(hints[0]["label"].strip("~").split()[0].replace(",", "")),
         "fit": fitted["tokens"],
@@ -143,6 +148,24 @@ async def test_what_the_endpoint_taught_holds_while_it_is_away(
     count = await client.count(uri)
     assert count["method"] == "calibrated"
     assert abs(count["tokens"] - plain) < plain * 0.15
+    await client.aclose()
+
+
+async def test_what_the_endpoint_taught_holds_for_what_is_too_long_for_it(
+    root: Path, endpoint: FakeServer
+) -> None:
+    client = await started(root)
+    uri = opened(client, root, TEXT * (LARGEST_CHARACTERS // len(TEXT) + 1))
+    await settled(client)
+    before = shown(client, uri)
+    for number in range(3):
+        await client.request("tokens/count", {"text": TEXT + " more" * number, "model": MODEL})
+        await kept(client)
+        await settled(client)
+        counted = (await client.count(uri))["tokens"]
+        assert shown(client, uri) == counted != before
+        before = counted
+    assert endpoint.posts()
     await client.aclose()
 
 

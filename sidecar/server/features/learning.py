@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from sidecar.endpoints.outcome import LARGEST_CHARACTERS
 from sidecar.workspace.events import Event
+from sidecar.workspace.gauges import may_ask
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
@@ -34,12 +36,20 @@ class Learning:
         except OSError as exc:
             logger.warning("what was learned was not kept: %s", type(exc).__name__)
             return
-        self._tell(taken)
+        self._tell(taken or self._is_shown())
+
+    def _is_shown(self) -> bool:
+        """Whether something open is too long for a server to be asked: what others taught holds
+        for it."""
+        asked = any(may_ask(workspace.settings) for workspace in self._services.roots)
+        documents = self._services.documents.values()
+        return asked and any(one.characters > LARGEST_CHARACTERS for one in documents)
 
     async def look(self) -> None:
         """Take over what another process has learned, where it has written that."""
         self._tell(await self._services.workers.run(self._services.state.look))
 
-    def _tell(self, taken: bool) -> None:
-        if taken:  # what another process has learned holds here as well
+    def _tell(self, is_new: bool) -> None:
+        """Have all that rests on what was learned worked out anew, where it is."""
+        if is_new:
             self._services.publish(Event("endpoint"))

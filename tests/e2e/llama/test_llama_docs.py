@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.config.load import load
-from sidecar.endpoints import http, registry
+from sidecar.endpoints import http, outcome
 from sidecar.endpoints.clouds.table import CLOUDS
 from sidecar.endpoints.registry import Endpoints
 from sidecar.messages.replies import FORMATS
@@ -65,7 +65,7 @@ async def test_the_capability_on_the_page_is_what_the_server_has(llama_url: str)
 
 
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
-    assert f"more than {registry.LARGEST_CHARACTERS:,}" in REFERENCE
+    assert f"more than {outcome.LARGEST_CHARACTERS:,}" in REFERENCE
     assert f"{http.BODY_BYTES // 2**20} MB are read" in REFERENCE
     assert f"A request has {http.REQUEST_SECONDS:g} seconds" in REFERENCE
 
