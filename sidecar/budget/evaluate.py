@@ -14,6 +14,7 @@ from sidecar.text.outline_marks import WORD, ignored, ignores_file, regions
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.rules import Rule
+    from sidecar.counting.count import Measure
 
 
 def evaluate(
@@ -33,6 +34,24 @@ def evaluate(
     if marked and ignores_file(text):
         return []
     return _Evaluation(name, text, counter, model, together or {}).findings(rules, marked)
+
+
+_WHOLE = BudgetScope("file", 0, 0, 0)
+"""Of a file whose text is not at hand."""
+
+
+def evaluate_sum(
+    rule: Rule, members: Sequence[tuple[str, Measure]], model: str
+) -> Iterator[tuple[str, Finding]]:
+    """What a rule over several files says at each of them, by their names and tokens; nothing at
+    those where that is nothing."""
+    total, model = sum([own.tokens for _, own in members]), rule.budget.model or model
+    for name, own in members:
+        others = Together(total - own.tokens, len(members))
+        limit = rule.budget.max_tokens or 0
+        found = finding_of(name, rule, limit, own, _WHOLE, lambda _: 0, model, others)
+        if found is not None:
+            yield name, found
 
 
 class _Evaluation:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sidecar.context.conversation import Conversation
     from sidecar.context.session import Session
 
 DEFAULT_ID = "default"
 """The session that is made where a client names none and there is none."""
-PROTOCOL_OUTRANKS = timedelta(minutes=30)
-"""How long a session that is fed by protocol comes before one read from a transcript."""
 SESSIONS_KEPT = 256
 
 
 class Conversations:
     """By session id; the least recently used go when there are too many."""
 
-    def __init__(
-        self,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        forgotten: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, forgotten: Callable[[str], None] = lambda _: None) -> None:
         """`forgotten`: called with the id of each that goes."""
-        self._now, self._forgotten = now, forgotten
+        self._forgotten = forgotten
         self._known: dict[str, Conversation] = {}
         self._used: dict[str, int] = {}
         """How many were put before each was; what was never put comes first."""
@@ -65,16 +60,6 @@ class Conversations:
         return self._used.get(one.session.id, 0), one.session.updated_at
 
     def current(self) -> Conversation | None:
-        """The most recently updated one, where protocol outranks a transcript for 30 minutes."""
-        fresh = self._now() - PROTOCOL_OUTRANKS
-
-        def rank(one: Conversation) -> tuple[bool, datetime]:
-            session = one.session
-            return session.source == "protocol" and session.updated_at >= fresh, session.updated_at
-
-        return max(reversed(self._known.values()), key=rank, default=None)
-
-
-def outranks(session: Session, other: datetime) -> bool:
-    """Whether a session that is fed by protocol comes before one that an agent updated then."""
-    return session.updated_at >= min(other, datetime.now(UTC) - PROTOCOL_OUTRANKS)
+        """The most recently updated one."""
+        every = reversed(self._known.values())
+        return max(every, key=lambda one: one.session.updated_at, default=None)

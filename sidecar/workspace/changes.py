@@ -113,7 +113,7 @@ class Changes:
                 self.sessions.models[name] = model
             if unnoticed:
                 draft.session.updated_at = before.session.updated_at if before else LONG_AGO
-            self.sessions.store.put(made := draft.conversation)
+            self.put(made := draft.conversation)
             settle(draft.session, outcome)
             asks = self.workspace.settings.endpoints and (ask or usage is not None)
             if not asks:
@@ -175,6 +175,10 @@ class Changes:
     async def settle(self, draft: Draft, *, ask: bool = False) -> None:
         await self._sections.settle(draft.session, self.workspace.settings, ask=ask)
 
+    def put(self, made: Conversation) -> None:
+        """Put a conversation in force: the only place that does."""
+        self.sessions.store.put(made)
+
     def is_being_made(self, session_id: str | None) -> bool:
         """Whether an earlier request is at a session: one that is not there yet will be."""
         lock = self._orders.get(session_id or self.sessions.writing(None))
@@ -224,7 +228,7 @@ class Changes:
         await self.settle(draft, ask=ask)
         await self._run(draft.session.total)
         if self.sessions.store.get(found.session.id) is found:
-            self.sessions.store.put(draft.conversation)  # the same one, with what was counted
+            self.put(draft.conversation)  # the same one, with what was counted
             self.sessions.publish()
         return draft.conversation
 
@@ -344,7 +348,7 @@ class Changes:
         state, uri, named = self.services.state, self.workspace.uri, self.sessions.models
         kept = [one.session for one in self.sessions.store if one.session.persist]
         layouts = {session.id: session.layout for session in kept}
-        if not state.is_dirty and (uri is None or layouts == self._kept):
+        if uri is None or layouts == self._kept:
             return
         saved = [
             msgspec.structs.replace(save(session), model_named=session.id in named)
@@ -352,9 +356,7 @@ class Changes:
         ]
         mine = {*self._kept, *layouts}
         try:
-            if await self.services.workers.run(state.save):
-                self.services.publish(Event("endpoint"))  # another process has learned something
-            if uri is not None and mine:
+            if mine:
                 await self.services.workers.run(partial(state.save_sessions, uri, saved, mine))
             self._kept = layouts
         except Exception as exc:

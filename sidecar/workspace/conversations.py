@@ -7,10 +7,10 @@ agents' own sessions are known, nothing that takes a conversation is imported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sidecar.context.store import DEFAULT_ID, Conversations, outranks
+from sidecar.context.store import DEFAULT_ID, Conversations
 from sidecar.context.thresholds import budget_message, level, severity
 from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
 from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 NO_REPLY = "no reply yet"
 """Why nothing is known of an agent's session: its file names a model with the first reply."""
+
+PROTOCOL_OUTRANKS = timedelta(minutes=30)
+"""How long a session that is fed by protocol comes before one that an agent updated since."""
 
 
 class Sessions:
@@ -75,7 +78,8 @@ class Sessions:
         latest = max(self._counted.values(), key=lambda one: one.updated_at, default=None)
         if mine is None or latest is None:
             return mine or latest
-        return mine if outranks(mine.session, latest.updated_at) else latest
+        fresh = datetime.now(UTC) - PROTOCOL_OUTRANKS
+        return mine if mine.session.updated_at >= min(latest.updated_at, fresh) else latest
 
     def _selected(self) -> str | None:
         chosen = self.selected
@@ -281,6 +285,14 @@ class Sessions:
         tokenizers = self._services.counts.tokenizers(self._workspace.settings)
         if sample.kind and tokenizers.for_model(session.model).method != "exact":
             self._services.publish(Event("endpoint"))  # all roots' documents count otherwise
+
+    def answered_by(self, session: Session, model: str | None, refused: int | None) -> None:
+        """Note what a reply says of its model: the name, where it is the session's, and the window
+        that the server named when it refused the prompt."""
+        if refused is not None:
+            self.refused_limits[session.model] = refused
+        if model is not None:
+            self.answered[session.id] = model
 
     def replied(self, session: Session, estimated: int, output: int) -> None:
         """Teach the calibration a reply's own text, as it was estimated and as it was reported."""

@@ -1,4 +1,5 @@
-"""What counts a text for a model where nobody is asked: the part of `Counts` that never waits."""
+"""What counts a text for a model, and whether a server is asked for it: the part of `Counts` that
+never waits."""
 
 from __future__ import annotations
 

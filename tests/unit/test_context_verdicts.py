@@ -183,26 +183,11 @@ class TestPreflight:
 
 
 class TestWhichSession:
-    """The most recently updated, where protocol outranks a transcript for 30 minutes."""
-
-    def test_protocol_outranks_for_30_minutes(self) -> None:
-        clock = Clock()
-        known = Conversations(clock)
-        assert known.current() is None
-        mine = known.add(Session("m", FakeCounter(), now=clock))
-        clock.on(minutes=10)
-        agent = known.add(Session("t", FakeCounter(), source="claude-code", now=clock))
-        assert known.current() is mine
-        clock.on(minutes=20)
-        assert known.get(None) is mine
-        clock.on(seconds=1)
-        assert known.current() is agent
-        mine.session.touch()
-        assert known.current() is mine
+    """The most recently updated."""
 
     def test_the_most_recently_updated(self) -> None:
         clock = Clock()
-        known = Conversations(clock)
+        known = Conversations()
         first, second = (known.add(Session(name, FakeCounter(), now=clock)) for name in "ab")
         assert known.current() is second
         clock.on(seconds=1)
@@ -212,7 +197,7 @@ class TestWhichSession:
 
     def test_the_oldest_go_when_there_are_too_many(self) -> None:
         clock = Clock()
-        known = Conversations(clock)
+        known = Conversations()
         for number in range(SESSIONS_KEPT + 5):
             clock.on(seconds=1)
             known.add(Session(f"s{number}", FakeCounter(), now=clock))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.budget.finding import BudgetScope, Together, finding_of
+from sidecar.budget.evaluate import evaluate_sum
 from sidecar.budget.rules import Rule, Rules
 from sidecar.cli.checking.cache import (
     Checked,
@@ -45,7 +45,6 @@ BULK_BYTES = 4_000_000
 MANY_LOOKS = 100_000
 """Of a rule at a file, the most that are worth a note: a tenth of a second."""
 _NOTHING = (0, 0, 0, 0)
-_START = BudgetScope("file", 0, 0, 0)
 
 
 class Checker:
@@ -198,15 +197,11 @@ class Checker:
     ) -> None:
         members = [made for made in members if not made.entry.ignored]
         once = set(each_once(made.target for made in members))
-        counted = [made for made in members if made.target in once]
-        own = [self._own(made, rule) for made in counted]
-        total, model = sum(one.tokens for one in own), rule.budget.model or self._model
-        for made, measure in zip(counted, own, strict=True):
-            others = Together(total - measure.tokens, len(counted))
-            limit, name = rule.budget.max_tokens or 0, made.target.relative
-            finding = finding_of(name, rule, limit, measure, _START, lambda _: 0, model, others)
-            if finding is not None:
-                added.setdefault(name, []).append(reported(finding, START))
+        counted = [
+            (made.target.relative, self._own(made, rule)) for made in members if made.target in once
+        ]
+        for name, finding in evaluate_sum(rule, counted, self._model):
+            added.setdefault(name, []).append(reported(finding, START))
 
     def _own(self, made: Checked, rule: Rule) -> Measure:
         """A file's tokens by the model of a rule."""

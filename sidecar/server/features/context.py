@@ -281,10 +281,7 @@ async def _response(changes: Changes, params: p.ResponseParams) -> ResponseResul
             sessions.learn(session, sample)
         if made.counted is not None and reply.usage is not None:
             sessions.replied(session, made.counted, reply.usage.output_tokens)
-        if made.handled.limit is not None:
-            sessions.refused_limits[session.model] = made.handled.limit
-        if own is not None:
-            sessions.answered[session.id] = own
+        sessions.answered_by(session, own, made.handled.limit)
         workspace.costs.take(made.spent)
 
     conversation, made = await changes.change(

@@ -1,0 +1,49 @@
+"""Which of a workspace's sessions is shown: those fed by protocol beside an agent's own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.context.session import Session
+from sidecar.workspace.counted_session import CountedSession
+from sidecar.workspace.services import Services
+from sidecar.workspace.state import State
+from tests.unit.context_fakes import FakeCounter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("mine", "agents", "shown"),
+    [
+        (29, 0, "mine"),  # for half an hour the protocol comes first
+        (31, 0, "agents"),
+        (31, 40, "mine"),  # then who was updated last
+        (0, 5, "mine"),
+        (None, 40, "agents"),
+        (40, None, "mine"),
+        (None, None, None),
+    ],
+)
+def test_the_session_that_is_shown(
+    tmp_path: Path, mine: int | None, agents: int | None, shown: str | None
+) -> None:
+    """Minutes since each was updated."""
+    services = Services(state=State(tmp_path))
+    sessions = services.conversations(services.roots.default)
+    now = datetime.now(UTC)
+    if mine is not None:
+        own = sessions.store.add(Session("mine", FakeCounter()))
+        own.session.updated_at = now - timedelta(minutes=mine)
+    if agents is not None:
+        at = now - timedelta(minutes=agents)
+        one = CountedSession(id="agents", source="Claude Code", updated_at=at, model="gpt-5")
+        sessions.feed([one])
+    found = sessions.reading(None)
+    name = found.id if isinstance(found, CountedSession) else found and found.session.id
+    assert name == shown
+    services.workers.close()
