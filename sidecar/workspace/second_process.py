@@ -40,6 +40,8 @@ IDLE_SECONDS = 10.0
 """How long it is kept with nothing to do."""
 ANSWER_SECONDS = 10.0
 """How long one answer may take; meanwhile we have counted the same text."""
+NICENESS = 10
+"""It gives way to the editor: where both want a core, a key is worth more than a number."""
 _PIPE_BYTES = 1 << 20
 """Room for all that it has at once: whoever writes never waits."""
 _RELEASE_SECONDS = 1.0
@@ -274,9 +276,12 @@ def _answer(process: subprocess.Popen[bytes], size: int) -> list[int]:
 
 def main() -> None:
     """Count what comes until the pipe ends."""
+    import os
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's, which is meant for the server
+    with suppress(AttributeError, OSError):  # not on Windows
+        os.nice(NICENESS)
     with suppress(OSError):
         while header := sys.stdin.buffer.readline():
             name, length, *sizes = header.decode().split()

@@ -20,7 +20,12 @@ from sidecar.counting.engines import engine
 from sidecar.counting.incremental import count_pieces
 from sidecar.text.pieces import Piece, pieces_of
 from sidecar.workspace import second_process
-from sidecar.workspace.second_process import LONG_CHARACTERS, SecondProcess, count_together
+from sidecar.workspace.second_process import (
+    LONG_CHARACTERS,
+    NICENESS,
+    SecondProcess,
+    count_together,
+)
 from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
@@ -80,6 +85,14 @@ def test_it_counts_as_we_do(second: SecondProcess) -> None:
     texts = [*[piece.text for piece in ours()[:5]], "", "it'\u017f", "\udfff", "\u0c5c", "\r\n"]
     for name in ("o200k_base", "cl100k_base"):
         assert second.count(texts, name) == engine(name).count_many(texts)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no niceness there")
+def test_it_gives_way_to_the_editor(second: SecondProcess) -> None:
+    second.prepare("o200k_base")
+    assert second.pid is not None
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, second.pid) == min(19, mine + NICENESS)
 
 
 def test_all_of_a_long_text_may_be_counted_by_it(second: SecondProcess) -> None:
