@@ -221,47 +221,7 @@ def test_verbs_that_are_no_server_import_no_lsp(verb: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_files_are_small() -> None:
-    long = {p.name: n for p in MODULES if (n := len(p.read_text("utf-8").splitlines())) > 400}
-    assert long == {}
-
-
-def test_functions_are_small() -> None:
-    long = []
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > 60:
-                    long.append(f"{path.name}:{node.name} ({lines})")
-    assert long == []
-
-
 def test_there_is_no_server_at_module_level() -> None:
     code = "import sidecar.server.server as m; print([n for n in vars(m) if n == 'server'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def named_types(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """The public classes and aliases of a module, with their lines."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            yield node.name, node.lineno
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-        for target in targets:
-            if isinstance(target, ast.Name) and not target.id.isupper() and target.id[0].isupper():
-                yield target.id, node.lineno
-
-
-def test_a_type_has_a_name_of_its_own() -> None:
-    """One name means one thing in the whole project, so that a reader need not ask which."""
-    places: dict[str, list[str]] = {}
-    for path in MODULES:
-        for name, line in named_types(ast.parse(path.read_text("utf-8"))):
-            if not name.startswith("_"):
-                where = f"{path.relative_to(PACKAGE).as_posix()}:{line}"
-                places.setdefault(name, []).append(where)
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
