@@ -91,10 +91,7 @@ def test_identity() -> None:
     assert MANIFEST["capabilities"]["virtualWorkspaces"]["supported"] == "limited"
 
 
-def test_the_extension_is_small_and_its_lock_names_no_registry() -> None:
-    """Under 1,150 lines of TypeScript (1,100 before the commands for sessions) without generated types; installs from any registry."""
-    sources = [path for path in (EXTENSION / "src").glob("*.ts") if path.name != "generated.ts"]
-    assert sum(len(path.read_text().splitlines()) for path in sources) < 1150
+def test_the_lock_names_no_registry() -> None:
     lock = (EXTENSION / "package-lock.json").read_text()
     assert not re.search(r'"resolved": "https?://', lock)
     tracked = subprocess.run(
