@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
-from sidecar.cost.days import since_ms, until_ms
+from sidecar.cost.days import END_MS, since_ms, until_ms
 from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.ledger import FILE_NAME, Ledger
 from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
-from sidecar.cost.sums import END_MS, Scope
+from sidecar.cost.sums import Scope
 from sidecar.cost.workspaces import workspace_key
 from sidecar.errors import BadParamsError
 from sidecar.messages.billing import reported_cost, service_tier

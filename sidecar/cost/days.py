@@ -1,4 +1,8 @@
-"""Local days and the ends of a time range, in a time zone with its daylight saving."""
+"""Local days and the ends of a time range, in a time zone with its daylight saving.
+
+Times before 1970 and from the year 9999 on stand for the beginning and the end of all time: no call
+can be recorded there, and some of them cannot be converted to UTC.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,16 @@ from sidecar.errors import BadParamsError
 SLOTS_A_DAY = 96
 """Quarter-hours: every offset from UTC in use since 1972 is a whole number of them."""
 
+END_MS = 253_402_300_800_000
+"""The year 10000: the end of a range without one."""
+
 _EPOCH = date(1970, 1, 1)
 
 
 def day_range(day: date, zone: tzinfo | None) -> tuple[int, int]:
     """First millisecond of a local day, and of the day after (23 or 25 hours later at times)."""
-    return _midnight(day, zone), _midnight(day + timedelta(days=1), zone)
+    after = day + timedelta(days=1) if day < date.max else day
+    return _midnight(day, zone), _midnight(after, zone)
 
 
 def since_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int:
@@ -25,13 +33,15 @@ def since_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int
     Raises BadParamsError, saying what may stand there.
     """
     found = _parse(text, zone, now)
-    return milliseconds(found) if isinstance(found, datetime) else day_range(found, zone)[0]
+    return _moment(found, zone) if isinstance(found, datetime) else day_range(found, zone)[0]
 
 
 def until_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int:
     """The first millisecond after a range that ends with `text`: both ends are inclusive."""
     found = _parse(text, zone, now)
-    return milliseconds(found) + 1 if isinstance(found, datetime) else day_range(found, zone)[1]
+    if isinstance(found, datetime):
+        return min(_moment(found, zone) + 1, END_MS)
+    return day_range(found, zone)[1]
 
 
 def slot_offsets(first: int, last: int, zone: tzinfo | None) -> list[tuple[int, int]]:
@@ -56,7 +66,7 @@ def every_day(known: set[str], most: int) -> list[str]:
 
 
 def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
-    """A local day, or a moment. A time without an offset is local."""
+    """A local day, or a moment, which is local without an offset."""
     word = text.strip().lower()
     if word in ("today", "yesterday"):
         today = (now or datetime.now(UTC)).astimezone(zone).date()
@@ -64,19 +74,26 @@ def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datet
     try:
         if len(word) == len("2026-11-21"):
             return date.fromisoformat(word)
-        moment = datetime.fromisoformat(text.strip())
+        return datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadParamsError(
             f"{text!r} is no time: write 2026-11-21, 2026-11-21T10:30:00Z, today or yesterday"
         ) from None
-    if moment.tzinfo is None:
-        return moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
-    return moment
 
 
 def _midnight(day: date, zone: tzinfo | None) -> int:
-    start = datetime.combine(day, time.min)
-    return milliseconds(start.astimezone() if zone is None else start.replace(tzinfo=zone))
+    return _moment(datetime.combine(day, time.min), zone)
+
+
+def _moment(moment: datetime, zone: tzinfo | None) -> int:
+    """Milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`."""
+    if moment.year < _EPOCH.year:
+        return 0
+    if moment.year == date.max.year:
+        return END_MS
+    if moment.tzinfo is None:
+        moment = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
+    return milliseconds(max(moment, datetime(1970, 1, 1, tzinfo=UTC)))
 
 
 def _offset(slot: int, zone: tzinfo | None) -> int:

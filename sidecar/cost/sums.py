@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.cost.days import SLOTS_A_DAY, slot_offsets
+from sidecar.cost.days import END_MS, SLOTS_A_DAY, slot_offsets
 from sidecar.cost.events import Buckets
 from sidecar.cost.migrations import BUCKETS, DAY_MS, QUARTER_MS, SUMS
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator
-
-END_MS = 253_402_300_800_000
-"""The year 10000: the end of a range without one."""
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):

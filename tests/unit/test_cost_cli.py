@@ -76,6 +76,18 @@ def book(tmp_path: Path) -> Iterator[CostBook]:
     book.close()
 
 
+@pytest.mark.usefixtures("book")
+def test_a_range_may_begin_and_end_at_the_edges_of_the_calendar() -> None:
+    for since, until, calls in (
+        ("0001-01-01", "9999-12-31", 3),
+        ("9999-12-31", "9999-12-31", 0),
+        ("0001-01-01", "0001-01-01", 0),
+    ):
+        result = run("--since", since, "--until", until, "--json")
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["totals"]["calls"] == calls
+
+
 def test_an_empty_ledger() -> None:
     result = run()
     assert (result.exit_code, result.output) == (0, f"{NO_COST}\n")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.cost.days import day_name, day_range, since_ms, slot_offsets, until_ms
+from sidecar.cost.days import END_MS, day_name, day_range, since_ms, slot_offsets, until_ms
 from sidecar.cost.migrations import QUARTER_MS
 
 if TYPE_CHECKING:
@@ -71,6 +71,18 @@ def test_a_time_is_a_moment_and_without_an_offset_local(
 ) -> None:
     assert since_ms(text, zone) == ms(moment)
     assert until_ms(text, zone) == ms(moment) + 1, "the moment itself is in the range"
+
+
+@pytest.mark.parametrize("zone", [BERLIN, ZoneInfo("Pacific/Kiritimati"), None])
+@pytest.mark.parametrize("time_of_day", ["", "T23:59:59", "T00:00:00Z", "T23:59:59.999999-14:00"])
+@pytest.mark.usefixtures("in_berlin")
+def test_times_outside_the_ledger_mean_its_ends(time_of_day: str, zone: ZoneInfo | None) -> None:
+    for text in ("0001-01-01", "1969-12-30", "1970-01-01"):
+        assert 0 <= since_ms(text + time_of_day, zone) <= 2 * 24 * HOUR_MS
+        assert 0 <= until_ms(text + time_of_day, zone) <= 2 * 24 * HOUR_MS
+    for text in ("9999-12-31", "9999-12-30"):
+        assert END_MS - 3 * 24 * HOUR_MS <= since_ms(text + time_of_day, zone) <= END_MS
+        assert END_MS - 3 * 24 * HOUR_MS <= until_ms(text + time_of_day, zone) <= END_MS
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "21.11.2026", "2026-11-21T25:00"])
