@@ -71,7 +71,8 @@ class CostBook:
         """
         from sidecar.messages.usage import normalise_usage
 
-        usage = normalise_usage(params.usage)
+        provider = params.provider or provider_of(params.model)
+        usage = normalise_usage(params.usage, "xai" if provider == "x-ai" else None)
         if usage is None:
             raise BadParamsError("usage has no known vendor's form")
         return self.record_usage(params, usage, params.usage, reported_cost(params.usage))

@@ -405,6 +405,22 @@ def test_a_stream_is_billed_as_its_reply() -> None:
     assert service_tier(stream) == service_tier(reply) == "flex"
 
 
+@pytest.mark.parametrize("provider", ["x-ai", None])
+def test_reasoning_of_xai_is_billed_without_a_total(provider: str | None, tmp_path: Path) -> None:
+    usage = {
+        "prompt_tokens": 32,
+        "completion_tokens": 9,
+        "completion_tokens_details": {"reasoning_tokens": 94},
+    }
+    book = CostBook(tmp_path / "state")
+    params = CostRecordParams(model="grok-4", provider=provider, usage=usage, request_id="a")
+    recorded = book.record(params)
+    totals = book.detail(CostDetailParams()).totals
+    book.close()
+    assert (recorded.usage.output_tokens, recorded.usage.reasoning_tokens) == (103, 94)
+    assert (totals.output_tokens, totals.reasoning_tokens) == (103, 94)
+
+
 def test_the_users_own_price_holds_for_all_tools(tmp_path: Path) -> None:
     price = Price(models=("my-model",), input=Decimal(1), output=Decimal(2))
     book = CostBook(tmp_path / "state", (price,))
