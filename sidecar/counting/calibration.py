@@ -12,7 +12,8 @@ Pure. What is kept holds numbers and model names only, never text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from threading import Lock
@@ -25,6 +26,9 @@ from sidecar.counting.learned import OUTLIER, Hidden, Learned
 from sidecar.counting.shelf import Shelf
 from sidecar.models.families import UNKNOWN, generation_of
 from sidecar.models.names import parse
+from sidecar.text.printable import printable
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -48,12 +52,15 @@ class Calibrations:
         self._hidden: Shelf[Hidden] = Shelf()
         self._lock = Lock()
         """One thread learns while another takes over what a file holds."""
+        self._is_draft = False
+        """A draft learns each sample once more when its change is in force; only that is logged."""
         self.lessons = 0
         """How often something was learned: what rests on factors holds while it is the same."""
 
     def copy(self) -> Calibrations:
         """The same knowledge, to learn on apart from this."""
         made = Calibrations()
+        made._is_draft = True
         made._learned = Shelf(self._learned.entries)
         made._hidden = Shelf(self._hidden.entries)
         return made
@@ -89,12 +96,25 @@ class Calibrations:
         real: float,
         weight: float = 1.0,
         doubt: float | None = None,
+        *,
+        also: Iterable[str] = (),
     ) -> None:
-        """Note one sample for a key; `doubt`: half of the estimate's own band, in tokens."""
+        """Note one sample for a key, and for `also`: narrower keys that it is a sample of too.
+
+        `doubt`: half of the estimate's own band, in tokens.
+        """
         with self._lock:
-            self.lessons += 1
-            sample = estimated, real, weight, self.start(key), doubt
-            self._learned.learn(self.lessons, key, partial(_after_sample, sample))
+            for name in (key, *also):
+                self.lessons += 1
+                sample = estimated, real, weight, self.start(name), doubt
+                self._learned.learn(self.lessons, name, partial(_after_sample, sample))
+            factor = self._learned.entries[key].factor(self.start(key))
+        if not self._is_draft:
+            model = printable(key.split(" ", 2)[-1])
+            _log.debug(
+                "calibration: estimated=%.0f real=%.0f factor=%.3f model=%s",
+                *(estimated, real, factor, model),
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: numbers and model names."""
@@ -310,9 +330,8 @@ class ConversationCalibration:
             more, really = estimated - before[0], reported - before[1] - marks
             if more >= SMALLEST:
                 new = None if doubt is None else max(0.0, doubt - before[2])
-                self._shared.learn(self._key, more, really, 1.0, new)
-                for key in self._kinds(kind, only_kind(grown, more)):
-                    self._shared.learn(key, more, really, 1.0, new)
+                kinds = self._kinds(kind, only_kind(grown, more))
+                self._shared.learn(self._key, more, really, 1.0, new, also=kinds)
                 self._find_hidden()
         elif is_sure and self.hidden is not None:
             self._whole(estimated, alone, *self.hidden)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sidecar.server.server import create_server
@@ -9,6 +10,8 @@ from tests.protocol.client import Client
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 PROSE = (
     "The committee met on Tuesday to discuss the new plans for the town hall, and everyone agreed "
@@ -59,6 +62,25 @@ async def test_a_preflight_for_another_model_forgets_nothing(tmp_path: Path) -> 
     assert learned[0]["samples"] == 5
     assert learned[1] == learned[0]
     await client.aclose()
+
+
+async def test_each_calibration_sample_is_one_line_of_the_debug_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "sidecar")
+    client = await started(tmp_path)
+    await client.request("context/set", {"session": "s", "model": "unheard-of"})
+    for turn in range(4):
+        await ask(client, PROSE * 6 + str(turn))
+        await said(client, 2000 + 200 * turn)
+    usage = await client.request("context/usage", {"session": "s"})
+    await client.aclose()
+    lines = [text for text in caplog.messages if text.startswith("calibration: ")]
+    assert len(lines) == usage["calibration"]["samples"] == 3
+    form = r"calibration: estimated=\d+ real=\d+ factor=\d\.\d{3} model=unheard-of"
+    assert all(re.fullmatch(form, line) for line in lines), lines
+    assert lines[-1].split("factor=")[1].startswith(f"{usage['calibration']['factor']:.3f}")
+    assert PROSE[:20] not in caplog.text
 
 
 async def test_hidden_prompts_change_no_documents_number(tmp_path: Path) -> None:
