@@ -54,6 +54,8 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the prompt that the vendor's cache held."""
     adjust: Sums = Sums()
     """What pruning has since taken from the turns that it covers."""
+    reply_estimate: Sums = Sums()
+    """To add to `base`: the part of a reply that was cut off that no report tells apart."""
 
     def rebased(self, change: Sums) -> Anchor:
         """The same where what was counted beside the turns turned out to be another number."""
@@ -216,7 +218,8 @@ class ModelCounts:
         since = self.counts.between(anchor.covers, upto)
         if anchor.with_sections and since.estimate:
             since = since.plus(Sums(endpoint=round(self.marks)))
-        total = Sums(endpoint=anchor.base).plus(anchor.adjust).plus(now.minus(anchor.fixed))
+        total = Sums(endpoint=anchor.base).plus(anchor.reply_estimate).plus(anchor.adjust)
+        total = total.plus(now.minus(anchor.fixed))
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
 
     def share_chat(self, total: int, first: int, fixed: Sums, priming: int, tokenizer: str) -> None:
@@ -251,4 +254,6 @@ class ModelCounts:
             return True
         if before is not None and before.covers == anchor.prompt_covers:
             return before.tokens == anchor.prompt
-        return anchor.covers == end and abs(total - anchor.base) <= CHAT_MARKS
+        estimated = anchor.reply_estimate
+        difference = total - anchor.base - estimated.tokens()
+        return anchor.covers == end and abs(difference) <= CHAT_MARKS + abs(estimated.error)

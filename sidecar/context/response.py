@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.context.counts import shares
+from sidecar.context.counter import MARKS, Sums
 from sidecar.context.model_counts import Anchored, Sample
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.results import CleanCall, Dropped, ResponseResult
@@ -148,31 +148,60 @@ def _fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None
     return f"required parameter missing: {', '.join(missing)}" if missing else None
 
 
-def _anchor(session: Session, reply: Reply, lost: Sequence[ToolCall]) -> Anchored:
+def _anchor(session: Session, reply: Reply, dropped: Sequence[ToolCall]) -> Anchored:
     if reply.overflow is not None and reply.overflow.prompt_tokens:
         return session.overflow_reported(reply.overflow.prompt_tokens)
-    if reply.usage is not None and reply.usage.prompt_tokens:
-        sent_back = _sent_back(session.counter, reply, lost)
-        output = reply.usage.reasoning_tokens + sent_back
-        return session.reply_reported(msgspec.structs.replace(reply.usage, output_tokens=output))
-    return Anchored()
-
-
-def _sent_back(counter: Counter, reply: Reply, lost: Sequence[ToolCall]) -> int:
-    """Output tokens that the next request carries: a dropped call is not sent back. What was
-    reported is shared out by this counter's own numbers."""
     usage = reply.usage
-    written = max(0, usage.output_tokens - usage.reasoning_tokens) if usage else 0
-    goes = sum(_weight(counter, call) for call in lost)
-    if not goes:
-        return written
-    whole = sum(_weight(counter, call) for call in reply.tool_calls)
-    stays = whole - goes + counter.text(reply.content).tokens
-    return shares(written, [stays, goes])[0]
+    if usage is None or not usage.prompt_tokens:
+        return Anchored()
+    if not dropped:
+        return session.reply_reported(usage)
+    written = max(0, usage.output_tokens - usage.reasoning_tokens)
+    reported, estimated = _kept_output(session.counter, reply, dropped, written)
+    output = usage.reasoning_tokens + reported
+    return session.reply_reported(msgspec.structs.replace(usage, output_tokens=output), estimated)
 
 
-def _weight(counter: Counter, call: ToolCall) -> int:
-    return counter.text(f"{call.name} {call.arguments_text}").tokens
+def _kept_output(
+    counter: Counter, reply: Reply, dropped: Sequence[ToolCall], written: int
+) -> tuple[int, Sums]:
+    """Output tokens that the next request carries: a reported number, and an estimate to add.
+
+    A dropped call is not sent back, and no report tells it apart. Its estimate is subtracted from
+    the reported output, or the estimate of what is kept stands alone: whichever is more certain.
+    The second is also right where much more was written than arrived: some vendors leave out what
+    they had of a call that was cut off.
+
+    Args:
+        counter: the session's.
+        reply: the whole of it.
+        dropped: those of its calls that were cut off.
+        written: reported output tokens without reasoning.
+    """
+    calls = [call for call in reply.tool_calls if not any(call is one for one in dropped)]
+    kept = _estimate(counter, [reply.content, *map(_call_text, calls)], len(calls))
+    gone = _estimate(counter, [_call_text(call) for call in dropped], len(dropped))
+    unseen = written - (kept.estimate + kept.error) - (gone.estimate + gone.error)
+    if unseen > 0 or (kept.unmeasured, kept.error) <= (gone.unmeasured, gone.error):
+        return 0, kept
+    gone = gone._replace(estimate=min(gone.estimate, written))
+    return written, Sums().minus(gone)._replace(error=gone.error)
+
+
+def _estimate(counter: Counter, texts: Sequence[str], calls: int) -> Sums:
+    """Texts of a reply as an estimate, with the marks that stand around its calls in doubt."""
+    measure = counter.text("\n".join(texts))
+    doubt = measure.tokens * (measure.error_percent or 0.0) / 100 + MARKS * calls
+    return Sums(
+        estimate=measure.tokens,
+        calibrated=measure.tokens if measure.method == "calibrated" else 0,
+        error=doubt,
+        unmeasured=measure.tokens if measure.error_percent is None else 0,
+    )
+
+
+def _call_text(call: ToolCall) -> str:
+    return f"{call.name} {call.arguments_text}"
 
 
 def _warnings(result: ResponseResult, anchored: Anchored) -> Iterator[tuple[WarningKind, str]]:

@@ -65,7 +65,9 @@ def _settle(session: Session, ledger: ModelCounts, new: set[int]) -> None:
         ledger.reported(session.own_count(anchor.prompt_covers))
     if new.intersection(reply) and all(ledger.counts[index].counted for index in reply):
         base = anchor.prompt + ledger.counts.between(reply.start, reply.stop).tokens()
-        ledger.anchor = msgspec.structs.replace(anchor, base=base, reasoning=0)
+        ledger.anchor = msgspec.structs.replace(
+            anchor, base=base, reasoning=0, reply_estimate=Sums()
+        )
 
 
 def _around(session: Session, turn: Turn, counted: int) -> Measure:

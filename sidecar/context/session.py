@@ -232,10 +232,17 @@ class Session:
         self.touch()
         return anchored
 
-    def reply_reported(self, usage: Usage) -> Anchored:
-        """Anchor by a reply that came in and has not been appended (`context/response`)."""
+    def reply_reported(self, usage: Usage, reply_estimate: Sums = Sums()) -> Anchored:  # noqa: B008 - it is frozen
+        """Anchor by a reply that came in and has not been appended (`context/response`).
+
+        `reply_estimate`: of its output, what `usage` does not tell apart.
+        """
         covers = len(self.turns)
-        return self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
+        anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
+        ledger = self.ledger()
+        if ledger.anchor is not None and reply_estimate != Sums():
+            ledger.anchor = msgspec.structs.replace(ledger.anchor, reply_estimate=reply_estimate)
+        return anchored
 
     def overflow_reported(self, prompt_tokens: int) -> Anchored:
         """Anchor by the size of a prompt that a server refused: an exact count of it."""
@@ -317,7 +324,8 @@ class Session:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
                 return Anchored()  # the same prompt once more: its reply was thrown away
             kept = ledger.counts.between(anchor.prompt_covers, anchor.covers).tokens()
-            unsent = max(0, anchor.base - anchor.prompt - kept) if anchor.prompt else 0
+            base = anchor.base + anchor.reply_estimate.tokens()
+            unsent = max(0, base - anchor.prompt - kept) if anchor.prompt else 0
             expected = self.total(prompt_covers)
             if prompt < SHRUNK * (expected.tokens() - unsent):
                 return Anchored(compacted=True)

@@ -279,6 +279,56 @@ def test_a_dropped_call_leaves_the_occupancy() -> None:
     assert after.warnings == []
 
 
+def cut_call(kept: str, arguments: str, usage: dict[str, int]) -> dict[str, Any]:
+    """A reply with this text whose tool call was cut off inside its arguments."""
+    cut = forms.openai(arguments, "length")
+    cut["choices"][0]["message"]["content"] = kept
+    cut["usage"] = usage
+    return cut
+
+
+def test_a_cut_call_that_did_not_arrive_is_not_charged_to_the_kept_text() -> None:
+    # Some vendors leave out what they had of a call that ran out of tokens.
+    made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
+    cut = cut_call("z" * 250, '{"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
+    handle(made, Plans(made), read_reply(cut), window())
+    size = occupancy(made)
+    assert (size.tokens, size.method) == (1_251, "estimate")
+    assert size.error_percent
+    made.append([reply("z" * 250)])
+    assert occupancy(made).tokens == 1_251
+
+
+def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
+    made = session(FakeCounter(method="estimate", error_percent=10.0), [user("x" * 993)])
+    broken = '{"path": "a", "text": "b'
+    gone = len("write ") + len(broken)
+    # The text takes 5 % fewer tokens than its estimate says: what was reported is closer.
+    cut = cut_call("z" * 5_000, broken, {"prompt_tokens": 1_000, "completion_tokens": 4_750 + gone})
+    handle(made, Plans(made), read_reply(cut), window())
+    size = occupancy(made)
+    assert (size.tokens, size.method) == (5_750, "estimate")
+    assert 0 < (size.error_percent or 0) < 1
+
+
+def test_a_reply_of_which_nothing_is_kept_leaves_the_reported_prompt() -> None:
+    made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
+    cut = cut_call("", '{"path"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
+    handle(made, Plans(made), read_reply(cut), window())
+    size = occupancy(made)
+    assert (size.tokens, size.method, size.error_percent) == (1_001, "endpoint", 0.0)
+
+
+def test_a_cut_reply_that_the_client_throws_away_is_no_compaction() -> None:
+    made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 493)])
+    cut = cut_call("z" * 900, '{"', {"prompt_tokens": 500, "completion_tokens": 2_000})
+    handle(made, Plans(made), read_reply(cut), window())
+    made.append([user("y" * 16)])
+    again = forms.openai(forms.WHOLE, "tool_calls")
+    again["usage"] = {"prompt_tokens": 520, "completion_tokens": 10}
+    assert handle(made, Plans(made), read_reply(again), window()).warnings == []
+
+
 @pytest.mark.parametrize("appended", [True, False])
 def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
     made = session(turns=[user("x" * 993)])
