@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Optional, get_args, get_origin
 
 import attrs
 import msgspec
@@ -161,11 +163,48 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def strict_converter() -> Converter:
-    """lsprotocol's converter, without its readiness to take any value for a text or a number."""
+    """Return lsprotocol's converter, stricter about types and tolerant of unknown enum values.
+
+    Any value is not taken for a text or a number. Enum values of a later protocol are left out, as
+    LSP asks: from a list, or as if an optional member were absent.
+    """
     converter: Converter = default_converter()  # type: ignore[no-untyped-call]
     for kind in (str, int, bool):
         converter.register_structure_hook(kind, _checked)
+    converter.register_structure_hook_func(_is_enum_list, _known_members)
+    converter.register_structure_hook_func(_is_optional_enum, _known_member)
     return converter
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def _is_enum_list(kind: Any) -> bool:
+    return get_origin(kind) is Sequence and _is_enum(get_args(kind)[0])
+
+
+def _is_optional_enum(kind: Any) -> bool:
+    return any(_is_enum(each) and kind == Optional[each] for each in get_args(kind))  # noqa: UP045
+
+
+def _known_members(values: Any, kind: Any) -> list[Enum]:
+    """Structure a list of enum values; unknown values are left out."""
+    if not isinstance(values, list):
+        raise TypeError
+    members = (_member(get_args(kind)[0], value) for value in values)
+    return [member for member in members if member is not None]
+
+
+def _known_member(value: Any, kind: Any) -> Enum | None:
+    """Structure an optional enum value; an unknown value counts as absent."""
+    return _member(next(filter(_is_enum, get_args(kind))), value)
+
+
+def _member(kind: type[Enum], value: Any) -> Enum | None:
+    with suppress(ValueError):
+        return kind(value)
+    return None
 
 
 def _checked(value: Any, kind: type[Any]) -> Any:

@@ -28,6 +28,15 @@ async def test_before_initialize_and_after_shutdown(bare: Client) -> None:
     assert await bare.exit == 0
 
 
+async def test_starts_for_a_client_of_a_later_protocol(bare: Client) -> None:
+    tags = {"tagSupport": {"valueSet": [1, -1, -2]}}
+    hover = {"contentFormat": ["html", "plaintext"]}
+    capabilities = {"textDocument": {"publishDiagnostics": tags, "hover": hover}}
+    params = {"processId": None, "rootUri": None, "trace": "compact", "capabilities": capabilities}
+    result = await bare.request("initialize", params)
+    assert result["capabilities"]["hoverProvider"] is True
+
+
 async def test_exit_without_shutdown_is_an_error(client: Client) -> None:
     client.notify("exit")
     assert await client.exit == 1

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, get_args
 
+import attrs
 import msgspec
 import pytest
+from lsprotocol import types
 
 from sidecar.counting.count import Count
-from sidecar.server.codec import dump, parse, strict_converter
+from sidecar.server.codec import dump, parse, strict_converter, structure_lsp
 from sidecar.server.methods import CountResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 CONVERTER = strict_converter()
 COUNT: Mapping[str, Any] = {
@@ -63,3 +66,90 @@ def test_a_number_that_is_not_finite_is_not_sent(number: float) -> None:
     ranges = [Count(**{**COUNT, "error_percent": number})]
     with pytest.raises(ValueError, match="float"):
         body_of(CountResult(**COUNT, ranges=ranges))
+
+
+def enum_places(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Where a type has enum values, by the names of its members, and the type of each such place."""
+    if isinstance(kind, type) and attrs.has(kind):
+        for field in attrs.fields(kind):
+            yield from enum_places(field.type, (*path, field.name))
+        return
+    arguments = [each for each in get_args(kind) if each is not type(None)]
+    enums = [each for each in arguments if isinstance(each, type) and issubclass(each, Enum)]
+    if enums:
+        yield path, kind
+    elif arguments:
+        for each in arguments:
+            inner = enum_places(each, path)
+            yield from ((place, kind if place == path else nested) for place, nested in inner)
+
+
+ENUM_PLACES = dict(enum_places(types.InitializeParams))
+
+
+def camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
+
+
+def with_values(*places: tuple[str, ...], known: bool) -> dict[str, Any]:
+    """Params of `initialize` with an unknown value at these places, after a known one if asked."""
+    params: dict[str, Any] = {"processId": None, "rootUri": None, "capabilities": {}}
+    for place in places:
+        kind = ENUM_PLACES[place]
+        texts = "str" in str(kind) or issubclass(enum_of(kind), str)
+        unknown: list[Any] = ["ofALaterVersion"] if texts else [-1, 0, 4711]
+        members = [each.value for each in enum_of(kind)] if known else []
+        inner = params
+        for name in place[:-1]:
+            inner = inner.setdefault(camel_case(name), required(name))
+        is_list = "Sequence" in str(kind)
+        inner[camel_case(place[-1])] = [*unknown, *members] if is_list else unknown[-1]
+    return params
+
+
+def required(name: str) -> dict[str, Any]:
+    """What an object must have beside its enums."""
+    semantic = {"requests": {}, "tokenTypes": [], "tokenModifiers": [], "formats": []}
+    return semantic if name == "semantic_tokens" else {}
+
+
+def enum_of(kind: Any) -> type[Enum]:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    found = (each for each in get_args(kind) if each is not type(None))
+    return next(filter(None, map(enum_of, found)), None)  # type: ignore[arg-type, return-value]
+
+
+def initialize(params: dict[str, Any]) -> types.InitializeParams:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    structured = structure_lsp(message, types.InitializeRequest, CONVERTER)
+    return structured.params  # type: ignore[no-any-return]
+
+
+def value_at(params: Any, place: tuple[str, ...]) -> Any:
+    for name in place:
+        params = getattr(params, name)
+    return params
+
+
+@pytest.mark.parametrize("place", ENUM_PLACES, ids=".".join)
+def test_an_unknown_enum_value_of_a_client_is_ignored(place: tuple[str, ...]) -> None:
+    kind, params = ENUM_PLACES[place], initialize(with_values(place, known=True))
+    value = value_at(params, place)
+    if "Sequence" not in str(kind):
+        assert value is None
+    elif "Union" in str(kind):  # any text or number is allowed here
+        assert set(enum_of(kind)) <= set(value)
+    else:
+        assert value == list(enum_of(kind))
+
+
+def test_unknown_values_of_all_enums_together_are_ignored() -> None:
+    params = initialize(with_values(*ENUM_PLACES, known=False))
+    formats = params.capabilities.text_document
+    assert formats is not None
+    assert formats.hover is not None
+    assert formats.hover.content_format == []
+    assert params.trace is None
+    assert len(ENUM_PLACES) >= 19
