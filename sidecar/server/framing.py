@@ -21,9 +21,6 @@ MAX_HEADER_BYTES = 16 * 1024
 MAX_LENGTH_LINE = 128
 """How many bytes at the end of a line are searched for a length that follows other bytes."""
 
-DIRECT_BYTES = 512 * 1024
-"""Of a body that lacks so many the reader may put them where they belong, without copies."""
-
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
 """The headers as nearly every client writes them."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
@@ -52,28 +49,6 @@ class Framer:
     _length: int | None = None
     _lost: bool = False
     _ended: bool = False
-    _long: bytearray | None = None
-    _filled: int = 0
-
-    def space(self) -> memoryview | None:
-        """Where the next bytes of a long body belong; None while no such body is coming.
-
-        Whoever asks reads them there and says so to `fill`; all others go through `feed`.
-        """
-        if self._long is None and (self._length or 0) - len(self._buffer) >= DIRECT_BYTES:
-            self._filled = len(self._buffer)
-            self._long = bytearray(self._length or 0)
-            self._long[: self._filled] = self._buffer
-            self._buffer.clear()
-        return None if self._long is None else memoryview(self._long)[self._filled :]
-
-    def fill(self, size: int) -> list[Body | BadFrame]:
-        """So many bytes were read into `space`: the body, if it is complete."""
-        self._filled += size
-        if self._long is None or self._filled < len(self._long):
-            return []
-        body, self._long, self._length = self._long, None, None
-        return [body]
 
     def feed(self, data: bytes) -> list[Body | BadFrame]:
         """All that became complete with `data`, in order; nothing after a frame that is fatal."""
@@ -90,10 +65,13 @@ class Framer:
             return bad
         if self._length is None or len(self._buffer) < self._length:
             return None
-        body = bytes(memoryview(self._buffer)[: self._length])
-        del self._buffer[: self._length]
-        self._length = None
-        return body
+        length, self._length = self._length, None
+        if len(self._buffer) == length:  # handed over whole: a long body is not copied
+            body, self._buffer = self._buffer, bytearray()
+            return body
+        short = bytes(memoryview(self._buffer)[:length])
+        del self._buffer[:length]
+        return short
 
     def _read_headers(self) -> BadFrame | None:
         """Read lines up to the blank one; sets the length, or returns what is wrong."""

@@ -179,9 +179,6 @@ def _read_on_loop(
 
 def _read_some(fd: int, framer: Framer) -> Frames:
     """What became complete by one read; None at the end of input."""
-    if (space := framer.space()) is not None:
-        size = os.readv(fd, [space[:_READ_BYTES]])
-        return framer.fill(size) if size else None
     data = os.read(fd, _READ_BYTES)
     return framer.feed(data) if data else None
 

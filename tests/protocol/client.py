@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from sidecar.server.framing import Framer
+from sidecar.server.framing import BadFrame, Framer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ class Client:
     # What the server sees as its writer.
     def write(self, data: bytes) -> None:
         for body in self._framer.feed(data):
-            assert isinstance(body, bytes)
+            assert not isinstance(body, BadFrame)
             self._take(json.loads(body))
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -27,23 +26,6 @@ def test_any_chopping_gives_the_same_bodies(bodies: list[bytes], seed: int) -> N
     assert out == bodies
 
 
-@given(st.lists(st.binary(max_size=60), max_size=8), st.integers(0, 2**32))
-def test_long_bodies_read_where_they_belong_are_the_same(bodies: list[bytes], seed: int) -> None:
-    """By a reader that asks where before each read, as the event loop's does."""
-    stream, chance, framer, out = b"".join(map(frame, bodies)), random.Random(seed), Framer(), []
-    with patch("sidecar.server.framing.DIRECT_BYTES", 10):
-        while stream:
-            size, space = chance.randrange(1, 12), framer.space()
-            if space is None:
-                out += framer.feed(stream[:size])
-            else:
-                size = min(size, len(space))
-                space[:size] = stream[:size]
-                out += framer.fill(size)
-            stream = stream[size:]
-    assert out == bodies
-
-
 def test_other_headers_and_cases_are_accepted() -> None:
     framer = Framer()
     head = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\ncontent-length: 2\r\n\r\n"
@@ -53,7 +35,7 @@ def test_other_headers_and_cases_are_accepted() -> None:
 def test_garbage_is_skipped_up_to_the_next_frame_and_told_once() -> None:
     framer = Framer()
     out = framer.feed(b"\x00garbage\r\nmore garbage\n" + frame(b"{}") + frame(b"1"))
-    assert [type(item) for item in out] == [BadFrame, bytes, bytes]
+    assert isinstance(out[0], BadFrame)
     assert out[1:] == [b"{}", b"1"]
     assert "garbage" not in str(out[0])
 
@@ -70,13 +52,14 @@ def test_nothing_is_taken_after_a_frame_over_the_cap(length: bytes) -> None:
 def test_a_length_that_is_no_number_is_told(length: bytes) -> None:
     framer = Framer()
     out = framer.feed(b"Content-Length: %s\r\n\r\n" % length + frame(b"{}"))
-    assert [type(item) for item in out] == [BadFrame, bytes]
+    assert isinstance(out[0], BadFrame)
+    assert out[1:] == [b"{}"]
 
 
 def test_a_body_longer_than_announced_costs_no_frame_after_it() -> None:
     framer = Framer()
     out = framer.feed(b"Content-Length: 1\r\n\r\n1 and more" + frame(b"{}") + frame(b"2"))
-    assert [item for item in out if isinstance(item, bytes)] == [b"1", b"{}", b"2"]
+    assert [item for item in out if not isinstance(item, BadFrame)] == [b"1", b"{}", b"2"]
     assert len(out) == 4
 
 
