@@ -110,7 +110,12 @@ def with_values(*places: tuple[str, ...], known: bool) -> dict[str, Any]:
 
 def required(name: str) -> dict[str, Any]:
     """What an object must have beside its enums."""
-    semantic = {"requests": {}, "tokenTypes": [], "tokenModifiers": [], "formats": []}
+    semantic: dict[str, Any] = {
+        "requests": {},
+        "tokenTypes": [],
+        "tokenModifiers": [],
+        "formats": [],
+    }
     return semantic if name == "semantic_tokens" else {}
 
 
@@ -118,7 +123,7 @@ def enum_of(kind: Any) -> type[Enum]:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
     found = (each for each in get_args(kind) if each is not type(None))
-    return next(filter(None, map(enum_of, found)), None)  # type: ignore[arg-type, return-value]
+    return next(filter(None, map(enum_of, found)), None)  # type: ignore[return-value]
 
 
 def initialize(params: dict[str, Any]) -> types.InitializeParams:
