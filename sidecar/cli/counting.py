@@ -60,7 +60,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
         _print_text(counted)
         if settings.tokenize.use_endpoint:
             warn(*dict.fromkeys(one.note for one in counted if one.note))
-        warn_of_model(name, settings)
+    warn_of_model(name, settings)
     return 2 if wrong or any(one.failed for one in skipped) else 0
 
 

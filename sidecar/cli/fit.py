@@ -54,7 +54,7 @@ def fit(
     else:
         sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
-        warn_of_model(name, settings)
+    warn_of_model(name, settings)
     sys.exit(2 if wrong else 0)
 
 

@@ -37,16 +37,17 @@ def settings_at(path: str) -> tuple[Settings, bool]:
 
 
 def warn_of_model(model: str, settings: Settings) -> None:
-    """Name known models where this one is in no list and in no table of the configuration."""
+    """Warn of a model that no list, no family and no table of the settings names."""
     from sidecar.config.settings import DEFAULT_MODEL
 
     if model == DEFAULT_MODEL:  # to look that up takes a tenth of a short run
         return
-    from sidecar.workspace.windows import near_models
-    from sidecar.workspace.wording import near_text
+    from sidecar.workspace.windows import similar_models
+    from sidecar.workspace.wording import unknown_model_text
 
-    if near := near_models(model, settings):
-        warn(f"{model} is {near_text(near)}")
+    similar = similar_models(model, settings)
+    if similar is not None:
+        warn(f"{model} is {unknown_model_text(similar)}")
 
 
 def gauged(

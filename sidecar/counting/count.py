@@ -45,6 +45,9 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     input_cost_usd: float | None = None
     note: str | None = None
     """Why it was not counted as asked, such as an endpoint that gave no count."""
+    similar_models: tuple[str, ...] | None = None
+    """Where no list and no known family has the model's name: the known names most like it, if any.
+    The count is then that of an unknown model. Null where the name is known."""
 
 
 def number_text(tokens: int, method: Method) -> str:

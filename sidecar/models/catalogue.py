@@ -26,7 +26,7 @@ _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
 _windows: dict[str, int | None] = {}
-_near: dict[str, tuple[str, ...]] = {}
+_similar: dict[str, tuple[str, ...] | None] = {}
 
 
 def warm() -> None:
@@ -83,31 +83,39 @@ def is_other(said: str, asked: str) -> bool:
     return len(names) > 1 and window_of(said) is not None
 
 
-def near(model: str) -> tuple[str, ...]:
-    """The known models that a name which no list knows may be a slip of; none where it differs
-    from one in its numbers only, as a newer one does. Loads the list if need be."""
-    if model not in _near:
-        if len(_near) > 4096:
-            _near.clear()
-        _near[model] = tuple(_nearest(model))
-    return _near[model]
+def similar_models(model: str) -> tuple[str, ...] | None:
+    """The known models whose names are most like one that no list and no family has.
+
+    Empty where none is like it. None for a name that is known: a local server's, one of a list or
+    of a known family, or one that differs from a listed one in its numbers only, as a newer model
+    does. Loads the list if need be.
+    """
+    if model not in _similar:
+        if len(_similar) > 4096:
+            _similar.clear()
+        _similar[model] = _similar_models(model)
+    return _similar[model]
 
 
-def known_near(model: str) -> tuple[str, ...]:
-    """The same where it was asked for before; never waits."""
-    return _near.get(model, ())
+def similar_if_known(model: str) -> tuple[str, ...] | None:
+    """Return `similar_models` where it was computed before, else None. Never waits."""
+    return _similar.get(model)
 
 
-def _nearest(model: str) -> list[str]:
+def _similar_models(model: str) -> tuple[str, ...] | None:
     name = parse(model)
     bare = families.undated(name.bare)[:_LONG]
-    if name.provider in LOCAL_PROVIDERS or published_window(bare) or window_of(model):
-        return []
-    if _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _names()}:
-        return []
+    if name.provider in LOCAL_PROVIDERS or name.bare in _names():
+        return None
+    if not families.is_misspelt(name.bare):
+        is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _names()}
+        if is_newer or published_window(bare) or window_of(model):
+            return None
     import difflib
 
-    return difflib.get_close_matches(bare, _names(), 2, _NEAR)
+    similar = tuple(difflib.get_close_matches(bare, _names(), 2, _NEAR))
+    is_family = families.generation_of(model) != families.UNKNOWN
+    return None if is_family and not similar else similar
 
 
 @cache

@@ -30,9 +30,15 @@ _ROWS: tuple[tuple[str, str, str | None], ...] = (
     (r"gpt-oss", "o200k_harmony", None),
     (r"gpt-?(4|3\.?5)-?t(urbo)?|gpt-?3\.?5|gpt-4(-|$)", "cl100k_base", "openai"),
     (r"text-embedding-(3|ada-002)|(davinci|babbage)-002", "cl100k_base", "openai"),
-    (r"(chat)?gpt-?(4o|4[.-]1|4[.-]5|5)", "o200k_base", "openai"),
+    (r"(chat)?gpt-?(4o|4[.-]1|4[.-]5|5)(?![a-z0-9])", "o200k_base", "openai"),
     (r"o[1-4](-|$)|codex-mini|computer-use", "o200k_base", "openai"),
-    (r"(chat)?gpt-|o[5-9](-|$)", "openai-newer", "openai"),
+    (r"(chat)?gpt-[4-9](\.\d+)?(?![a-z0-9])|o[5-9](-|$)", "openai-newer", "openai"),
+    (
+        r"(chat)?gpt-(audio|chat|image|latest|live|realtime|rosalind|transcribe)",
+        "openai-newer",
+        "openai",
+    ),
+    (r"gpt-(astra|cyber|luna|mini|nano|pro|sol|terra)-latest", "openai-newer", "openai"),
     (r"(text|code)-davinci-(edit-)?00[123]|code-(davinci|cushman)", "p50k_base", "openai"),
     (r"(text-)?(davinci|curie|babbage|ada)(-|$)|gpt2", "r50k_base", "openai"),
     (r"deepseek-(r1-)?(0528-)?(distill-)?llama", "llama3", None),
@@ -79,6 +85,22 @@ _INSIDE: tuple[tuple[str, str], ...] = (
 _DATE = re.compile(r"[-@]?(?:20\d{6}|20\d\d-\d\d-\d\d)")
 _CLAUDE_VERSION = re.compile(r"(?<![\d.])(\d{1,2})(?:[.-](\d{1,2}))?(?![\d.])")
 _CLAUDE_ALIASES = frozenset(("sonnet", "opus", "haiku", "fable", "mythos", "opusplan"))
+_FAMILY_WORDS = frozenset(
+    (
+        *("gpt", "chatgpt", "claude", *_CLAUDE_ALIASES, "gemini", "gemma", "codegemma"),
+        *("deepseek", "llama", "codellama", "vicuna", "mistral", "mixtral", "ministral"),
+        *("devstral", "magistral", "codestral", "pixtral", "voxtral", "mathstral", "qwen"),
+        *("codeqwen", "grok", "kimi", "moonshot", "glm", "chatglm", "minimax", "command"),
+        "llava",  # a family of its own, one letter from another
+    )
+)
+"""Words that makers' names are made of."""
+_MISSPELT = 0.8
+"""Likeness of two words, 1 for equal ones, from which one may be a misspelling of the other."""
+_TWO_DIGITS = re.compile(
+    r"(?!gpt-?35)(gpt|claude(-[a-z]+)?|gemini|grok|glm|deepseek-v|kimi-k)-?\d\d(?![\d.]|b(-|$))"
+)
+"""A version like `gpt-55`: no maker has come that far, but a dot is easily forgotten."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
 """Opus 4.7 brought a new tokenizer, which every later Claude has kept."""
@@ -87,8 +109,8 @@ _CLAUDE_NEW = (4, 7)
 def generation_of(model: str) -> str:
     """The tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
 
-    `unknown` where no row knows the model. Whether its vocabulary can be run here, and what counts
-    in its place, `sidecar.counting.tokenizers` decides.
+    `unknown` where no row knows the model, or its name is misspelt. `sidecar.counting.tokenizers`
+    decides whether its vocabulary can be run here, and what counts in its place.
     """
     return _row(parse(model).bare)[0]
 
@@ -104,7 +126,25 @@ def maker_of(model: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
+def is_misspelt(bare: str) -> bool:
+    """Whether a bare name nearly has a family's form: `gpt-55`, `claude-sonet-4-5`, `qwenn3`."""
+    if _TWO_DIGITS.match(bare):
+        return True
+    words = re.findall("[a-z]+", bare)
+    if not bare.startswith("claude"):
+        words = words[:1]
+    unknown = [word for word in words if len(word) > 3 and word not in _FAMILY_WORDS]
+    if not unknown:
+        return False
+    from difflib import get_close_matches  # 10 ms that ordinary names need not wait for
+
+    return any(get_close_matches(word, _FAMILY_WORDS, 1, _MISSPELT) for word in unknown)
+
+
+@lru_cache(maxsize=4096)
 def _row(bare: str) -> tuple[str, str | None]:
+    if is_misspelt(bare):
+        return UNKNOWN, None
     if "claude" in bare or bare.split("-")[0] in _CLAUDE_ALIASES:
         return _claude_generation(bare), "anthropic"
     for pattern, generation, provider in _ROWS:

@@ -6,6 +6,7 @@ where. No entry, no number: none for weights whose maker sells no access, as eac
 
 from __future__ import annotations
 
+from sidecar.models.families import is_misspelt
 from sidecar.models.patterns import first_match
 from sidecar.models.windows import published_window
 
@@ -64,5 +65,5 @@ _ROWS: tuple[tuple[str, int], ...] = (
 
 def max_output_of(bare: str) -> int | None:
     """Tokens of one reply at most, by a model's bare name; None where not known."""
-    tokens = first_match(_ROWS, bare)
+    tokens = None if is_misspelt(bare) else first_match(_ROWS, bare)
     return published_window(bare) if tokens == _WINDOW else tokens

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from sidecar.models.families import is_misspelt
 from sidecar.models.patterns import compiled, first_inside, first_match
 
 _M = 1_048_576
@@ -169,6 +170,8 @@ def overruling_window(bare: str) -> int | None:
 
 def published_window(bare: str) -> int | None:
     """Tokens of a model's window by its bare name; None where no page is known."""
+    if is_misspelt(bare):
+        return None
     found = first_match(_ROWS, bare)
     return first_inside(_INSIDE, bare) if found is None else found
 
@@ -176,4 +179,4 @@ def published_window(bare: str) -> int | None:
 @lru_cache(maxsize=4096)
 def input_limit(bare: str) -> int | None:
     """Tokens that a prompt may hold where that is less than the window; else None."""
-    return first_match(_INPUTS, bare) or None
+    return None if is_misspelt(bare) else first_match(_INPUTS, bare) or None

@@ -11,13 +11,12 @@ from sidecar.budget.finding import percent_of, severity_of
 from sidecar.context.thresholds import Severity
 from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
 from sidecar.text.printable import counted, markdown, percent_text
-from sidecar.workspace.windows import known_near
-from sidecar.workspace.wording import near_text, session_cost
+from sidecar.workspace.wording import session_cost, unknown_model_text
 
 if TYPE_CHECKING:
     from sidecar.config.loaded import Loaded
     from sidecar.config.options import Problem
-    from sidecar.config.settings import Settings, Show
+    from sidecar.config.settings import Show
     from sidecar.context.usage import ContextUsage
     from sidecar.workspace.spending import Costs
     from sidecar.workspace.workspace import Workspace
@@ -129,7 +128,7 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None, loa
     rows = [
         ("Document", banded_text(count.tokens, count.method, count.error_percent)),
         ("Characters", f"{count.characters:,}"),
-        ("Model", markdown(_model_text(count, loaded.settings))),
+        ("Model", markdown(_model_text(count))),
         ("Method", _method_text(count)),
     ]
     if count.note is not None:
@@ -148,9 +147,10 @@ def _document_tooltip(count: Count, percent: int | None, budget: int | None, loa
     return _table(rows)
 
 
-def _model_text(count: Count, settings: Settings) -> str:
-    near = known_near(count.model, settings) if count.limit_source == "default" else ()
-    return f"{count.model} ({count.tokenizer}){f', {near_text(near)}' if near else ''}"
+def _model_text(count: Count) -> str:
+    similar = count.similar_models
+    unknown = "" if similar is None else f", {unknown_model_text(similar)}"
+    return f"{count.model} ({count.tokenizer}){unknown}"
 
 
 def _configuration_text(problems: Sequence[Problem]) -> str:

@@ -76,18 +76,21 @@ class Windows:
             percent=None if window is None else window.percent(measure.tokens),
             input_cost_usd=self.price(model, measure.tokens, settings),
             note=note,
+            similar_models=similar_if_known(model, settings),
         )
 
 
-def near_models(model: str, settings: Settings) -> tuple[str, ...]:
-    """The known models that a name in no list, and in no table of the configuration, may be a slip
-    of. Blocking; `known_near` then knows them too."""
-    return () if _is_named(model, settings) else catalogue.near(model)
+def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
+    """The known models most like one that no list, no family and no table of the settings names.
+
+    None where the name is known. Blocking; `similar_if_known` then knows it too.
+    """
+    return None if _is_named(model, settings) else catalogue.similar_models(model)
 
 
-def known_near(model: str, settings: Settings) -> tuple[str, ...]:
-    """The same where it was looked up before. Never waits."""
-    return () if _is_named(model, settings) else catalogue.known_near(model)
+def similar_if_known(model: str, settings: Settings) -> tuple[str, ...] | None:
+    """Return `similar_models` where it was computed before, else None. Never waits."""
+    return None if _is_named(model, settings) else catalogue.similar_if_known(model)
 
 
 def _is_named(model: str, settings: Settings) -> bool:
@@ -98,7 +101,7 @@ def _is_named(model: str, settings: Settings) -> bool:
 
 
 def _look_up(state: State, model: str, settings: Settings) -> None:
-    near_models(model, settings)
+    similar_models(model, settings)
     catalogue.window_of(model)
     state.book(settings).estimate(model, 1)
 

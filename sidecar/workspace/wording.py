@@ -22,9 +22,11 @@ _GAUGE = 20
 HEAD = ("model", "tokens", "of window", "as input", "method")
 
 
-def near_text(near: Sequence[str]) -> str:
-    """What is said of a model whose name may be a slip of these."""
-    return f"in no list of models: did you mean {' or '.join(near)}?"
+def unknown_model_text(similar: Sequence[str]) -> str:
+    """Say that a model's name is not known, and name the known ones that are like it."""
+    if similar:
+        return f"in no list of models: did you mean {' or '.join(similar)}?"
+    return "in no list of models: counted as an unknown one"
 
 
 def comparison_text(counts: Iterable[Count]) -> str:

@@ -84,23 +84,41 @@ def test_a_binary_file_that_is_named_is_told(folder: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", told)
 
 
-@pytest.mark.parametrize("model", ["gpt-5o-mimi", "cluade-sonnet-4-5", "openai/gtp-5-mini"])
-def test_a_model_that_may_be_misspelt_is_told(model: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    "model",
+    ["gpt-5o-mimi", "cluade-sonnet-4-5", "openai/gtp-5-mini", "gpt-55", "claude-sonet-4-5"],
+)
+def test_a_misspelt_model_is_reported_and_counted_as_unknown(model: str, folder: Path) -> None:
     result = run("a.md", "--model", model)
     (told,) = result.stderr.splitlines()
     assert told.startswith(f"token-sidecar: {model} is in no list of models: did you mean ")
     assert result.exit_code == 0
-    assert run("a.md", "--model", model, "--json").stderr == ""
+    assert result.stdout.startswith("~")
+    as_json = run("a.md", "--model", model, "--json")
+    (file,) = json.loads(as_json.stdout)["files"]
+    assert as_json.stderr == result.stderr
+    assert file["similarModels"][0] in told
+    assert (file["method"], file["tokenizer"]) == ("estimate", "unknown~o200k_base")
+    assert (file["limitSource"], file["inputCostUsd"]) == ("default", None)
     (folder / ".token-sidecar.toml").write_text(f'model = "{model}"\n')
     assert run("a.md").stderr == result.stderr
 
 
 @pytest.mark.parametrize(
     "model",
-    ["gpt-9-mini", "claude-sonet-4-5", "grok-77", "my-finetune", "ollama/gtp-5-mini", "Kimi-K9"],
+    ["gpt-9-mini", "gpt-5.7", "claude-nova-6", "grok-7", "ollama/gtp-5-mini", "Kimi-K9"],
 )
-def test_a_model_that_is_new_or_ones_own_is_no_slip(model: str, folder: Path) -> None:
+def test_a_new_member_of_a_known_family_is_not_reported(model: str, folder: Path) -> None:
     assert run("a.md", "--model", model).stderr == ""
+    (file,) = json.loads(run("a.md", "--model", model, "--json").stdout)["files"]
+    assert file["similarModels"] is None
+
+
+def test_a_name_like_no_known_model_is_reported_as_unknown(folder: Path) -> None:
+    result = run("a.md", "--model", "zzyzx", "--json")
+    told = "token-sidecar: zzyzx is in no list of models: counted as an unknown one\n"
+    assert result.stderr == told
+    assert json.loads(result.stdout)["files"][0]["similarModels"] == []
 
 
 def test_a_model_that_the_configuration_names_is_no_slip(

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from sidecar.counting.listing import find, search
-from sidecar.models.catalogue import known_window, warm, window_of
+from sidecar.models.catalogue import known_window, providers, similar_models, warm, window_of
+from sidecar.models.families import is_misspelt
+from sidecar.models.names import parse
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,12 @@ def test_the_wire_form_is_camel_case() -> None:
     wire = msgspec.to_builtins(find("gpt-4"))
 
     assert set(wire) == {"id", "provider", "tokenizer", "contextWindow", "maxOutput", "method"}
+
+
+def test_no_listed_model_is_taken_for_a_misspelling() -> None:
+    warm()
+    listed = {model.id for provider in providers() for model in provider.models}
+
+    assert len(listed) > 1000
+    assert [name for name in listed if is_misspelt(parse(name).bare)] == []
+    assert [name for name in listed if similar_models(name) is not None] == []

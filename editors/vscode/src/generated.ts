@@ -341,6 +341,7 @@ export interface Count {
   percent: number | null;
   inputCostUsd: number | null;
   note: string | null;
+  similarModels: string[] | null;
 }
 
 /**
@@ -372,6 +373,7 @@ export interface CountResult {
   percent: number | null;
   inputCostUsd: number | null;
   note: string | null;
+  similarModels: string[] | null;
   version: number | null;
   ranges: Count[] | null;
   models: Count[] | null;

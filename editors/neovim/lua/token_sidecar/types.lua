@@ -265,6 +265,7 @@
 ---@field percent? integer
 ---@field inputCostUsd? number
 ---@field note? string
+---@field similarModels? string[]
 
 --- What to count: one of `textDocument`, `text` and `messages`; for which model or models.
 ---@class token_sidecar.CountParams
@@ -290,6 +291,7 @@
 ---@field percent? integer
 ---@field inputCostUsd? number
 ---@field note? string
+---@field similarModels? string[]
 ---@field version? integer
 ---@field ranges? token_sidecar.Count[]
 ---@field models? token_sidecar.Count[]
