@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.cli.gauging import gauged, settings_at, warn_of_model, window_of
 from sidecar.cli.output import as_utf8, say, say_json, warn, with_progress
+from sidecar.cli.pool import map_batches
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import STDIN, File, Skipped, find, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BULK_BYTES = 16_000_000
 """From here on an engine pays that takes 0.4 s to load and then counts several times faster."""
-BATCH, BATCH_BYTES = 64, 1_000_000
 
 
 class CountedFile(NamedTuple):
@@ -44,8 +43,10 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
     files = [one for one in found if isinstance(one, File)]
 
     def work(gauges: Gauges, gauge: GaugeOf) -> tuple[Gauges, list[CountedFile | Skipped]]:
-        counting = _count_all(files, partial(_counted, name, gauge))
-        return gauges, list(with_progress(counting, len(files), size))
+        def count(batch: Sequence[File]) -> list[CountedFile | Skipped]:
+            return [_counted(name, gauge, file) for file in batch]
+
+        return gauges, list(with_progress(map_batches(count, files), len(files), size))
 
     size = sum(file.size for file in files)
     purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
@@ -86,30 +87,6 @@ def _counted(model: str, gauge: GaugeOf, file: File) -> CountedFile | Skipped:
     return CountedFile(
         file.path, made.measure(found.text), len(found.text), found.damaged, made.note
     )
-
-
-def _count_all(
-    files: Sequence[File], one: Callable[[File], CountedFile | Skipped]
-) -> Iterator[CountedFile | Skipped]:
-    if sum(file.size for file in files) < BULK_BYTES:
-        yield from map(one, files)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor() as pool:  # reading goes on while others count
-        for batch in pool.map(lambda batch: list(map(one, batch)), _batches(files)):
-            yield from batch
-
-
-def _batches(files: Sequence[File]) -> Iterator[list[File]]:
-    """Files in handfuls: handing over one at a time costs more than counting a small one."""
-    batch: list[File] = []
-    for file in files:
-        batch.append(file)
-        if len(batch) == BATCH or sum(one.size for one in batch) > BATCH_BYTES:
-            yield batch
-            batch = []
-    yield batch
 
 
 def _tell(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from sidecar.cli.streams import NAME, echo, forgive
 from sidecar.text.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NAME = "token-sidecar"
+"""Begins every line on standard error."""
 LONG_WORK = 8_000_000
 """Bytes from which on a terminal is shown how far the work has come."""
 
@@ -29,13 +33,38 @@ class _Formatter(logging.Formatter):
 
 
 def prepare() -> None:
-    """Let no character end a command, as `forgive` says.
-
-    What no verb has set up a log for is told as `warn` tells.
-    """
+    """Set up standard output, standard error and the log of last resort for a command."""
     if logging.lastResort:
         logging.lastResort.setFormatter(_Formatter())
-    forgive()
+    for stream in (sys.stdout, sys.stderr):
+        escape_unencodable(stream)
+
+
+def escape_unencodable(stream: object) -> None:
+    """Print a character that the console's encoding lacks as an escape, instead of failing."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text that is already safe to print, and flush. Exits with 2 when the disk is full."""
+    stream = sys.stderr if err else sys.stdout
+    if stream is not None:  # as under pythonw
+        try:
+            stream.write(f"{text}\n")
+            stream.flush()
+        except OSError as error:
+            if err or error.errno != errno.ENOSPC:
+                raise
+            _exit_on_full_disk(error)
+
+
+def _exit_on_full_disk(error: OSError) -> NoReturn:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # or Python would try the buffered text again at exit
+    os.close(nowhere)
+    echo(f"{NAME}: standard output cannot be written: {error.strerror}", err=True)
+    sys.exit(2)
 
 
 def say(*lines: str, err: bool = False) -> None:

@@ -167,31 +167,24 @@ def encoding_of(data: bytes) -> str | None:
     return encoding
 
 
-def walk(
-    top: str, walked: list[tuple[str, list[str]]] | None = None
-) -> Iterator[str | Link | Skipped]:
+def walk(top: str) -> Iterator[str | Link | Skipped]:
     """The files and links below a folder, as paths that begin with it, by name.
 
-    `walked` is told of each folder that is looked into, and the names of all that it holds.
     With a stack, not recursion: folders may be nested deeper than Python calls.
     """
-    stack = [_entries(top, rules_above(top), walked, named=True)]
+    stack = [_entries(top, rules_above(top), named=True)]
     while stack:
         found = next(stack[-1], None)
         if found is None:
             stack.pop()
         elif isinstance(found, _Folder):
-            stack.append(_entries(found.path, found.rules, walked, named=False))
+            stack.append(_entries(found.path, found.rules, named=False))
         else:
             yield found
 
 
 def _entries(
-    folder: str,
-    rules: list[IgnoreRules],
-    walked: list[tuple[str, list[str]]] | None,
-    *,
-    named: bool,
+    folder: str, rules: list[IgnoreRules], *, named: bool
 ) -> Iterator[str | Link | Skipped | _Folder]:
     """What a folder holds, by name; `rules` are those of the folders above."""
     try:
@@ -200,8 +193,6 @@ def _entries(
     except OSError as error:
         yield Skipped(folder, _reason(error), named)
         return
-    if walked is not None:
-        walked.append((folder, [entry.name for entry in found]))
     if any(entry.name == NAME for entry in found):
         own = rules_in(folder, rules)
         rules = [*rules, *own]

@@ -69,10 +69,7 @@ class Targets:
         self._real = os.path.realpath(root)
         self._top = f"{with_slashes(str(root)).rstrip('/')}/"
         self.git_failed = False
-        self._lacks_tracked = False
         """Whether git did not list the files it tracks."""
-        self.walked: list[tuple[str, list[str]]] = []
-        """The folders that were looked into, each with the names of all that it holds."""
 
     def of(self, paths: Sequence[str]) -> Iterator[Target]:
         """Every file, also named from the root, with `/` whatever the system."""
@@ -97,7 +94,7 @@ class Targets:
         strip = 0 if start == os.curdir else len(os.path.join(start, ""))
         below = f"{self._relative(start)}/".removeprefix("/")
         walked: set[str] = set()
-        for file in walk(start, self.walked):
+        for file in walk(start):
             if isinstance(file, str):
                 walked.add(file)
                 yield Target(file, below + with_slashes(file[strip:]))
@@ -108,12 +105,6 @@ class Targets:
                 relative = f"{below}{with_slashes(file.path[strip:])}{end}"
                 yield Target(file.path, relative, fault=file)
         yield from self._tracked(start, below, walked)
-
-    @property
-    def found_all(self) -> bool:
-        """Whether git answered, and all that it tracks is there: what may come back unseen, in a
-        folder that is not walked, is nowhere to be looked for."""
-        return not (self.git_failed or self._lacks_tracked)
 
     def _tracked(self, start: str, below: str, walked: set[str]) -> Iterator[Target]:
         """What git tracks and walking leaves out, above all what a `.gitignore` names."""
@@ -126,8 +117,6 @@ class Targets:
             link = os.path.islink(path)
             if link or (os.path.exists(path) and not os.path.isdir(path)):
                 yield self._linked(path, below + with_slashes(name), found=link)
-            elif not os.path.isdir(path):
-                self._lacks_tracked = True
 
     def _linked(self, path: str, relative: str, *, found: bool = False) -> Target:
         """A file that may be, or be reached by, a symbolic link: followed only inside the root."""

@@ -4,15 +4,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli.checking import reading, stamps
+from sidecar.cli import pool
+from sidecar.cli.checking import cache, reading
 from sidecar.cli.checking.verb import run
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
@@ -70,7 +69,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # No file is "just written": each test says itself when one is.
-    monkeypatch.setattr(stamps, "RACY_NS", -(10**18))
+    monkeypatch.setattr(cache, "RACY_NS", -(10**18))
     folder = tmp_path / "root"
     write(folder / ".token-sidecar.toml", CONFIGURATION)
     write(folder / "a.md", "one two three four five six seven")
@@ -136,7 +135,7 @@ def test_the_same_size_and_time_are_not_enough(root: Path, reads: list[str]) -> 
 def test_a_file_read_just_after_it_was_written_is_read_again(
     root: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stamps, "RACY_NS", 2_000_000_000)
+    monkeypatch.setattr(cache, "RACY_NS", 2_000_000_000)
     check(root)
     reads.clear()
     check(root)
@@ -285,15 +284,17 @@ def test_what_was_learned_since_is_heeded(root: Path, tmp_path: Path) -> None:
     assert run([str(root)], model)[0] == after
 
 
-def test_of_many_files_nothing_is_taken_down_before_the_end(
+def test_files_on_several_threads_are_reported_as_on_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To free what a run holds, object by object, is work that no one sees the result of."""
-    few, _ = run([str(root)])
-    frozen = gc.get_freeze_count()
-    monkeypatch.setattr(sys.modules[run.__module__], "MANY", 1)
-    try:
-        assert run([str(root)])[0] == few
-        assert gc.get_freeze_count() > frozen
-    finally:
-        gc.unfreeze()
+    for number in range(40):
+        write(root / f"{number}.md", "# Part\nmore words than fit " * (number + 1))
+        write(root / f"docs/{number}.txt", "some words of several files\n" * number)
+    write(root / "utf16.md", "größer als gedacht\n")
+    write(root / os.fsdecode(b"no\xffutf8.md"), "a name that cannot be written down\n")
+    monkeypatch.setattr(pool, "_cores", lambda: 1)
+    one, _ = run([str(root)], remembering=False)
+    monkeypatch.setattr(pool, "_cores", lambda: 5)
+    several, _ = run([str(root)], remembering=False)
+    assert several == one
+    assert run([str(root)])[0] == run([str(root)])[0] == one

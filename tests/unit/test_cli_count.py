@@ -265,12 +265,10 @@ from sidecar.__main__ import start
 try: start()
 except SystemExit as end: assert end.code == 0, end.code
 heavy = ("rich", "tiktoken", "toktok", "httpx", "genai_prices", "pygls", "lsprotocol",
-         "asyncio", "sqlite3", "tokenizers", "pydantic", "watchfiles", "click", "hashlib",
+         "asyncio", "sqlite3", "tokenizers", "pydantic", "watchfiles", "hashlib",
          "difflib", "subprocess")
 if sys.platform == "linux":
     heavy += ("platformdirs", "tempfile", "shutil")
-if sys.platform == "win32":
-    heavy = [name for name in heavy if name != "click"]
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

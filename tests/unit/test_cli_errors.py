@@ -99,3 +99,20 @@ def test_a_state_folder_that_cannot_be_made_is_told(
     assert done.stderr.startswith(f"token-sidecar: the ledger {tmp_path / place / 'ledger.db'} ")
     assert done.stderr.endswith("cannot be opened: Not a directory\n")
     assert (tmp_path / "file").stat().st_mode == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a closed pipe is no error there")
+def test_a_reader_that_stops_early_ends_the_command_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("hello\n")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "sidecar", "count", "a.md"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # long before the first line is printed, or just after
+        said = process.stderr.read()
+    assert said == b""
+    assert process.returncode == 1

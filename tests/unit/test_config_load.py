@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sidecar.config import paths
 from sidecar.config.load import find_root, load
 from sidecar.config.paths import cache_dir, config_file, state_dir, watched_paths
 from sidecar.config.settings import TRUSTED, Settings
@@ -232,3 +234,27 @@ def test_find_root_goes_up_to_the_configuration(root: Path) -> None:
     assert find_root(deep) == root / "a"
     (deep / ".token-sidecar.toml").write_text("")
     assert find_root(deep) == deep
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs is asked")
+@pytest.mark.parametrize(
+    "home", ["/home/some.one", "", "relative", "/", "/with a blank", "~", "/home/../x", "//two"]
+)
+@pytest.mark.parametrize("named", [None, "", "/else/where", "relative", "~/x", "/a b", "/end/"])
+def test_folders_are_those_of_platformdirs(
+    home: str, named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from platformdirs import user_cache_path, user_config_path, user_state_path
+
+    monkeypatch.delenv("TOKEN_SIDECAR_CONFIG", raising=False)
+    monkeypatch.delenv("TOKEN_SIDECAR_STATE", raising=False)
+    monkeypatch.setenv("HOME", home)
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        if named is None:
+            monkeypatch.delenv(variable, raising=False)
+        else:
+            monkeypatch.setenv(variable, named)
+    app = paths.APP
+    assert paths.config_file() == user_config_path(app, appauthor=False) / "config.toml"
+    assert paths.state_dir() == user_state_path(app, appauthor=False)
+    assert paths.cache_dir() == user_cache_path(app, appauthor=False)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sidecar import __version__
 from sidecar.cli.checking.report import FileReport, ReportedFinding
-from sidecar.cli.checking.stamps import FullStamp, stamp
 from sidecar.config.paths import cache_dir, state_dir
 from sidecar.config.private import make_folder, write
 from sidecar.counting.count import Method
@@ -33,6 +33,16 @@ FORMAT = f"6/{__version__}"
 _KEPT = 4
 _KEPT_AT_LEAST = 10_000
 """Four times as many files and contents as the last run checked, and some more, are kept."""
+RACY_NS = 2_000_000_000
+"""Nanoseconds: the coarsest clock of a file system in use (FAT) ticks every two seconds."""
+
+FullStamp = tuple[int, int, int, int]
+"""Size, modification and change time in nanoseconds, inode: what changes when a file does."""
+
+stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
+    "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
+)
+"""The stamp of a file's status."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -121,6 +131,27 @@ def remember(root: Path, memory: Memory) -> None:
         make_folder(cache_dir())
         make_folder(path.parent)
         write(path, data)
+
+
+def is_settled(stamp: FullStamp, read_at_ns: int) -> bool:
+    """Whether every change after that read is sure to give the file another stamp."""
+    return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
+
+
+def stamps(paths: Sequence[str]) -> list[FullStamp | None]:
+    """The stamp of each file, None for one that is not there."""
+    try:
+        return list(map(stamp_of, map(os.stat, paths)))
+    except (OSError, ValueError):
+        return [stamp(path) for path in paths]
+
+
+def stamp(path: str) -> FullStamp | None:
+    """The stamp of one file."""
+    try:
+        return stamp_of(os.stat(path))
+    except (OSError, ValueError):
+        return None
 
 
 def digest_of(data: bytes) -> bytes:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from sidecar.cli.checking.cache import Checked, Entry, digest_of, file_stamps
-from sidecar.cli.checking.forking import cores
-from sidecar.cli.checking.helpers import MOST_BATCHES, Helpers, wanted
-from sidecar.cli.checking.report import FileRange, FileReport, ReportedFinding, reported
-from sidecar.cli.checking.stamps import settled, stamp_of
+from sidecar.cli.checking.cache import (
+    Checked,
+    Entry,
+    digest_of,
+    file_stamps,
+    is_settled,
+    stamp_of,
+)
+from sidecar.cli.checking.report import FileRange, FileReport, reported
 from sidecar.cli.output import with_progress
+from sidecar.cli.pool import map_batches
 from sidecar.counting.engines import names
 from sidecar.text.outline_marks import ignores_file
 from sidecar.workspace.budgets import Subject, findings
@@ -22,12 +24,11 @@ from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import Skipped, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from sidecar.budget.finding import Finding
     from sidecar.budget.rules import Rules
-    from sidecar.cli.checking.cache import Contents
-    from sidecar.cli.checking.stamps import FullStamp
+    from sidecar.cli.checking.cache import Contents, FullStamp
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from sidecar.workspace.gauges import Gauge
     from sidecar.workspace.targets import Target
 
-_BATCH = 50
 _AT_ONCE = 8
 """Requests that an endpoint is sent at the same time."""
 
@@ -48,17 +48,6 @@ class Read(NamedTuple):
     stamp: FullStamp = (0, 0, 0, 0)
     read_at: int = 0
     digest: bytes = b""
-
-
-class ToldFile(msgspec.Struct, frozen=True, array_like=True):
-    """What a helper says of a file; no path, which may be no UTF-8."""
-
-    entry: Entry
-    found: tuple[ReportedFinding, ...] | None
-    reason: str | None
-    failed: bool
-    counts: dict[str, int]
-    """By what counted them."""
 
 
 class FileReader:
@@ -79,80 +68,14 @@ class FileReader:
         self._keys = [rule.key for rule in rules.all]
         self._contents = contents
         self._stamps = file_stamps(settings)
-        usual = not settings.tokenizers and settings.tokenize.estimator == "default"
-        self._alike = usual and not asking
-        """Whether nothing is loaded that may go wrong, and would be told by each process."""
         self.corrected = False
         """Whether a count was corrected by what was learned, or could be."""
 
     def read_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
-        """Every target, in order; `size` is their bytes together, or about that."""
-        step = max(_BATCH, -(-len(targets) // MOST_BATCHES))
-        batches = [targets[at : at + step] for at in range(0, len(targets), step)]
-        if len(batches) == 1:
-            return self._read_batch(targets)
-        if self._alike and wanted(size):
-            self._gauge(Snapshot(text=""), self._model)  # its tables are then shared
-            if helpers := wanted(size):
-                return self._read_with(helpers, batches, size)
-        with ThreadPoolExecutor(_AT_ONCE if self._asking else cores()) as pool:
-            done = with_progress(pool.map(self._read_batch, batches), len(batches), size)
-            return [made for batch in done for made in batch]
-
-    def _read_with(self, count: int, batches: list[Sequence[Target]], size: int) -> list[Checked]:
-        """The same, with other processes."""
-        helpers = Helpers(len(batches), lambda number: self._told(batches[number]), count)
-        try:
-            done = dict(with_progress(self._shared(helpers, batches), len(batches), size))
-        finally:
-            helpers.close()
-        return [made for number in range(len(batches)) for made in done[number]]
-
-    def _shared(
-        self, helpers: Helpers, batches: list[Sequence[Target]]
-    ) -> Iterator[tuple[int, list[Checked]]]:
-        left = set(range(len(batches)))
-        while (number := helpers.claim()) is not None:
-            left.remove(number)
-            yield number, self._read_batch(batches[number])
-            for other, data in helpers.answered():
-                left.remove(other)
-                yield other, self._heard(batches[other], data)
-        for other, data in helpers.answered(wait=True):
-            left.remove(other)
-            yield other, self._heard(batches[other], data)
-        for number in sorted(left):
-            yield number, self._read_batch(batches[number])
-
-    def _told(self, targets: Sequence[Target]) -> bytes:
-        """In a helper: what became of a batch, and what was learned about its texts."""
-        files = [
-            ToldFile(
-                made.entry,
-                made.report.findings if made.report else None,
-                made.skipped.reason if made.skipped else None,
-                made.skipped is not None and made.skipped.failed,
-                self._contents.get(made.entry.digest, {}),
-            )
-            for made in self._read_batch(targets)
-        ]
-        return msgspec.msgpack.encode((self.corrected, files))
-
-    def _heard(self, targets: Sequence[Target], data: bytes) -> list[Checked]:
-        """The batch, from what a helper said of it."""
-        corrected, files = msgspec.msgpack.decode(data, type=tuple[bool, list[ToldFile]])
-        self.corrected = self.corrected or corrected
-        return [self._checked_of(*both) for both in zip(targets, files, strict=True)]
-
-    def _checked_of(self, target: Target, told: ToldFile) -> Checked:
-        entry, found = told.entry, told.found
-        if entry.digest:
-            self._contents.setdefault(entry.digest, {}).update(told.counts)
-        if found is None:
-            return Checked(
-                target, entry, None, Skipped(target.path, told.reason or "", told.failed)
-            )
-        return Checked(target, entry, FileReport(target.path, entry.tokens, entry.method, found))
+        """Check every target, in order; `size` is about how many bytes they have together."""
+        threads = _AT_ONCE if self._asking else 0
+        checked = map_batches(self._read_batch, targets, threads)
+        return list(with_progress(checked, len(targets), size))
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
         """Tokens of a text, remembered by its digest where one is given."""
@@ -179,7 +102,7 @@ class FileReader:
         made = [(one.kind, reported(one, _place(text, one))) for one in findings(subject, gauges)]
         entry = Entry(
             stamp=read.stamp,
-            settled=settled(read.stamp, read.read_at),
+            settled=is_settled(read.stamp, read.read_at),
             digest=read.digest,
             tokens=whole.tokens,
             method=whole.method,
@@ -238,7 +161,7 @@ def _read(target: Target) -> Read | Checked:
         return Checked(target, Entry((0, 0, 0, 0), settled=False), None, skipped)
     text = text_of(data)
     if text is None:
-        return Checked(target, Entry(stamp, settled(stamp, read_at)), None, binary(target))
+        return Checked(target, Entry(stamp, is_settled(stamp, read_at)), None, binary(target))
     return Read(target, text, stamp, read_at, digest_of(data))
 
 

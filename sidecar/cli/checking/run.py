@@ -18,6 +18,7 @@ from sidecar.cli.checking.cache import (
     factors_stamp,
     file_stamps,
     forget_old,
+    stamps,
     unpacked,
 )
 from sidecar.cli.checking.report import (
@@ -29,7 +30,6 @@ from sidecar.cli.checking.report import (
     Unchecked,
     reported,
 )
-from sidecar.cli.checking.stamps import stamps
 from sidecar.counting.count import Measure
 from sidecar.workspace.files import Skipped
 from sidecar.workspace.targets import Target, each_once
@@ -65,8 +65,6 @@ class Checker:
         self._gauge = gauge
         self._contents: Contents | None = None
         self._reader: FileReader | None = None
-        self.sums = bool(self._rules.sums)
-        """Whether a rule is for several files together."""
         self.changed = False
         """Whether anything is to be remembered that was not."""
         fingerprint = self._fingerprint()

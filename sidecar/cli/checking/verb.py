@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cli.checking.again import Printed, keep
-from sidecar.cli.output import warn, warn_of, warning
-from sidecar.cli.streams import echo
+from sidecar.cli.output import echo, warn, warn_of
 
 if TYPE_CHECKING:
-    from sidecar.cli.checking.basis import Resting
     from sidecar.cli.checking.report import Report
     from sidecar.cli.gauging import GaugeOf
     from sidecar.config.options import Origin, Problem
     from sidecar.config.settings import Settings
 
 STDIN = "-"
-MANY = 1_000
-"""Of so many files on, what a run holds is not taken down before the process ends."""
 EXCEEDED = 1
 WRONG = 2
 GIT_FAILED = "git does not say which files it tracks: all that .gitignore names are left out"
@@ -46,16 +40,9 @@ def checked(
     remembering: bool = True,
 ) -> int:
     """Check and print what was found; the exit code. Raises click.UsageError, as `run` does."""
-    import gc
-
     from sidecar.cli.checking import formats
-    from sidecar.cli.checking.basis import Resting
 
-    gc.disable()  # nothing here is cyclic, and looking for it is a good part of a short run
-    started, resting = time.time_ns(), Resting(paths)
-    report, problems = run(
-        paths, model, base, stdin_name, where=where, remembering=remembering, resting=resting
-    )
+    report, problems = run(paths, model, base, stdin_name, where=where, remembering=remembering)
     mistaken = warn_of(problems)
     write = {
         "text": formats.as_text,
@@ -65,15 +52,10 @@ def checked(
     }[form]
     if written := write(report):
         echo(written)
-    notes = [*map(formats.passed_over, report.skipped), *report.notes]
-    warn(*notes)
+    warn(*map(formats.passed_over, report.skipped), *report.notes)
     if mistaken:
         warn("the configuration has mistakes (above); a budget that they leave out is not checked")
-    code = WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0
-    plain = (form, base, model, where) == ("text", None, None, Where()) and STDIN not in paths
-    if plain and len(resting.found) == 1 and not problems:
-        keep(paths, resting.found[0], Printed(code, written, [*map(warning, notes)]), started)
-    return code
+    return WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0
 
 
 def run(
@@ -84,11 +66,8 @@ def run(
     *,
     where: Where = Where(),  # noqa: B008 - it is frozen
     remembering: bool = True,
-    resting: Resting | None = None,
 ) -> tuple[Report, list[Problem]]:
     """The report on all paths, each by the configuration of its own root, and the mistakes in it.
-
-    `resting` is told of each root's part of what the report rests on.
 
     Raises click.UsageError when `base` is no revision, or a path is outside of the root.
     """
@@ -108,7 +87,7 @@ def run(
         _counting(
             loads[root].settings,
             model,
-            partial(_root_report, root, own, base, remembering, resting, loads[root].origins),
+            partial(_root_report, root, own, base, remembering, loads[root].origins),
         )
         for root, own in roots.items()
     ]
@@ -153,7 +132,6 @@ def _root_report(
     paths: list[str],
     base: str | None,
     remembering: bool,
-    resting: Resting | None,
     origins: Mapping[str, Origin],
     settings: Settings,
     model: str,
@@ -164,8 +142,6 @@ def _root_report(
     from sidecar.workspace.targets import Targets
 
     remembering = remembering and gauge is None  # the endpoint may have another model by now
-    if resting is not None:
-        resting.begin(root, paths, settings)
     memory = recall(root) if remembering else Memory()
     checker = Checker(settings, model, memory, gauge)
     finder = Targets(root)
@@ -181,14 +157,9 @@ def _root_report(
     if remembering and checker.changed:
         checker.finish(targets)
         remember(root, memory)
-    if resting is not None and remembering and finder.found_all and (whole or not checker.sums):
-        resting.end(checked, finder.walked)
     notes = [GIT_FAILED] if finder.git_failed else []
     notes += _of_idle(checker.idle(targets) if whole else (), origins)
-    report = checker.report(checked, growth, tuple(notes))
-    if len(targets) > MANY:
-        _keep_to_the_end(memory, targets, checked, report)
-    return report
+    return checker.report(checked, growth, tuple(notes))
 
 
 def _of_idle(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
@@ -196,16 +167,6 @@ def _of_idle(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[st
     for key in rules:
         if origins[key].source == "project":
             yield f"{origins[key]}: {key}: no file matches its files"
-
-
-def _keep_to_the_end(*everything: object) -> None:
-    """Have the end of the process not free so many objects one by one, an eighth of a short run:
-    a ring that the interpreter's last collection leaves out."""
-    import gc
-
-    ring = [*everything]
-    ring.append(ring)
-    gc.freeze()
 
 
 def _stdin_report(

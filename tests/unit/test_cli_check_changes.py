@@ -1,4 +1,4 @@
-"""A plain `check` prints again what it printed, and never what would not be printed again."""
+"""A second `check` prints what one that remembers nothing prints, whatever changed in between."""
 
 # token-budget: ignore (samples of budgets)
 
@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli.checking import stamps, verb
-from sidecar.cli.checking.again import SHARED, again
-from sidecar.cli.plain import run_plain
-from sidecar.config.paths import STATE_VARIABLE, cache_dir, config_file, state_dir
+from sidecar.cli.checking import cache, verb
+from sidecar.config.paths import STATE_VARIABLE, config_file, state_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no run is plain there")
 
 CONFIGURATION = """\
 [[budget]]
@@ -46,7 +42,7 @@ def git(folder: Path, *arguments: str) -> None:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A git work tree that is the working directory; no file counts as just written."""
-    monkeypatch.setattr(stamps, "RACY_NS", -(10**18))
+    monkeypatch.setattr(cache, "RACY_NS", -(10**18))
     for name in [name for name in os.environ if name.startswith(("TOKEN_SIDECAR_", "GIT_"))]:
         if name != STATE_VARIABLE:
             monkeypatch.delenv(name)
@@ -71,7 +67,7 @@ Outcome = tuple[int, str, str]
 @pytest.fixture
 def outcome(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
     def run() -> Outcome:
-        code = run_plain("check", ".")
+        code = verb.checked(["."])
         return code, *capfd.readouterr()
 
     return run
@@ -88,24 +84,14 @@ def whole(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
     return run
 
 
-def test_nothing_has_changed(
-    root: Path,
-    outcome: Callable[[], Outcome],
-    whole: Callable[[], Outcome],
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_unchanged_tree_gives_the_same_output(
+    root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
 ) -> None:
-    assert again(["."]) is None
     first = outcome()
     assert first[0] == 1
     assert "AGENTS.md:1:" in first[1]
     assert "a.bin: binary file, skipped" in first[2]
-    assert first == whole()
-    monkeypatch.setattr(verb, "checked", None)  # it is not asked
-    assert outcome() == first
-    assert outcome() == first
-    held = b"".join(path.read_bytes() for path in (cache_dir() / "check").glob("*.again"))
-    assert b"AGENTS.md" in held
-    assert b"summed" not in held
+    assert first == outcome() == whole()
 
 
 def add_a_log(root: Path) -> None:
@@ -159,77 +145,19 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_something_has_changed(
+def test_a_changed_tree_gives_the_new_output(
     change: Callable[[Path], object],
     root: Path,
     outcome: Callable[[], Outcome],
     whole: Callable[[], Outcome],
 ) -> None:
     outcome()
-    assert again(["."]) is not None
     change(root)
-    assert again(["."]) is None
     assert outcome() == whole()
     assert outcome() == whole()
 
 
-ELSEWHERE = """
-import os
-from sidecar.cli.checking import again
-forks, fork, again.cores = [], os.fork, lambda: 2
-os.fork = lambda: forks.append(0) or fork()
-print(again.again(["."]) is not None, len(forks))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="nothing is forked elsewhere")
-def test_of_many_files_another_core_looks_at_some(
-    root: Path, outcome: Callable[[], Outcome]
-) -> None:
-    names = [write(root / "many" / f"{number:04}.txt", "a\n") for number in range(SHARED)]
-
-    def looked() -> str:
-        command = [sys.executable, "-P", "-c", ELSEWHERE]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    outcome()
-    assert looked() == "True 1\n"
-    for changed in (names[0], names[-1]):
-        write(changed, "b\n")
-        assert looked() == "False 1\n", changed.name
-        outcome()
-        assert looked() == "True 1\n"
-    names[-1].chmod(0)
-    assert looked() == "False 1\n"
-    names[-1].unlink()
-    assert looked() == "False 1\n"
-
-
-@pytest.mark.parametrize("name", ["TOKEN_SIDECAR_X", "GIT_DIR", "CONTEXT_MAX_TOKENS", "PATH"])
-def test_the_environment_has_changed(
-    name: str, root: Path, outcome: Callable[[], Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcome()
-    assert again(["."]) is not None
-    assert again(["docs"]) is None
-    monkeypatch.setenv(name, "1")
-    assert again(["."]) is None
-    monkeypatch.undo()
-    monkeypatch.chdir(root / "docs")
-    assert again(["."]) is None
-
-
-@pytest.mark.parametrize("name", ["GIT_INDEX_FILE", "GIT_CONFIG_VALUE_0", "TOKEN_SIDECAR_API_KEY"])
-def test_nothing_is_kept_where_the_environment_may_hold_a_key_or_another_index(
-    name: str, root: Path, outcome: Callable[[], Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, str(root / "no-secret-of-ours"))
-    outcome()
-    assert again(["."]) is None
-    assert not list((cache_dir() / "check").glob("*.again"))
-
-
-def test_a_tracked_file_that_is_not_there_may_come_back_unseen(
+def test_a_tracked_file_that_comes_back_is_checked(
     root: Path, outcome: Callable[[], Outcome], whole: Callable[[], Outcome]
 ) -> None:
     git(root, "add", "-f", "secret/notes.md")
@@ -241,14 +169,6 @@ def test_a_tracked_file_that_is_not_there_may_come_back_unseen(
     assert "secret/notes.md:1:" in found[1]
 
 
-def test_what_was_written_just_now_is_not_trusted(
-    root: Path, outcome: Callable[[], Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stamps, "RACY_NS", 10**18)
-    outcome()
-    assert again(["."]) is None
-
-
 REMOVED = {
     "configuration": ("sidecar.config.load.load", ".token-sidecar.toml"),
     "git's index": ("sidecar.workspace.targets.tracked_files", ".git/index"),
@@ -256,7 +176,7 @@ REMOVED = {
 
 
 @pytest.mark.parametrize(("reads", "name"), REMOVED.values(), ids=REMOVED)
-def test_what_is_removed_once_it_was_read_is_not_known_as_absent(
+def test_what_is_removed_during_a_run_is_missing_in_the_next(
     reads: str,
     name: str,
     root: Path,
@@ -275,7 +195,6 @@ def test_what_is_removed_once_it_was_read_is_not_known_as_absent(
     with monkeypatch.context() as patched:
         patched.setattr(reads, reading)
         outcome()
-    assert again(["."]) is None
     assert outcome() == whole()
 
 
@@ -286,52 +205,8 @@ def test_a_budget_that_is_for_no_file_is_told_again_until_there_is_one(
     write(root / ".token-sidecar.toml", CONFIGURATION + more)
     first = outcome()
     assert "budget[2]: no file matches its files" in first[2]
-    assert again(["."]) is not None
     assert outcome() == first == whole()
     write(root / "rules" / "a.txt", "far too long\n")
     found = outcome()
     assert found == whole()
     assert "no file" not in found[2]
-
-
-def test_only_the_last_runs_are_kept(
-    root: Path, outcome: Callable[[], Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = cache_dir() / "check"
-    folder.mkdir(parents=True)
-    for number in range(6):
-        os.utime(write(folder / f"{number}.again", ""), (number, number))
-    write(folder / "another.msgpack", "")
-    monkeypatch.setattr("sidecar.cli.checking.again.KEPT", 3)
-    outcome()
-    assert again(["."]) is not None
-    old = {path.name for path in folder.iterdir() if path.stem.isdigit() and len(path.stem) == 1}
-    assert old == {"4.again", "5.again"}
-    assert (folder / "another.msgpack").exists()
-    monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep)
-    outcome()
-    assert len(list(folder.glob("*.again"))) == 3
-
-
-def test_words_of_a_file_are_not_kept(root: Path, outcome: Callable[[], Outcome]) -> None:
-    write(
-        root / ".token-sidecar.toml",
-        '[[budget]]\nfiles = "*.md"\nsections = { "Long part" = 3 }\n',
-    )
-    write(root / "AGENTS.md", "# Long part\nwords that are over the budget\n")
-    assert "Long part" in outcome()[1]
-    assert again(["."]) is None
-    assert not list((cache_dir() / "check").glob("*.again"))
-
-
-def test_a_damaged_file_is_as_none(root: Path, outcome: Callable[[], Outcome]) -> None:
-    first = outcome()
-    (kept,) = (cache_dir() / "check").glob("*.again")
-    data = kept.read_bytes()
-    damaged = [b"", b"\n", b"{}\n", b"[]\n1", b"null\n", data[:-1], data[:200], data + b"\0\0x"]
-    damaged += [data.replace(b'"near"', b'"fear"'), data.replace(b'"files": 7', b'"files": -1')]
-    for one in damaged:
-        kept.write_bytes(one)
-        assert again(["."]) is None
-        assert outcome() == first
-    assert os.stat(kept).st_mode & 0o777 == 0o600
