@@ -146,9 +146,19 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
     pack: Callable[[bytes], bytes] | None = None
 
     def thread(
-        self, root: Path, turns: int = 3, *, name: str = "", parent: str | None = None
+        self,
+        root: Path,
+        turns: int = 3,
+        *,
+        name: str = "",
+        parent: str | None = None,
+        as_list: bool = False,
+        reports: bool = True,
     ) -> str:
-        """A thread; each turn takes several calls, of which the newest alone is kept by message."""
+        """A thread; each turn takes several calls, of which the newest alone is kept by message.
+
+        `as_list`: the older form, whose usage is a list. `reports`: whether there is any usage.
+        """
         name = name or self.clock.uuid()
         messages: list[Any] = []
         usage: dict[str, Any] = {}
@@ -161,9 +171,15 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
                 tokens = self.tokens()
                 total = Tokens(*(one + two for one, two in zip(total, tokens, strict=True)))
                 usage = {user: _zed(tokens), **{k: v for k, v in usage.items() if k != user}}
+        if as_list:
+            messages = [{"id": n, "role": ("user", "assistant")[n % 2]} for n in range(2 * turns)]
+        in_list = [{}, *reversed(usage.values())]  # the newest comes last
+        if not reports:
+            usage, in_list, total, tokens = {}, [], Tokens(), Tokens()
         document = json.dumps({
-            "title": "A title", "messages": messages, "request_token_usage": usage,
-            "cumulative_token_usage": _zed(total), "version": "0.3.0",
+            "title": "A title", "messages": messages,
+            "request_token_usage": in_list if as_list else usage,
+            "cumulative_token_usage": _zed(total), "version": "0.2.0" if as_list else "0.3.0",
             "model": {"provider": "zed.dev", "model": MODEL},
         }).encode()  # fmt: skip
         self.clock.tick()
@@ -173,9 +189,10 @@ CREATE TABLE IF NOT EXISTS threads (id TEXT PRIMARY KEY, summary TEXT, updated_a
             data=self.pack(document) if self.pack else document, parent_id=parent,
             folder_paths=str(root),
         )  # fmt: skip
-        self.truth.calls[name] = (parent or name, total)
+        if reports:
+            self.truth.calls[name] = (parent or name, total)
         if parent is None:
-            self.truth.context[name] = tokens.prompt + tokens.output
+            self.truth.context[name] = tokens.prompt + tokens.output if reports else None
         return name
 
 

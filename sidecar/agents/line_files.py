@@ -31,6 +31,8 @@ class Decoded(Generic[T]):
 
     def __init__(self, lines: Iterable[bytes], decode: Callable[[bytes], T]) -> None:
         self._lines, self._decode = lines, decode
+        self.line = b""
+        """The line of the newest record."""
         self.skipped = 0
 
     def __iter__(self) -> Iterator[T]:
@@ -40,6 +42,7 @@ class Decoded(Generic[T]):
             except msgspec.DecodeError:
                 self.skipped += 1
                 continue
+            self.line = line
             yield one
 
 

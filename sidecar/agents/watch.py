@@ -70,8 +70,9 @@ def changes(
 ) -> Iterator[frozenset[str] | None]:
     """The paths that changed, a moment after they did, until `stop` is set.
 
-    None says that `poll_seconds` went by, or that folders came or went: anything may have changed,
-    as some file systems report nothing. It blocks, so it wants a thread of its own.
+    None means that anything may have changed: a new watch has begun, folders came or went, or
+    `poll_seconds` went by, as some file systems report nothing. It blocks, so it needs a thread of
+    its own.
     """
     while not stop.is_set():
         watched = _Watched.of(settings, places, roots)
@@ -114,9 +115,13 @@ def _changes(
         ignore_permission_denied=True,
     )
     polled = looked = time.monotonic()
+    is_new = True
     for found in reported:
         if found:
             yield frozenset(_paths(found))
+        if is_new:
+            is_new = False
+            yield None  # for what was written before this watch was in force
         now = time.monotonic()
         if now - looked >= NEW_SECONDS:
             looked = now

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.claude import ClaudeHome, Transcript, everyday, usage
-from benchmarks.agents.truth import Tokens, append
+from benchmarks.agents.truth import Tokens, append, stamp
+from sidecar.agents.fields import when
 from sidecar.agents.occupancy import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
 
@@ -324,3 +325,19 @@ def test_nothing_is_written_and_no_access_time_moves(
     world.check_context(home.truth)
     assert sorted(path for path in home.folder.rglob("*")) == before
     assert session.path.stat().st_atime == 1
+
+
+def test_line_without_a_time_has_that_of_the_line_before(
+    world: World, home: ClaudeHome, session: Transcript
+) -> None:
+    """The line before may be no call, and may have been read earlier."""
+    session.user()
+    asked = when(stamp(home.clock.now))
+    for name in ("msg_a", "msg_b"):
+        reply = session.line("assistant", message=session.message(name, Tokens(5, 6, 7, 0, 8)))
+        del reply["timestamp"]
+        session.write(reply)
+        session.took(name, Tokens(5, 6, 7, 0, 8))
+        world.ingest()
+    world.check(home.truth)
+    assert [call.at for call in world.calls[-2:]] == [asked, asked]

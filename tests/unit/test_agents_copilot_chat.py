@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -481,3 +482,18 @@ def test_nothing_that_was_said_is_kept(world: World, home: CodeHome, flat: bool)
     assert b"secret" not in kept
     assert only(world).title == "of a secret"
     assert Tokens(1).prompt == 1
+
+
+def test_running_turn_is_as_new_as_its_file(world: World, home: CodeHome) -> None:
+    """A turn's time is its start: a long turn is newer than sessions begun meanwhile."""
+    chat = everyday(home, world.root, 1)
+    chat.begin()
+    chat.save()
+    os.utime(chat.path, (2_000_000_000, 2_000_000_000))
+    assert only(world).updated_at == datetime.fromtimestamp(2_000_000_000, UTC)
+
+
+def test_finished_turn_is_as_new_as_its_end(world: World, chat: ChatLog) -> None:
+    end = chat.state["requests"][-1]["modelState"]["completedAt"]
+    os.utime(chat.path, (2_000_000_000, 2_000_000_000))
+    assert only(world).updated_at == datetime.fromtimestamp(end / 1000, UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.agents.databases import CrushStore, GooseStore, ZedStore
 from sidecar.agents.compressed import zstd
-from sidecar.agents.occupancy import COMPACTED
+from sidecar.agents.occupancy import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -111,6 +111,21 @@ def test_zed(zed: tuple[World, ZedStore]) -> None:
     world.check(store.truth)
     assert len(world.calls) - before == 2
     assert {call.provider for call in world.calls} == {"anthropic"}
+
+
+def test_zed_older_threads_list_their_usage(zed: tuple[World, ZedStore]) -> None:
+    world, store = zed
+    store.thread(world.root, 3, as_list=True)
+    world.ingest()
+    world.check(store.truth)
+    world.check_context(store.truth)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_zed_threads_without_usage_say_why(zed: tuple[World, ZedStore], as_list: bool) -> None:
+    world, store = zed
+    store.thread(world.root, as_list=as_list, reports=False)
+    assert [one.occupancy.note for one in world.sessions().values()] == [NO_USAGE]
 
 
 def test_zed_documents_that_are_damaged(zed: tuple[World, ZedStore]) -> None:

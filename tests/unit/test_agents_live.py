@@ -313,3 +313,22 @@ def test_a_history_that_aider_begins_in_the_project_is_followed(
             file.write("> Tokens: 1k sent, 2 received.\n")
 
     watching.until_seen(history, grow)
+
+
+def test_write_while_the_watch_is_renewed_is_seen(
+    root: Path, tmp_path: Path, places: Places
+) -> None:
+    """The write comes after the caller was told to look, before the new watch is in force."""
+    codex = CodexHome(tmp_path / ".codex").thread(root)
+    stop = threading.Event()
+    reported = changes(Agents(), places, stop, poll_seconds=3_600)
+    begin = threading.Timer(0.2, ClaudeHome(tmp_path / ".claude").session(root).reply)
+    begin.start()
+    assert next(reported) is None
+    codex.call()
+    give_up = threading.Timer(20, stop.set)
+    give_up.start()
+    found = next(reported, frozenset())
+    give_up.cancel()
+    assert found is None or str(codex.path) in found
+    stop.set()

@@ -32,7 +32,7 @@ from sidecar.agents.readers.claude_lines import (
     usage_of,
 )
 from sidecar.agents.tail import first_lines, lines_with
-from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
@@ -90,7 +90,7 @@ class ClaudeCode:
         return _first_entry(found.path).session_kind == "bg"
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, CallOrigin(Path(found.path).stem), _fold)
+        return fold_lines(found, mark, _State(Path(found.path).stem), _fold)
 
 
 READER = ClaudeCode()
@@ -151,24 +151,50 @@ def _window(track: Track, *, small: bool) -> int | None:
     return _SMALL_WINDOW if small else None
 
 
-def _fold(state: CallOrigin, data: bytes) -> Folded[CallOrigin]:
-    """The calls in some lines; each message once, with the most output that its lines give."""
+class _State(msgspec.Struct, frozen=True):
+    """Of a transcript, after some of its lines."""
+
+    session: str
+    timestamp: str | None = None
+    """Of the newest line that has one."""
+
+
+def _fold(state: _State, data: bytes) -> Folded[_State]:
+    """The calls in some lines; each message once, with the most output that its lines give.
+
+    A line without a time has that of the line before it.
+    """
     replies: dict[str, tuple[int, TranscriptLine]] = {}
     entries = Decoded(lines_with(data, b'"usage"'), decode)
     for entry in entries:
         call = entry.call
         if call is None:
             continue
+        if entry.timestamp is None:
+            entry.timestamp = _newest_time(data[: data.find(entries.line)]) or state.timestamp
         name = call[0].id or entry.request_id or entry.uuid or str(entry.timestamp)
         output = call[1].output_tokens or 0
         known = replies.get(name)
         if known is None or known[0] <= output:
             replies[name] = output, entry
     calls = [call for name, (_, entry) in replies.items() for call in _calls(name, entry, state)]
-    return Folded(state, calls, entries.skipped)
+    newest = _newest_time(data) or state.timestamp
+    return Folded(_State(state.session, newest), calls, entries.skipped)
 
 
-def _calls(request: str, entry: TranscriptLine, state: CallOrigin) -> Iterator[Call]:
+def _newest_time(data: bytes) -> str | None:
+    """The time of the newest line that has one."""
+    end = len(data)
+    while (stop := data.rfind(b"\n", 0, end)) >= 0:
+        end = stop
+        line = data[data.rfind(b"\n", 0, stop) + 1 : stop]
+        for entry in Decoded((line,), decode):
+            if entry.timestamp:
+                return entry.timestamp
+    return None
+
+
+def _calls(request: str, entry: TranscriptLine, state: _State) -> Iterator[Call]:
     """The calls behind a line: one, but for a message that other models had a part in."""
     at = when(entry.timestamp)
     if entry.call is None or at is None:

@@ -206,7 +206,7 @@ def _glance_chat(found: Found, cwd: str | None, roots: Roots, before: Glance | N
         found,
         chat.session_id or Path(found.path).stem,
         cwd,
-        from_ms(newest.timestamp),
+        newest.ended_at,
         occupancy(chat.track, window=_window(found.path, chat)),
         model=newest.model,
         title=chat.custom_title,

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,6 +27,9 @@ from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
 from sidecar.messages.usage import Usage, included
 from sidecar.models.catalogue import known_window
 
+if TYPE_CHECKING:
+    from datetime import datetime
+
 AGENT = "copilot-chat"
 PROVIDER = "github-copilot"
 _COMPLETE, _SEALED = 1, (1, 2, 3)
@@ -37,8 +41,9 @@ class _Named(Record):
     name: str | None = None
 
 
-class _State(Record):
+class _State(CamelRecord):
     value: int | None = None
+    completed_at: Number = None
 
 
 class _Usage(CamelRecord):
@@ -122,6 +127,14 @@ class CopilotTurn(CamelRecord):
     def is_live(self) -> bool:
         """Whether the turn is under way."""
         return self.model_state is not None and self.model_state.value not in _SEALED
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the turn ended; None while it is under way."""
+        if self.is_live:
+            return None
+        completed = self.model_state.completed_at if self.model_state else None
+        return from_ms(completed) or from_ms(self.timestamp)
 
     @property
     def compacted(self) -> bool:

@@ -55,27 +55,42 @@ class _User(Record):
     id: str | None = None
 
 
+class _Agent(Record):
+    """A model's reply, of which nothing is read."""
+
+
 class _Message(Record):
-    """A message: what is not a person's has no `User`."""
+    """A message. Older threads name its `role` instead."""
 
     user: _User | None = msgspec.field(default=None, name="User")
+    agent: _Agent | None = msgspec.field(default=None, name="Agent")
+    role: str | None = None
+
+    @property
+    def is_reply(self) -> bool:
+        return self.agent is not None or self.role == "assistant"
 
 
 class _Thread(Record):
     messages: list[_Message | str] | None = None
-    request_token_usage: dict[str, _Tokens] | None = None
+    request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
+    """By the user message that was answered; in threads before 0.3.0 a list, the newest last."""
     cumulative_token_usage: _Tokens | None = None
     model: _Model | None = None
 
     @property
     def newest(self) -> Usage | None:
-        """What the newest call of the newest measured turn took."""
+        """What the newest call of the newest measured turn took; None before the first reply."""
         known = self.request_token_usage or {}
-        for one in reversed(self.messages or []):
+        if isinstance(known, list):
+            return known[-1].usage
+        messages = self.messages or []
+        for one in reversed(messages):
             user = one.user if isinstance(one, _Message) else None
             if user is not None and user.id in known:
                 return known[user.id].usage
-        return None
+        replied = any(isinstance(one, _Message) and one.is_reply for one in messages)
+        return _Tokens().usage if replied else None
 
 
 _thread = typed.decoder(_Thread)
