@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,17 @@ def make_folder(folder: Path) -> None:
         _close(folder)
 
 
+def create(path: Path) -> None:
+    """Make an empty file and its folder where they are missing, and close them to others.
+
+    SQLite would make a file that others can read. Raises OSError.
+    """
+    make_folder(path.parent)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+
+
 def write(path: Path, data: bytes) -> None:
     """Put a file in place as a whole: other processes read the old one or the new. Raises OSError.
 
@@ -45,6 +57,29 @@ def write(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+@contextlib.contextmanager
+def locked(lock: Path, seconds: float) -> Iterator[bool]:
+    """Hold a lock that processes share; False where another one has held it for so many seconds.
+
+    `lock` is an empty file that stays. The system releases it when the process ends, however it
+    ends: SQLite locks it, which works alike on every system. Raises OSError.
+    """
+    import sqlite3
+
+    create(lock)
+    with contextlib.closing(
+        sqlite3.connect(lock, timeout=seconds, isolation_level=None, check_same_thread=False)
+    ) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise OSError(f"{lock} cannot be locked: {error}") from error
+            yield False
+        else:
+            yield True
 
 
 def set_aside(path: Path, why: str) -> None:

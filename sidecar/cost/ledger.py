@@ -13,13 +13,13 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sidecar.config.private import create
 from sidecar.cost.bands import REPORTED, band
 from sidecar.cost.events import LedgerEvent, check_names, checked_numbers, milliseconds
 from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
 from sidecar.cost.storage import (
     Readers,
     connect,
-    create_private,
     explained,
     inode_of,
     large_cache,
@@ -166,7 +166,7 @@ class Ledger:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            create_private(self.path)
+            create(self.path)
             connection = connect(self.path)
             try:
                 use_wal(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
@@ -69,14 +68,6 @@ def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
         yield
     finally:
         connection.execute(f"PRAGMA cache_size = {_CACHE}")
-
-
-def create_private(path: Path) -> None:
-    """Make the folder (0700) and the file (0600), as SQLite would make them readable by others."""
-    make_folder(path.parent)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o600)
 
 
 def create_folder(ledger: Path) -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from typing import TYPE_CHECKING
 
 from sidecar.config.paths import state_dir
-from sidecar.config.private import make_folder, set_aside, write
-from sidecar.workspace.files import stamp_of
+from sidecar.config.private import locked, make_folder, set_aside, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Price, Settings
     from sidecar.context.persist import SavedSession
     from sidecar.cost.book import CostBook
     from sidecar.counting.calibration import Calibrations
-    from sidecar.workspace.files import Stamp
 
 _SESSIONS_KEPT = 64
+_LOCK_NAME = "state.lock"
+_LOCK_SECONDS = 10.0
 
 
 class State:
@@ -33,7 +34,7 @@ class State:
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
         self._dirty = False
         self._saving = threading.Lock()
-        self._seen: Stamp | None = None
+        self._seen: tuple[int, int, int] | None = None
         """The version of the calibrations' file that is known here."""
 
     def calibrations(self) -> Calibrations:
@@ -70,11 +71,12 @@ class State:
                 return False
             self._dirty = False  # what is learned while this is written is due again
             try:
-                taken = calibration_file.save(self.folder, self._calibrations)
+                with self._locked():
+                    taken = calibration_file.save(self.folder, self._calibrations)
+                    self._seen = self._stamp()
             except OSError:
                 self._dirty = True
                 raise
-            self._seen = self._stamp()
             return taken
 
     def look(self) -> bool:
@@ -88,10 +90,23 @@ class State:
             self._seen = now
             return self._calibrations.take(calibration_file.load(self.folder))
 
-    def _stamp(self) -> Stamp | None:
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing shared files meanwhile. Raises OSError."""
+        with locked(self.folder / _LOCK_NAME, _LOCK_SECONDS) as is_alone:
+            if not is_alone:
+                raise TimeoutError(errno.ETIMEDOUT, "another process holds the state folder")
+            yield
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        """What identifies a version of the calibrations' file; None where there is none."""
         from sidecar.counting import calibration_file
 
-        return stamp_of(self.folder / calibration_file.FILE_NAME)
+        try:
+            status = (self.folder / calibration_file.FILE_NAME).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def book(self, settings: Settings) -> CostBook:
         """The ledger, with the user's own prices and collector."""
@@ -127,11 +142,11 @@ class State:
 
         `mine` are the ids that this server speaks for: of these only `sessions` stay.
         """
-
-        others = [saved for saved in self.sessions(workspace) if saved.id not in mine]
-        every = [*sessions, *others]
-        latest = sorted(every, key=lambda one: one.updated_at, reverse=True)[:_SESSIONS_KEPT]
-        self._write_sessions(self._sessions_file(workspace), latest)
+        with self._locked():
+            others = [saved for saved in self.sessions(workspace) if saved.id not in mine]
+            every = [*sessions, *others]
+            latest = sorted(every, key=lambda one: one.updated_at, reverse=True)[:_SESSIONS_KEPT]
+            self._write_sessions(self._sessions_file(workspace), latest)
 
     def close(self) -> None:
         """Write what is left, and close the ledger."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -148,6 +149,76 @@ def test_a_damaged_session_is_set_aside_and_the_others_stay(
     (aside,) = (tmp_path / "sessions").glob("*.broken-*")
     assert aside.read_bytes() == damaged
     assert len(caplog.records) == 1
+
+
+LEARNER = """
+import sys
+from pathlib import Path
+from sidecar.workspace.state import State
+name, folder = sys.argv[1], Path(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.read()
+for number in range(40):
+    state = State(folder)
+    state.calibrations().learn(f"{name} {number}", 1000, 1500)
+    state.calibrations().learn("shared", 1000, 1500)
+    state.calibrations_changed()
+    state.save()
+"""
+
+
+SAVER = """
+import sys
+from pathlib import Path
+import msgspec
+from sidecar.workspace.state import State
+state, name = State(Path(sys.argv[2])), sys.argv[1]
+template = state.sessions("file:///w")[0]
+print("ready", flush=True)
+sys.stdin.read()
+for number in range(20):
+    one = msgspec.structs.replace(template, id=f"{name} {number}")
+    state.save_sessions("file:///w", [one], {one.id})
+"""
+
+
+def test_processes_that_learn_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
+    run_together(LEARNER, tmp_path)
+    calibrations = calibration_file.load(tmp_path)
+    kept = {key for key in calibrations.to_dict()["learned"] if key != "shared"}
+    assert kept == {f"{name} {number}" for name in "abc" for number in range(40)}
+    shared = calibrations.learned("shared")
+    assert shared is not None
+    assert shared.samples == 120
+
+
+def test_processes_that_save_sessions_at_the_same_time_lose_none(tmp_path: Path) -> None:
+    State(tmp_path).save_sessions("file:///w", [session()], set())
+    run_together(SAVER, tmp_path)
+    kept = {saved.id for saved in State(tmp_path).sessions("file:///w")}
+    assert kept == {session().id, *(f"{name} {n}" for name in "abc" for n in range(20))}
+
+
+def run_together(program: str, folder: Path) -> None:
+    """Run three processes of one program, which begin at the same time."""
+    with contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", program, name, str(folder)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            )
+            for name in "abc"
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        assert [process.wait(100) for process in processes] == [0, 0, 0]
 
 
 def test_what_could_not_be_written_is_due_again(tmp_path: Path) -> None:
