@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -172,28 +172,35 @@ def relative_name(workspace: Workspace, uri: str) -> str:
 
 
 def model_of(uri: str, workspace: Workspace) -> str:
-    """The model that a document's own number is for: of its budgets, else the conversation's."""
-    rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else ()
-    budgeted = any(rule.budget.model in (None, workspace.budget_model) for rule in rules)
-    return workspace.budget_model if budgeted else workspace.model
+    """The model that a document's own number is for: its budget's, else the conversation's."""
+    rules = workspace.rules.of(relative_name(workspace, uri)) if workspace.rules else []
+    if not rules:
+        return workspace.model
+    tightest = _tightest(rules, workspace)
+    if tightest is not None:
+        return tightest.budget.model or workspace.budget_model
+    models = [rule.budget.model or workspace.budget_model for rule in rules]
+    return workspace.budget_model if workspace.budget_model in models else models[0]
 
 
 def budget_of(taken: Snapshot, workspace: Workspace) -> int | None:
-    """The smallest budget in tokens of a whole document: what a status shows.
+    """The tightest budget of a whole document in tokens of `model_of`: what its status shows.
 
-    None where it has none, or says that it wants none. Budgets for another model speak through
-    diagnostics.
+    None where it has none, or says that it wants none.
     """
-    if not workspace.rules:
-        return None
-    rules = workspace.rules.of(relative_name(workspace, taken.uri))
-    budgets = [
-        rule.budget.max_tokens
-        for rule in rules
-        if rule.for_whole_files and rule.budget.model in (None, workspace.budget_model)
-    ]
-    found = min((budget for budget in budgets if budget is not None), default=None)
-    return None if found is None or is_ignored(taken) else found
+    rules = workspace.rules.of(relative_name(workspace, taken.uri)) if workspace.rules else []
+    tightest = _tightest(rules, workspace)
+    return None if tightest is None or is_ignored(taken) else tightest.budget.max_tokens
+
+
+def _tightest(rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
+    """The rule that leaves a whole file the fewest tokens; of equals one for the default model."""
+
+    def key(rule: Rule) -> tuple[int, bool]:
+        own_model = rule.budget.model not in (None, workspace.budget_model)
+        return rule.budget.max_tokens or 0, own_model
+
+    return min((rule for rule in rules if rule.for_whole_files), key=key, default=None)
 
 
 def is_ignored(taken: Snapshot) -> bool:

@@ -249,11 +249,12 @@ class Counts(Gauges):
         return gauge.tokenizer.measure(tokens, taken.sample)
 
     def now(self, taken: Snapshot, model: str, workspace: Workspace) -> Count | None:
-        """A text's count where nobody has to be asked and it takes under a millisecond, else
-        None."""
+        """A text's count, or None where that takes a request, a look-up of the model's window and
+        price, or over a millisecond."""
         settings = workspace.settings
         asked = self.window_due(model, settings) or self.asks(model, settings)
-        if taken.characters and asked:
+        unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
+        if unloaded or (taken.characters and asked):
             return None
         tokenizer = self.tokenizer(model, settings, taken)
         tokens = self.workers.known(taken, tokenizer)

@@ -102,7 +102,8 @@ class Services(Shared):
         self.windows.ready = True
         for workspace in self.roots:
             settings = workspace.settings
-            for model in {workspace.model, workspace.budget_model}:
+            own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
+            for model in own | {workspace.model, workspace.budget_model}:
                 await self.look_up(model, settings)
             workspace.costs.take(await self.workers.run(self.spending(workspace).recall))
 

@@ -396,16 +396,60 @@ async def test_a_closed_file_counts_as_it_is_on_disk(bare: Client, tmp_path: Pat
     bare.ignore("textDocument/publishDiagnostics")
 
 
-async def test_a_budget_for_another_model_colours_the_status(bare: Client, tmp_path: Path) -> None:
+async def test_a_budget_with_its_own_model_is_the_same_everywhere(
+    bare: Client, tmp_path: Path
+) -> None:
     (tmp_path / ".token-sidecar.toml").write_text(
         '[[budget]]\nfiles = ["*.md"]\nmodel = "claude-opus-4-7"\nmax-tokens = 100\n'
     )
     await bare.initialize(
-        root=tmp_path.as_uri(), capabilities={"textDocument": {"publishDiagnostics": {}}}
+        root=tmp_path.as_uri(),
+        capabilities={
+            "textDocument": {
+                "publishDiagnostics": {},
+                "hover": {"contentFormat": ["markdown"]},
+            }
+        },
     )
-    bare.open("word " * 90, (tmp_path / "a.md").as_uri())
+    uri = (tmp_path / "a.md").as_uri()
+    bare.open("word " * 90, uri)
     told = await bare.take("textDocument/publishDiagnostics")
-    assert "claude-opus-4-7" in told["diagnostics"][0]["message"]
-    shown = await bare.take("status/update", lambda u: u["severity"] == "warning")
-    assert shown["document"]["budget"] is None
+    data = told["diagnostics"][0]["data"]
+    assert (data["model"], data["budget"]) == ("claude-opus-4-7", 100)
+    shown = await bare.take(
+        "status/update",
+        lambda u: u["severity"] == "warning" and "Window" in u["document"]["tooltip"],
+    )
+    document = shown["document"]
+    assert (document["budget"], document["tokens"]) == (100, data["tokens"])
+    assert document["percent"] > 100
+    assert "| Budget | 100 tokens, " in document["tooltip"]
+    assert "| Model | claude-opus-4-7 (" in document["tooltip"]
+    position = {"line": 0, "character": 0}
+    hover = await bare.request(
+        "textDocument/hover", {"textDocument": {"uri": uri}, "position": position}
+    )
+    assert document["tooltip"] in hover["contents"]["value"]
+    bare.ignore("status/update")
+
+
+async def test_the_tightest_of_several_budgets_is_shown(bare: Client, tmp_path: Path) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text(
+        '[[budget]]\nfiles = ["*.md"]\nmax-tokens = 500\n'
+        '[[budget]]\nfiles = ["a.md"]\nmodel = "claude-opus-4-7"\nmax-tokens = 400\n'
+    )
+    await bare.initialize(root=tmp_path.as_uri())
+    bare.ignore("textDocument/publishDiagnostics")
+
+    async def shown(name: str) -> dict[str, Any]:
+        uri = (tmp_path / name).as_uri()
+        bare.open("word " * 90, uri)
+        update = await bare.take("status/update", lambda u: u["uri"] == uri)
+        document: dict[str, Any] = update["document"]
+        return document
+
+    for name, budget, model in (("a.md", 400, "claude-opus-4-7"), ("b.md", 500, "gpt-5")):
+        document = await shown(name)
+        assert document["budget"] == budget
+        assert f"| Model | {model} (" in document["tooltip"]
     bare.ignore("status/update")
