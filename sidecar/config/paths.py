@@ -66,6 +66,10 @@ _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
 """An absolute path with nothing in it that could be expanded or cut off."""
 
 
+LEDGER_FILES = ("ledger.db", "ledger.db-wal")
+"""The ledger in the state folder, and its write-ahead log, which each write changes first."""
+
+
 def project_files(root: Path) -> tuple[Path, Path]:
     """The files a workspace root may be configured in; the first that has a section is read."""
     return root / PROJECT_FILE, root / PYPROJECT

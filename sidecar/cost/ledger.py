@@ -13,6 +13,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.private import create
 from sidecar.cost.bands import REPORTED, band
 from sidecar.cost.events import LedgerEvent, check_names, checked_numbers, milliseconds
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-FILE_NAME = "ledger.db"
+FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
 
 _COLUMNS = ("key", "request", "at", "session", "kind", "band", *BUCKETS, "estimated", "reported")
@@ -64,6 +65,8 @@ class Ledger:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
+        self._version: int | None = None
+        """`PRAGMA data_version`, by which SQLite tells that another connection has written."""
         self._readers = Readers()
         self._providers: dict[str, int] = {}
         self._sessions: dict[tuple[str, str, str], int] = {}
@@ -155,9 +158,24 @@ class Ledger:
                 connection.close()
                 raise
 
+    def changed_elsewhere(self) -> bool:
+        """Whether another process, or another `Ledger`, has written since the last call.
+
+        True at the first call for a file. Raises LedgerError.
+        """
+        with self._lock, translated(self.path):
+            if self._inode != inode_of(self.path):
+                self.close()  # someone moved the file away
+            if not self.path.exists():
+                return False
+            (version,) = self._open().execute("PRAGMA data_version").fetchone()
+            before, self._version = self._version, version
+            return bool(version != before)
+
     def close(self) -> None:
         """Close the file; the next use opens it again."""
         with self._lock:
+            self._version = None
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None

@@ -16,7 +16,7 @@ from lsprotocol import types
 
 from sidecar.budget.rules import Rules
 from sidecar.config.loaded import Loaded
-from sidecar.config.paths import LIMIT_VARIABLE, watched_paths
+from sidecar.config.paths import LEDGER_FILES, LIMIT_VARIABLE, watched_paths
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
@@ -56,6 +56,8 @@ class Configuration:
         self._initialized = asyncio.Event()
         self._reloads = 0
         self._times: dict[Path, Stamp | None] = {}
+        self._ledger = {self._services.state.folder / name for name in LEDGER_FILES}
+        self._ledger_times: dict[Path, Stamp | None] = {}
         self._polls = False
 
     def initialized(self) -> None:
@@ -171,15 +173,18 @@ class Configuration:
         """Watch the folders that hold the files, so that one that appears is seen too.
 
         The times of the files are compared every two seconds in any case: that finds what changed
-        before watching began, and what file systems do not report.
+        before watching began, and what file systems do not report. The ledger is watched too: all
+        servers show what any of them records.
         """
         await asyncio.sleep(START_SECONDS)
-        folders = await self._services.workers.run(
-            lambda: [folder for folder in {path.parent for path in paths} if folder.is_dir()]
-        )
+        run, state = self._services.workers.run, self._services.state.folder
+        watched = paths | self._ledger
         try:
-            async for _ in _changes(folders, {str(path) for path in paths}):
-                await self._compare(paths)
+            while folders := await run(partial(_folders, watched)):
+                async for _ in _changes(folders, {str(path) for path in watched}):
+                    await self._compare(paths)
+                    if state not in folders and await run(state.is_dir):
+                        break  # the state folder has been made
         except OSError as error:
             if not self._polls:
                 logger.warning("settings are looked at every 2 s, not watched: %s", error)
@@ -189,18 +194,22 @@ class Configuration:
             await self._compare(paths)
 
     async def _compare(self, paths: set[Path]) -> None:
-        if await self._services.workers.run(partial(_times, paths)) != self._times:
+        times, ledger = await self._services.workers.run(
+            lambda: (_times(paths), _times(self._ledger))
+        )
+        if times != self._times:
             self.reload()
+        if ledger != self._ledger_times:
+            self._ledger_times = ledger
+            self._server.history.ledger_written()
         await self._server.learning.look()
 
 
 async def _changes(folders: Sequence[Path], names: set[str]) -> AsyncIterator[object]:
     """Something whenever one of the names changed, and every two seconds.
 
-    Ends at once where there is nothing to watch. Raises OSError where the system watches no more.
+    Raises OSError where the system watches no more.
     """
-    if not folders:
-        return
     from watchfiles import awatch
 
     def ours(_change: object, path: str) -> bool:
@@ -229,6 +238,11 @@ def _pass_on(late: Callable[[T], None], reading: asyncio.Future[T]) -> None:
 
 def _times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
     return {path: stamp_of(path) for path in paths}
+
+
+def _folders(paths: Iterable[Path]) -> list[Path]:
+    """The folders of these files that exist."""
+    return [folder for folder in {path.parent for path in paths} if folder.is_dir()]
 
 
 def _read(path: Path | None, editor: Any) -> tuple[Loaded, Rules]:

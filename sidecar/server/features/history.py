@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.history import Ingested, ReadStores
+    from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ SHOWN_SECONDS = 2.0
 AGAIN_SECONDS = 60.0
 """When it is tried again, where another process reads the same."""
 SUM_SECONDS = 0.5
-"""How long after lines were appended their costs are summed up."""
+"""How long after lines were appended, or the ledger was written, costs are summed up."""
 REST = 1.0
 """Seconds of rest for each second of reading what nobody waits for."""
 
@@ -172,6 +173,22 @@ class History:
         workspace.costs.take(spent)
         self._services.publish(Event("ledger", workspace))
 
+    def ledger_written(self) -> None:
+        """Have what other processes have recorded shown soon: the ledger's file has changed."""
+        self._server.scheduler.soon(("ledger",), SUM_SECONDS, self._refresh_changed)
+
+    async def _refresh_changed(self) -> None:
+        """Read all sums again where another process has written to the ledger."""
+        if not self._services.windows.ready:
+            return  # prices are not loaded yet, and the ledger is read after them
+        spendings = [self._services.spending(workspace) for workspace in self._services.roots]
+        try:
+            changed = await self._services.workers.run(partial(_is_written, spendings))
+        except SidecarError:  # a request for costs reports it
+            return
+        for workspace in tuple(self._services.roots) if changed else ():
+            await self.refresh(workspace)
+
     async def _idle(self) -> None:
         loop = asyncio.get_running_loop()
         left = self._edited_at + IDLE_SECONDS - loop.time()
@@ -226,3 +243,10 @@ class History:
             return Ingested(whole=False)
         await self._services.workers.run(give_back)
         return done
+
+
+def _is_written(spendings: list[Spending]) -> bool:
+    """Whether the ledger was written elsewhere since the last call. Raises LedgerError."""
+    ledgers = {spending.book.ledger for spending in spendings}
+    changed = [ledger.changed_elsewhere() for ledger in ledgers]  # each is asked
+    return any(changed)

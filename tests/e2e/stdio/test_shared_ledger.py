@@ -1,0 +1,96 @@
+"""Several servers on one folder, as several editors start them: all show the same costs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.agents.claude import ClaudeHome
+from tests.e2e.stdio.agents_session import AgentsServer, begin_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CALL = {"model": "gpt-4o", "usage": {"prompt_tokens": 4_000, "completion_tokens": 0}}
+"""A call of a cent."""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "home" / "work" / "project"
+    made.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def servers(root: Path) -> Iterator[list[AgentsServer]]:
+    with contextlib.ExitStack() as stack:
+        made = []
+        for _ in range(3):
+            server = AgentsServer(root)
+            stack.callback(server.end_streams)
+            stack.callback(server.close)
+            made.append(server)
+        yield made
+
+
+def test_bursts_of_calls_show_in_every_server_that_did_not_record_them(
+    servers: list[AgentsServer],
+) -> None:
+    for number in range(1, 4):
+        together(servers, calls=8)
+        for server in servers:
+            shown_total(server, f"${number * 0.24:,.4f}")
+
+
+def test_an_agents_call_is_in_the_costs_of_every_server(
+    tmp_path: Path, root: Path, servers: list[AgentsServer]
+) -> None:
+    home = ClaudeHome(tmp_path / "home" / ".claude")
+    begin_now(home.clock)
+    session = home.session(root)
+    session.reply()
+    first = servers[0]
+    first.context(home.truth.context[session.id])
+    first.request("cost/detail", {})
+    for _ in range(3):
+        for _ in range(4):
+            session.user()
+            session.reply()
+        total = whole_cost(first, len(home.truth.calls))
+        for server in servers:
+            shown_total(server, f"${total:,.4f}")
+
+
+def together(servers: list[AgentsServer], calls: int) -> None:
+    """Record this many calls in each server at the same time."""
+
+    def burst(server: AgentsServer) -> None:
+        for _ in range(calls):
+            server.request("cost/record", CALL)
+
+    threads = [threading.Thread(target=burst, args=(server,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def whole_cost(server: AgentsServer, calls: int) -> float:
+    """What the workspace's calls have cost, once all of them are in the ledger."""
+    while True:
+        totals: Any = server.request("cost/detail", {})["totals"]
+        if totals["calls"] == calls:
+            return float(totals["costUsd"])
+
+
+def shown_total(server: AgentsServer, total: str) -> None:
+    """Wait until the server shows this sum for the workspace."""
+    row = f"| This workspace | {total} |"
+    server.heard(
+        "status/update", lambda status: status["cost"] and row in status["cost"]["tooltip"]
+    )
