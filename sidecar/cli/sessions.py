@@ -99,7 +99,8 @@ class SessionsView:
     async def _known(self) -> list[SessionRow]:
         changes = self.services.changes(self.workspace)
         await changes.restore()
-        return changes.sessions.rows(await self.services.agents.every(self.workspace))
+        await self.services.agents.look_for_all(self.workspace)
+        return changes.sessions.rows(every=True)
 
     def cost(self, session: SessionInfo | None) -> str:
         """What a session has cost, in words; why that is not known."""

@@ -89,17 +89,19 @@ class AgentSessions:
         sources, seen = known
         await self._take(workspace, sources, partial(sources.look_again, seen, changed))
 
-    async def every(self, workspace: Workspace) -> list[CountedSession]:
-        """All sessions of the workspace, however old."""
+    async def look_for_all(self, workspace: Workspace) -> None:
+        """Find all sessions of the workspace, however old, for its conversations."""
         sources = await self.sources(workspace)
         if sources is None:
-            self._older.pop(workspace, None)
-            return []
+            if self._older.pop(workspace, None) is not None:
+                self._conversations(workspace).feed_older(())
+            return
         known = self._older.get(workspace) or self._seen.get(workspace)
         before = known[1] if known and known[0].readers == sources.readers else None
         seen, sessions = await self._counted(partial(sources.look, before, every=True))
         self._older[workspace] = sources, seen
-        return sessions
+        if sessions or known is not None:
+            self._conversations(workspace).feed_older(sessions)
 
     def seen_by(self, workspace: Workspace) -> Sources | None:
         """By what a workspace's sessions were found; None before they were looked for."""

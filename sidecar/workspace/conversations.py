@@ -43,6 +43,8 @@ class Sessions:
         self._services, self._workspace = services, workspace
         self.store = Conversations(forgotten=self._forget)
         self._counted: dict[str, CountedSession] = {}
+        self._older: dict[str, CountedSession] = {}
+        """Agents' sessions that are not followed, as they were when all were asked for."""
         self._calibrations: dict[str, ConversationCalibration] = {}
         self.models: dict[str, str] = {}
         """Models that a client named, by session; the others follow what follows here."""
@@ -53,6 +55,8 @@ class Sessions:
         self.refused_limits: dict[str, int] = {}
         """Windows that servers named when they refused a prompt, by model."""
         self.selected: str | None = None
+        self._selected_had_ended = False
+        """Whether the selected session is an agent's that had ended before it was selected."""
         self._warned: dict[str, tuple[int, bool]] = {}
         """Of agents' sessions: the thresholds reached, and whether it was just compacted."""
         self._published: Conversation | CountedSession | None = None
@@ -73,7 +77,7 @@ class Sessions:
         fed by protocol and was updated within 30 minutes, else the latest."""
         named = session_id or self._selected()
         if named is not None:
-            return self.store.get(named) or self._counted.get(named)
+            return self._by_id(named)
         mine = self.store.current()
         latest = max(self._counted.values(), key=lambda one: one.updated_at, default=None)
         if mine is None or latest is None:
@@ -82,11 +86,14 @@ class Sessions:
         return mine if mine.session.updated_at >= min(latest.updated_at, fresh) else latest
 
     def _selected(self) -> str | None:
-        chosen = self.selected
-        one = self._counted.get(chosen or "")
-        if one is not None and one.state != "ended":
-            return chosen
-        return chosen if chosen is not None and self.store.get(chosen) else None
+        found = None if self.selected is None else self._by_id(self.selected)
+        if isinstance(found, CountedSession) and found.state == "ended":
+            return self.selected if self._selected_had_ended else None
+        return None if found is None else self.selected
+
+    def _by_id(self, session_id: str) -> Conversation | CountedSession | None:
+        known = self.store.get(session_id) or self._counted.get(session_id)
+        return known or self._older.get(session_id)
 
     def writing(self, session_id: str | None) -> str:
         """The id of the session that a change is for: the one named, else the newest that is fed
@@ -98,7 +105,7 @@ class Sessions:
         if session_id is None:
             newest = max(self.store, key=lambda one: one.session.updated_at, default=None)
             return DEFAULT_ID if newest is None else newest.session.id
-        if session_id in self._counted and self.store.get(session_id) is None:
+        if isinstance(self.reading(session_id), CountedSession):
             raise RequestError("badParams", "the session is an agent's own: it cannot be changed")
         return session_id
 
@@ -123,35 +130,46 @@ class Sessions:
         return shown is not None and not isinstance(shown, CountedSession)
 
     def select(self, session_id: str | None) -> None:
-        """Show this session until it ends; None chooses by itself again.
+        """Show this session until it ends, or one that has ended until another one is selected;
+        None chooses by itself again.
 
         Raises:
             RequestError: `badParams` for a session that is not known.
         """
-        if session_id is not None and self.reading(session_id) is None:
+        found = None if session_id is None else self._by_id(session_id)
+        if session_id is not None and found is None:
             raise RequestError("badParams", "there is no such session in this workspace")
         self.selected = session_id
+        self._selected_had_ended = isinstance(found, CountedSession) and found.state == "ended"
         self.publish()
 
     def feed(self, sessions: Iterable[CountedSession]) -> None:
         """Take what agents' files say now: all sessions of this workspace that are followed."""
         self._counted = {one.id: one for one in sessions}
+        selected = self._counted.get(self.selected or "")
+        if selected is not None and selected.state != "ended":
+            self._selected_had_ended = False  # it goes on, and is shown until it ends again
         self._warned = {name: at for name, at in self._warned.items() if name in self._counted}
         self.publish()
 
-    def is_behind(self, every: Iterable[CountedSession]) -> bool:
-        """Whether one of these is of the last day and was not fed yet."""
-        since = datetime.now(UTC) - RECENT
-        return any(one.updated_at >= since and one.id not in self._counted for one in every)
+    def feed_older(self, sessions: Iterable[CountedSession]) -> None:
+        """Take all sessions of this workspace's agents, however old, as they are now."""
+        self._older = {one.id: one for one in sessions}
 
-    def rows(self, older: Iterable[CountedSession] | None = None) -> list[SessionRow]:
-        """The sessions of the last day, or all with these `older` ones; newest first."""
-        since = datetime.now(UTC) - RECENT if older is None else LONG_AGO
+    @property
+    def is_stale(self) -> bool:
+        """Whether a session of the last day was found that is not followed yet."""
+        since, older = datetime.now(UTC) - RECENT, self._older.values()
+        return any(one.updated_at >= since and one.id not in self._counted for one in older)
+
+    def rows(self, *, every: bool = False) -> list[SessionRow]:
+        """The sessions of the last day, or `every` one that is known; newest first."""
+        since = LONG_AGO if every else datetime.now(UTC) - RECENT
         protocol = [one for one in self.store if not _is_unfed(one.session)]
         mine = [(one.session.updated_at, self._row(one)) for one in protocol]
         known = {one.session.id for one in protocol}
-        every = {one.id: one for one in older or ()} | self._counted
-        counted = [one for one in every.values() if one.id not in known]
+        agents = self._older | self._counted if every else self._counted
+        counted = [one for one in agents.values() if one.id not in known]
         found = mine + [(one.updated_at, self._row(one)) for one in counted]
         found.sort(key=lambda entry: entry[0], reverse=True)
         return [row for at, row in found if at >= since]
@@ -174,7 +192,7 @@ class Sessions:
             parent=counted.parent if counted else None,
             cost_usd=usage.cost_usd,
             updated_at=info.updated_at if info else "",
-            shown=one is self._published,
+            shown=self._published is not None and _id(one) == _id(self._published),
             pinned=info is not None and info.id == self._selected(),
         )
 
@@ -302,7 +320,7 @@ class Sessions:
     def publish(self) -> None:
         """Work out what is shown, and publish it where it has changed."""
         current, before = self.reading(None), self.state
-        if isinstance(current, CountedSession) and current.updated_at < datetime.now(UTC) - RECENT:
+        if isinstance(current, CountedSession) and not self._is_shown(current):
             current = None
         state = ContextState() if current is None else self._state(current)
         self._workspace.context = state._replace(revision=self._revision(current))
@@ -314,10 +332,13 @@ class Sessions:
         if isinstance(current, CountedSession) and self.state.usage is not None:
             self._warn_of(current, self.state.usage)
 
+    def _is_shown(self, one: CountedSession) -> bool:
+        return one.updated_at >= datetime.now(UTC) - RECENT or one.id == self._selected()
+
     def _revision(self, current: Conversation | CountedSession | None) -> int:
         """The state's revision: the next one where any session has changed."""
         mine = tuple((one.session.id, one.session.updated_at) for one in self.store)
-        name = current.id if isinstance(current, CountedSession) else current and current.session.id
+        name = current and _id(current)
         now = self.selected, name, mine, tuple(self._counted.values())
         changed, self._listed = now != self._listed, now
         return self.state.revision + changed
@@ -365,6 +386,10 @@ class Sessions:
             usage=usage,
         )
         self._services.publish(Event("warning", self._workspace, warning=warning))
+
+
+def _id(one: Conversation | CountedSession) -> str:
+    return one.id if isinstance(one, CountedSession) else one.session.id
 
 
 def _is_unfed(session: Session) -> bool:

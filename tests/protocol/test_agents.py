@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import sys
 import threading
@@ -23,6 +24,7 @@ from sidecar.server.features import agents, configuration, history
 from sidecar.workspace import history as ingesting
 from sidecar.workspace.history import LOCK_NAME
 from sidecar.workspace.services import Services
+from tests.protocol.client import RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,6 +163,48 @@ async def test_a_session_that_is_listed_first_is_shown_too(
     status = await bare.take("status/update", lambda status: bool(status["context"]))
     assert status["context"]["tokens"] == home.truth.context[session.id]
     bare.ignore("status/update", "context/warning")
+
+
+def old_sessions(home: ClaudeHome, root: Path) -> list[str]:
+    """Sessions of six and of three days ago, by their ids; only the newest of them is followed."""
+    names = []
+    for days in (6, 3):
+        home.clock.now = datetime.now(UTC) - timedelta(days=days)
+        session = home.session(root)
+        session.user()
+        session.reply()
+        at = home.clock.now.timestamp()
+        os.utime(session.path, (at, at))
+        names.append(session.id)
+    return names
+
+
+async def test_an_old_session_that_is_listed_can_be_asked_about_and_shown(
+    bare: Client, home: ClaudeHome, tmp_path: Path
+) -> None:
+    old, _ = old_sessions(home, tmp_path)
+    bare.ignore("context/warning")
+    await bare.initialize(tmp_path.as_uri())
+    rows = await bare.request("context/sessions", {"all": True})
+    row = next(one for one in rows if one["id"] == old)
+    assert not row["shown"]
+    usage = await bare.request("context/usage", {"session": old})
+    assert (usage["session"]["id"], usage["tokens"]) == (old, home.truth.context[old])
+    assert usage["percent"] == row["percent"]
+    chosen = await bare.request("context/select", {"session": old})
+    assert (chosen["session"]["id"], chosen["tokens"]) == (old, home.truth.context[old])
+    shown = await bare.take("status/update", lambda status: bool(status["context"]))
+    assert shown["context"]["tokens"] == home.truth.context[old]
+    rows = await bare.request("context/sessions", {"all": True})
+    assert [(one["id"], one["pinned"]) for one in rows if one["shown"]] == [(old, True)]
+    bare.ignore("status/update")
+    with pytest.raises(RpcError, match="agent's own"):
+        await bare.request("context/append", {"session": old, "turns": [{"role": "user"}]})
+    await bare.request("context/select", {"session": None})
+    rows = await bare.request("context/sessions", {"all": True})
+    assert not any(one["shown"] or one["pinned"] for one in rows)
+    with pytest.raises(RpcError, match="no such session"):
+        await bare.request("context/select", {"session": "nobody's"})
 
 
 async def test_a_session_that_is_not_shown_changes_the_number_of_the_list(

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,6 +53,22 @@ def test_a_session_that_is_not_known_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path), "--session", "c386"])
     assert done.exit_code == 0
     assert done.output == "No session c386 is known here; --all lists those that are.\n"
+
+
+def test_an_old_session_is_shown_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = ClaudeHome(tmp_path / ".claude")
+    for days in (6, 3):
+        home.clock.now = datetime.now(UTC) - timedelta(days=days)
+        session = home.session(tmp_path)
+        session.reply()
+        at = home.clock.now.timestamp()
+        os.utime(session.path, (at, at))
+    old = next(iter(home.truth.context))
+    command = ["usage", "--workspace", str(tmp_path), "--json", "--session"]
+    for name in (old, old[:6]):
+        usage = json.loads(CliRunner().invoke(main, [*command, name]).output)
+        assert (usage["session"]["id"], usage["tokens"]) == (old, home.truth.context[old])
 
 
 @pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])

@@ -54,15 +54,15 @@ def register(server: SidecarServer) -> None:
     handlers: dict[str, Callable[[Changes, Any], Awaitable[Any]]] = {
         "context/set": _set,
         "context/append": _append,
-        "context/usage": _usage,
+        "context/usage": partial(_usage, server),
         "context/sessions": partial(_sessions, server),
-        "context/select": _select,
+        "context/select": partial(_select, server),
         "context/reset": _reset,
-        "context/fit": _fit,
-        "context/undo": _undo,
+        "context/fit": partial(_fit, server),
+        "context/undo": partial(_undo, server),
         "context/assemble": _assemble,
         "context/response": _response,
-        "context/preflight": _preflight,
+        "context/preflight": partial(_preflight, server),
     }
     for method, handler in handlers.items():
         server.protocol.custom[method] = partial(_serve, server, handler)
@@ -150,7 +150,20 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     return found
 
 
-async def _usage(changes: Changes, params: p.UsageParams) -> ContextUsage:
+async def _find_older(server: SidecarServer, changes: Changes, session: str | None) -> None:
+    """Look through all of the agents' sessions for one that is not known yet."""
+    await changes.restore()
+    sessions, workspace = changes.sessions, changes.workspace
+    if session is None or sessions.reading(session) or changes.is_being_made(session):
+        return
+    await server.services.agents.look_for_all(workspace)
+    found = sessions.reading(session)
+    if isinstance(found, CountedSession) and found.model is not None:
+        await changes.services.look_up(found.model, workspace.settings)
+
+
+async def _usage(server: SidecarServer, changes: Changes, params: p.UsageParams) -> ContextUsage:
+    await _find_older(server, changes, params.session)
     found = await changes.look(params.session)
     usage = None if found is None else changes.sessions.usage(found)
     return usage_report(usage, changes.workspace.costs)
@@ -161,20 +174,21 @@ async def _sessions(
 ) -> list[SessionRow]:
     workspace = changes.workspace
     await changes.bring_up()
-    older = await server.services.agents.every(workspace) if params.all else None
-    if older and changes.sessions.is_behind(older):
-        server.live.look()
-    rows = changes.sessions.rows(older)
+    if params.all:
+        await server.services.agents.look_for_all(workspace)
+        if changes.sessions.is_stale:
+            server.live.look()
+    rows = changes.sessions.rows(every=params.all)
     for model in {row.model for row in rows if row.model and row.limit is None}:
         await changes.services.look_up(model, changes.workspace.settings)
-        rows = changes.sessions.rows(older)
+        rows = changes.sessions.rows(every=params.all)
     if any(row.source != "protocol" for row in rows):
         server.history.read_soon(workspace)
     return session_rows(rows, workspace.costs)
 
 
-async def _select(changes: Changes, params: p.SelectParams) -> ContextUsage:
-    await changes.restore()
+async def _select(server: SidecarServer, changes: Changes, params: p.SelectParams) -> ContextUsage:
+    await _find_older(server, changes, params.session)
     changes.sessions.select(params.session)
     await changes.refresh()
     return changes.sessions.state.usage or ContextUsage()
@@ -198,8 +212,9 @@ async def _reset(changes: Changes, params: p.ResetParams) -> ContextUsage:
     return msgspec.structs.replace(changes.sessions.latest(conversation), text=text)
 
 
-async def _fit(changes: Changes, params: p.FitParams) -> FitResult:
-    name = await _existing(changes, params.session)
+async def _fit(server: SidecarServer, changes: Changes, params: p.FitParams) -> FitResult:
+    await _find_older(server, changes, params.session)
+    name = changes.existing(params.session)
     keep = changes.workspace.settings.context.keep_turns
 
     def work(draft: Draft) -> FitResult:
@@ -210,13 +225,9 @@ async def _fit(changes: Changes, params: p.FitParams) -> FitResult:
     return msgspec.structs.replace(found, text=fit_text(found))
 
 
-async def _existing(changes: Changes, session: str | None) -> str:
-    await changes.restore()
-    return changes.existing(session)
-
-
-async def _undo(changes: Changes, params: p.UndoParams) -> ContextUsage:
-    name = await _existing(changes, params.session)
+async def _undo(server: SidecarServer, changes: Changes, params: p.UndoParams) -> ContextUsage:
+    await _find_older(server, changes, params.session)
+    name = changes.existing(params.session)
     conversation, undone = await changes.change(name, lambda draft: draft.conversation.plans.undo())
     usage = changes.sessions.latest(conversation)
     return msgspec.structs.replace(usage, text=undo_text(usage, undone))
@@ -336,7 +347,10 @@ def _counted_reply(session: Session, reply: Reply) -> int | None:
     return session.counter.text(reply.content).tokens
 
 
-async def _preflight(changes: Changes, params: p.PreflightParams) -> PreflightResult:
+async def _preflight(
+    server: SidecarServer, changes: Changes, params: p.PreflightParams
+) -> PreflightResult:
+    await _find_older(server, changes, params.session)
     draft = await changes.throwaway(params.session, params.model)
     session, workspace = draft.session, changes.workspace
     alternatives, spending = changes.alternatives(session), changes.services.spending(workspace)
