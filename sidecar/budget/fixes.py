@@ -20,7 +20,7 @@ from sidecar.budget.scopes import (
     minimal_edit,
     parts_of,
 )
-from sidecar.config.toml_spans import KeyPath, toml_spans
+from sidecar.config.toml import KeyPath, toml_spans
 from sidecar.counting.characters import whole_characters
 from sidecar.counting.fit import Mode, fit
 from sidecar.text.outline_lines import Lines

@@ -16,7 +16,7 @@ from sidecar.cli.output import say, say_json, warn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.config.loaded import Loaded
+    from sidecar.config.options import Loaded
 
 _WORKSPACE = workspace_option("The folder whose configuration is meant")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -19,7 +19,7 @@ from sidecar.workspace.wording import NO_ENDPOINTS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.config.loaded import Loaded
+    from sidecar.config.options import Loaded
     from sidecar.config.settings import Settings
 
 _ENGINES = {"rs-bpe": "rs_bpe", "toktok": "toktok-rs", "tiktoken": "tiktoken"}

@@ -1,7 +1,8 @@
-"""Reading configuration. With `project_files` the only file of this room that touches the disk."""
+"""Reads configuration. With `project_files` the only module of this package that opens files."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
@@ -10,13 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from sidecar.config.loaded import Loaded
-from sidecar.config.options import Layer, Origin, Problem, ProblemSeverity, Source, key_text
+from sidecar.config.options import (
+    FileKey,
+    Layer,
+    Loaded,
+    Origin,
+    Problem,
+    ProblemSeverity,
+    Source,
+    key_text,
+)
 from sidecar.config.paths import LIMIT_VARIABLE, PYPROJECT, config_file, project_files
 from sidecar.config.project_files import RefusedError, read_file
 from sidecar.config.resolve import resolve
-from sidecar.config.toml_repair import parse
-from sidecar.config.toml_spans import KeyPath, toml_places
+from sidecar.config.toml import InvalidTomlError, KeyPath, parse, toml_places
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 NO_FILE = (
     "no such file (named by TOKEN_SIDECAR_CONFIG); `token-sidecar config init --user` writes one"
 )
+LAST_VALID = "the last valid settings of this file stay in force"
+NOTHING = "nothing in this file applies"
 _SECTION: KeyPath = ("tool", "token-sidecar")
 
 __all__ = ["Loaded", "Origin", "Problem", "find_root", "load"]
@@ -35,24 +45,32 @@ def load(
     editor: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     project_file: Path | None = None,
+    previous: Loaded | None = None,
 ) -> Loaded:
     """Settings of a workspace root: user's file, then project's, then the editor's section.
 
-    `editor` is the section `tokenSidecar` as JSON (camelCase). Its trusted keys are obeyed, so a
-    client must fill them from the user's own settings only. `project_file` is read in place of
-    the root's own file, with no more rights. Never raises: see `Loaded.problems`.
+    Args:
+        root: The workspace's folder, None for documents outside of all.
+        editor: The section `tokenSidecar` as JSON (camelCase). Its trusted keys are obeyed, so a
+            client must fill them from the user's own settings only.
+        env: The environment, by default this process's.
+        project_file: Read in place of the root's own file, with no more rights.
+        previous: What was loaded before. What it has of a file that is broken now stays in force.
+
+    Never raises: see `Loaded.problems`.
     """
     environ = os.environ if env is None else env
-    problems: list[Problem] = []
-    layers = [_user_layer(environ, problems)]
+    files = _Files(previous.files if previous else {})
+    files.read_user(environ)
     if project_file is not None:
-        layers.append(_named_layer(project_file, problems))
+        files.read_named(project_file)
     elif root is not None:
-        layers.append(_project_layer(root, problems))
-    layers.append(Layer("editor", dict(editor or {})))
-    found = resolve([layer for layer in layers if layer is not None])
-    capped = _with_limit_of(environ, found)
-    return Loaded(capped.settings, (*problems, *capped.problems), capped.origins)
+        files.read_project(root)
+    found = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
+    # Places in a broken file are no longer those that its last valid settings were read from.
+    problems = [problem for problem in found.problems if problem.file not in files.broken]
+    loaded = Loaded(found.settings, (*files.problems, *problems), found.origins, files.layers)
+    return _with_limit_of(environ, loaded)
 
 
 def find_root(start: Path) -> Path:
@@ -70,81 +88,96 @@ def is_root(folder: Path) -> bool:
     return os.path.isfile(pyproject) and _has_section(pyproject)
 
 
-def _user_layer(environ: Mapping[str, str], problems: list[Problem]) -> Layer | None:
-    path = config_file(environ)
-    text = _read(path, "user", problems)
-    if text is None:
-        if "TOKEN_SIDECAR_CONFIG" in environ and not os.path.exists(path):
-            message = NO_FILE
-            problems.append(Problem(path, "", None, message))
-        return None
-    return _layer("user", path, text, (), problems)
+class _Files:
+    """Reads the files of one `load`: a layer of each, and what is wrong with them."""
 
+    def __init__(self, last_valid: Mapping[FileKey, Layer]) -> None:
+        self.layers: dict[FileKey, Layer] = {}
+        """What is in force of each file, the lowest first."""
+        self.problems: list[Problem] = []
+        self.broken: set[Path] = set()
+        """The files that cannot be read as they are now."""
+        self._last_valid = last_valid
 
-def _project_layer(root: Path, problems: list[Problem]) -> Layer | None:
-    own, pyproject = project_files(root)
-    text = _read(own, "project", problems, root)
-    if text is not None:
-        return _layer("project", own, text, (), problems)
-    text = _read(pyproject, "project", problems, root)
-    if text is None or "token-sidecar" not in text:
-        return None
-    return _layer("project", pyproject, text, _SECTION, problems)
+    def read_user(self, environ: Mapping[str, str]) -> None:
+        """Read the user's own file."""
+        path = config_file(environ)
+        if not self._read("user", path, ()) and "TOKEN_SIDECAR_CONFIG" in environ:
+            self.problems.append(Problem(path, "", None, NO_FILE))
 
+    def read_named(self, path: Path) -> None:
+        """Read a file that stands in for the project's."""
+        self._read("project", path, _SECTION if path.name == PYPROJECT else ())
 
-def _named_layer(path: Path, problems: list[Problem]) -> Layer | None:
-    text = _read(path, "project", problems)
-    if text is None:
-        return None
-    return _layer("project", path, text, _SECTION if path.name == PYPROJECT else (), problems)
+    def read_project(self, root: Path) -> None:
+        """Read the project's own file, or its pyproject.toml where there is no such file."""
+        own, pyproject = project_files(root)
+        if not self._read("project", own, (), root):
+            self._read("project", pyproject, _SECTION, root)
 
+    def _read(self, source: Source, path: Path, prefix: KeyPath, root: Path | None = None) -> bool:
+        """Read one file, with `root` one of a project; whether there is such a file."""
+        is_anyones = root is not None and path.name == PYPROJECT
+        try:
+            # Line endings stay as they are: TOML allows \r\n, and spans are of this very text.
+            text = read_file(path, root).decode("utf-8-sig")
+            if not is_anyones or "token-sidecar" in text:
+                self._add(path, Layer(source, parse(text), path, *toml_places(text), prefix))
+        except InvalidTomlError as error:
+            self._break(path, source, str(error), error.line, error.column, error.key)
+        except UnicodeDecodeError as error:
+            is_warning = is_anyones and b"token-sidecar" not in error.object
+            line = error.object.count(b"\n", 0, error.start) + 1
+            self._break(path, source, "is not UTF-8", line, is_warning=is_warning)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return False
+            message = f"cannot be read: {error.strerror or 'unknown reason'}"
+            refused = isinstance(error, RefusedError)
+            self._break(path, source, message, refused=refused, is_warning=is_anyones)
+        return True
 
-def _layer(
-    source: Source, path: Path, text: str, prefix: KeyPath, problems: list[Problem]
-) -> Layer | None:
-    parsed = parse(text)
-    problems.extend(
-        Problem(path, error.key, error.line, error.message, source=source, column=error.column)
-        for error in parsed.problems
-    )
-    spans, keys = toml_places(parsed.text)
-    section = _within(parsed.values, prefix)
-    layer = Layer(source, {}, path, spans, keys, prefix, bool(parsed.problems))
-    if isinstance(section, dict):
-        return replace(layer, values=section)
-    problems.append(replace(layer.problem((), "must be a table"), key=key_text(prefix)))
-    return None
+    def _add(self, path: Path, layer: Layer) -> None:
+        """Take the section of a file, which begins at the layer's prefix."""
+        section = _within(layer.values, layer.prefix)
+        if not isinstance(section, dict):
+            problem = layer.problem((), "must be a table")
+            self.problems.append(replace(problem, key=key_text(layer.prefix)))
+            section = {}
+        self.layers[layer.source, path] = replace(layer, values=section)
+
+    def _break(
+        self,
+        path: Path,
+        source: Source,
+        message: str,
+        line: int | None = None,
+        column: int | None = None,
+        key: str = "",
+        *,
+        refused: bool = False,
+        is_warning: bool = False,
+    ) -> None:
+        """Report a file that cannot be read, and go on with what was last read of it.
+
+        Args:
+            is_warning: The file is a pyproject.toml, which need not be about this program.
+        """
+        self.broken.add(path)
+        last_valid = self._last_valid.get((source, path))
+        if last_valid is not None:
+            self.layers[source, path] = last_valid
+        if not is_warning:
+            message = f"{message}; {LAST_VALID if last_valid else NOTHING}"
+        severity: ProblemSeverity = "warning" if is_warning else "error"
+        problem = Problem(path, key, line, message, severity, source, column, refused)
+        self.problems.append(problem)
 
 
 def _within(values: object, prefix: KeyPath) -> object:
     for key in prefix:
         values = values.get(key, {}) if isinstance(values, dict) else {}
     return values
-
-
-def _read(
-    path: Path, source: Source, problems: list[Problem], root: Path | None = None
-) -> str | None:
-    """The text of a configuration file; None when there is none or it cannot be read.
-
-    A pyproject.toml that may not be read is only a warning: it may be no business of ours.
-    """
-    severity: ProblemSeverity = "warning" if root and path.name == PYPROJECT else "error"
-    try:
-        # Line endings stay as they are: TOML allows \r\n, and spans are of this very text.
-        return read_file(path, root).decode("utf-8-sig")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        problems.append(Problem(path, "", line, "is not UTF-8", severity, source))
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # nothing has such a name
-            return None
-        message = f"cannot be read: {error.strerror or 'unknown reason'}"
-        refused = isinstance(error, RefusedError)
-        problems.append(Problem(path, "", None, message, severity, source, refused=refused))
-    return None
 
 
 def _with_limit_of(environ: Mapping[str, str], found: Loaded) -> Loaded:
@@ -155,23 +188,28 @@ def _with_limit_of(environ: Mapping[str, str], found: Loaded) -> Loaded:
     if not re.fullmatch(r"0*[1-9][0-9]{0,17}", written):
         message = "must be a whole number, 1 or more (left out)"
         problem = Problem(None, LIMIT_VARIABLE, None, message, source="environment")
-        return Loaded(found.settings, (*found.problems, problem), found.origins)
-    return _capped(found, int(written))
-
-
-def _capped(found: Loaded, limit: int) -> Loaded:
-    context = found.settings.context
+        return dataclasses.replace(found, problems=(*found.problems, problem))
+    limit, context = int(written), found.settings.context
     if context.limit is not None and context.limit <= limit:
         return found
-    settings = replace(found.settings, context=replace(context, limit=limit))
-    origins = {**found.origins, "context.limit": Origin("environment")}
-    return Loaded(settings, found.problems, origins)
+    return dataclasses.replace(
+        found,
+        settings=replace(found.settings, context=replace(context, limit=limit)),
+        origins={**found.origins, "context.limit": Origin("environment")},
+    )
 
 
 def _has_section(pyproject: Path) -> bool:
-    """Whether a table is written there: a comment or a string that names it is none."""
-    text = _read(pyproject, "project", [], pyproject.parent)
-    if text is None or "token-sidecar" not in text:
+    """Whether a table is written there: a comment or a string that names it is none. A broken file
+    that names it counts as one that has it, so that its project is found and the error reported."""
+    try:
+        text = read_file(pyproject, pyproject.parent).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
         return False
-    tools = _within(parse(text).values, _SECTION[:-1])
+    if "token-sidecar" not in text:
+        return False
+    try:
+        tools = _within(parse(text), _SECTION[:-1])
+    except InvalidTomlError:
+        return True
     return isinstance(tools, dict) and _SECTION[-1] in tools

@@ -1,19 +1,25 @@
-"""Options as someone wrote them: a layer of unchecked values, and where each of them stands."""
+"""Where settings come from: layers of unchecked values, their places, and what is wrong in them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.config.toml_spans import KeyPath, Span, line_of, span_of
+from sidecar.config.toml import KeyPath, Span, line_of, span_of
 from sidecar.text.printable import printable
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
 
 Source = Literal["default", "user", "project", "environment", "editor"]
 ProblemSeverity = Literal["error", "warning"]
+FileKey = tuple[Source, Path]
+"""One file may be read twice: as the user's and as a project's."""
 
 
 _KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
@@ -58,10 +64,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """The values of one source. `prefix` is where they begin in the file (`tool`, …).
-
-    `repaired`: statements with mistakes were taken out (and reported), so that keys may be missing.
-    """
+    """The values of one source. `prefix` is where they begin in the file (`tool`, …)."""
 
     source: Source
     values: Mapping[str, Any]
@@ -69,7 +72,6 @@ class Layer(msgspec.Struct, frozen=True):
     spans: Mapping[KeyPath, Span] = {}
     keys: Mapping[KeyPath, Span] = {}
     prefix: KeyPath = ()
-    repaired: bool = False
 
     def origin(self, path: KeyPath) -> Origin:
         """Where the value at `path` was written."""
@@ -93,6 +95,18 @@ class Layer(msgspec.Struct, frozen=True):
     def spelling(self, key: str) -> str:
         """How `key` (kebab-case) is written in this layer: the editor's JSON is camelCase."""
         return camel(key) if self.source == "editor" else key
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Settings as they were read, with what was wrong on the way."""
+
+    settings: Settings
+    problems: tuple[Problem, ...]
+    origins: Mapping[str, Origin]
+    """Where each value comes from, by its key."""
+    files: Mapping[FileKey, Layer] = field(default_factory=dict)
+    """What is in force of each file: its contents, or what they were when they were last valid."""
 
 
 def camel(key: str) -> str:

@@ -17,13 +17,12 @@ from sidecar.config.checks import (
     soft_over_hard,
     typed,
 )
-from sidecar.config.loaded import Loaded
-from sidecar.config.options import Layer, Origin, Problem, key_text
+from sidecar.config.options import Layer, Loaded, Origin, Problem, key_text
 from sidecar.config.settings import TRUSTED, Agents, Budget, Context, Settings, Table
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
-    from sidecar.config.toml_spans import KeyPath
+    from sidecar.config.toml import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})
 """Keys of the editor's section that are the shim's business."""
@@ -169,7 +168,7 @@ class _Resolver:
                 self._report(layer, here, f"{error} (left out)")
         entry, wrong = _made(kind, made)
         # What is wrong with the whole often only follows from what is wrong with its parts.
-        if wrong and len(self.problems) == known_problems and not layer.repaired:
+        if wrong and len(self.problems) == known_problems:
             self._report(layer, path, f"{wrong} (left out)")
         return entry
 

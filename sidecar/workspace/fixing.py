@@ -15,7 +15,7 @@ from sidecar.budget import fixes
 from sidecar.budget.fixes import Fix, FixKind
 from sidecar.budget.scopes import TextEdit
 from sidecar.config.project_files import read_file
-from sidecar.config.toml_limits import check_limits
+from sidecar.config.toml import check_limits
 from sidecar.workspace.budgets import Subject, counter_of
 
 if TYPE_CHECKING:

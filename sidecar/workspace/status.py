@@ -14,8 +14,7 @@ from sidecar.text.printable import counted, markdown, percent_text
 from sidecar.workspace.wording import session_cost, unknown_model_text
 
 if TYPE_CHECKING:
-    from sidecar.config.loaded import Loaded
-    from sidecar.config.options import Problem
+    from sidecar.config.options import Loaded, Problem
     from sidecar.config.settings import Show
     from sidecar.context.usage import ContextUsage
     from sidecar.workspace.spending import Costs

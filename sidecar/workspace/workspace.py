@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.budget.rules import Rules
-from sidecar.config.loaded import Loaded
+from sidecar.config.options import Loaded
 from sidecar.config.settings import Settings
 from sidecar.context.window import NamedLimits
 from sidecar.workspace.spending import Costs

@@ -85,11 +85,27 @@ async def test_a_broken_file_is_no_reason_to_stop(bare: Client, tmp_path: Path) 
     assert await model_of(bare) == "gpt-5"
     told = await bare.take("textDocument/publishDiagnostics")
     assert told["uri"].endswith("/.token-sidecar.toml")
-    assert [d["range"]["start"]["line"] for d in told["diagnostics"]] == [1, 0]
-    assert "model" in told["diagnostics"][1]["message"]
+    (problem,) = told["diagnostics"]
+    assert problem["range"]["start"]["line"] == 1
+    assert problem["message"].endswith("; nothing in this file applies")
     (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
     await bare.take("textDocument/publishDiagnostics", lambda told: told["diagnostics"] == [])
     bare.ignore("textDocument/publishDiagnostics")  # the same may be told twice
+
+
+async def test_a_file_that_breaks_keeps_its_last_valid_settings(
+    bare: Client, tmp_path: Path
+) -> None:
+    (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\n')
+    await bare.initialize(root=tmp_path.as_uri())
+    assert await model_of(bare) == "gpt-4"
+    (tmp_path / ".token-sidecar.toml").write_text('model = "gpt-4"\npresets = \n')
+    told = await bare.take(
+        "textDocument/publishDiagnostics", lambda told: told["diagnostics"] != []
+    )
+    assert "the last valid settings of this file stay in force" in told["diagnostics"][0]["message"]
+    assert await model_of(bare) == "gpt-4"
+    bare.ignore("textDocument/publishDiagnostics")
 
 
 async def test_no_editor_is_pointed_at_what_may_not_be_opened(

@@ -135,7 +135,7 @@ INSIDE = {
     "RefusedBodyError",
     "RefusedError",
     "Stopped",
-    "TooMuchError",
+    "InvalidTomlError",
 }
 
 

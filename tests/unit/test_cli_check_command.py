@@ -168,6 +168,22 @@ def test_mistakes_in_the_configuration(project: Path) -> None:
     assert (result.exit_code, "has mistakes" in result.stderr) == (0, False)
 
 
+@pytest.mark.parametrize("name", [".token-sidecar.toml", "pyproject.toml"])
+@pytest.mark.parametrize("broken", [b"[context", b"# \xff"], ids=["syntax", "bytes"])
+def test_a_broken_configuration_is_exit_2_and_its_rest_does_not_apply(
+    project: Path, name: str, broken: bytes
+) -> None:
+    (project / ".token-sidecar.toml").unlink()
+    rule = b'[[tool.token-sidecar.budget]]\nfiles = "*"\nmax-tokens = 1\n'
+    if name == ".token-sidecar.toml":
+        rule = rule.replace(b"tool.token-sidecar.", b"")
+    write(project, name, rule + broken)
+    result = run("fine.txt", str(project / "AGENTS.md"))
+    assert result.exit_code == 2
+    assert f"{name}:4" in result.stderr
+    assert "nothing in this file applies" in result.stderr
+
+
 def test_what_is_no_text_is_named(project: Path) -> None:
     write(project, "picture.png", b"\x89PNG\0\0")
     result = run("picture.png", "fine.txt")

@@ -176,11 +176,18 @@ BROKEN: dict[str, tuple[str, str, int, str]] = {
         3,
         "must be a table, such as { co",
     ),
-    "no value": ("presets =", "presets", 2, "is not valid TOML"),
-    "open string": ('[[budget]]\nfiles = "a', "files", 3, "is not valid TOML"),
-    "open header": ("[context\nreserve = 7", "context", 2, "is not valid TOML"),
-    "a key twice": ("presets = true\npresets = false", "presets", 3, "is not valid TOML"),
-    "bare value": ("presets = yes", "presets", 2, "is not valid TOML"),
+}
+
+INVALID: dict[str, tuple[str, str, int]] = {
+    # name: (what stands from line 2 on, the key named, the line named)
+    "no value": ("presets =", "presets", 2),
+    "open string": ('[[budget]]\nfiles = "a', "files", 3),
+    "open header": ("[context\nreserve = 7", "context", 2),
+    "a key twice": ("presets = true\npresets = false", "presets", 3),
+    "bare value": ("presets = yes", "presets", 2),
+    "the first of several": ("presets = yes\nmodel = no\n[context", "presets", 2),
+    "not UTF-8": ("# \udcff", "", 2),
+    "over a limit": ("[[budget]]\n" * 20_000, "", 5_001),
 }
 
 
@@ -213,20 +220,54 @@ def test_there_are_thirty_and_more() -> None:
     assert len(BROKEN) >= 30
 
 
-def test_several_mistakes_are_each_named(tmp_path: Path, env: dict[str, str]) -> None:
-    (tmp_path / "config.toml").write_text(
-        "presets = maybe\n[context\nreserve = 1\n[status]\nhide = 3\nshow = \n"
-        '[[budget]]\nfiles = "a"\nmax-tokens = 9\n'
-    )
-    loaded = load(None, None, env)
-    assert [(problem.key, problem.line) for problem in loaded.problems] == [
-        ("presets", 1),
-        ("context", 2),
-        ("show", 6),
-        ("status.hide", 5),
-    ]
-    assert loaded.settings.context == Settings().context
-    assert loaded.settings.budgets[0].max_tokens == 9
+def write_invalid(path: Path, name: str, newline: str = "\n") -> None:
+    text = (ABOVE + INVALID[name][0] + BELOW).replace("\n", newline)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+
+
+@pytest.mark.parametrize("name", INVALID)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_first_syntax_error_is_named_and_the_lower_layers_apply(
+    name: str, newline: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    (tmp_path / "config.toml").write_text("model = 'below'\npresets = true\n")
+    path = tmp_path / ".token-sidecar.toml"
+    write_invalid(path, name, newline)
+    loaded = load(tmp_path, {"codeLens": False}, env)
+    (problem,) = loaded.problems
+    assert (problem.file, problem.key, problem.line) == (path, *INVALID[name][1:])
+    assert problem.message.endswith("; nothing in this file applies")
+    assert problem.severity == "error"
+    assert (loaded.settings.model, loaded.settings.presets) == ("below", True)
+    assert loaded.settings.code_lens is False
+    assert loaded.settings.status.hide is False
+
+
+@pytest.mark.parametrize("name", INVALID)
+@pytest.mark.parametrize("source", ["user", "project"])
+def test_while_a_file_is_broken_its_last_valid_settings_stay_in_force(
+    name: str, source: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    (tmp_path / "config.toml").touch()
+    path = tmp_path / ("config.toml" if source == "user" else ".token-sidecar.toml")
+    path.write_text("model = 'valid'\nunknown = 1\n[status]\nhide = true\n")
+    valid = load(tmp_path, None, env)
+    write_invalid(path, name)
+    broken = load(tmp_path, {"codeLens": False}, env, previous=valid)
+    (problem,) = broken.problems
+    assert problem.line == INVALID[name][2]
+    assert problem.message.endswith("; the last valid settings of this file stay in force")
+    assert (broken.settings.model, broken.settings.status.hide) == ("valid", True)
+    assert broken.settings.code_lens is False  # the other layers are those of now
+    assert load(tmp_path, None, env, previous=broken).settings == valid.settings
+    path.write_text("model = 'mended'\n")
+    mended = load(tmp_path, None, env, previous=broken)
+    assert (mended.settings.model, mended.settings.status.hide) == ("mended", False)
+    assert mended.problems == ()
+    write_invalid(path, name)
+    path.unlink()
+    (tmp_path / "config.toml").touch()
+    assert load(tmp_path, None, env, previous=broken).settings == Settings()
 
 
 def test_of_agents_those_that_are_known_are_read_and_no_others(
@@ -252,7 +293,7 @@ def test_the_entry_that_is_wrong_goes_the_others_stay(tmp_path: Path, env: dict[
 def test_bytes_that_are_no_text(content: bytes, tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "config.toml").write_bytes(content)
     (problem,) = load(None, None, env).problems
-    assert problem.message == "is not UTF-8"
+    assert problem.message == "is not UTF-8; nothing in this file applies"
     assert (
         problem.line == content.count(b"\n", 0, 3) + (0 if content.startswith(b"model") else 1) or 1
     )

@@ -13,13 +13,13 @@ from sidecar.config.load import load
 from sidecar.config.project_files import MAX_BYTES
 from sidecar.config.resolve import MAX_PROBLEMS
 from sidecar.config.settings import Settings
-from sidecar.config.toml_limits import MAX_ENTRIES
+from sidecar.config.toml import MAX_ENTRIES
 from sidecar.text.globs import MAX_PATTERNS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.config.loaded import Loaded
+    from sidecar.config.options import Loaded
 
 PLANTED = "AKIAplantedEXAMPLE\npassword: planted hunter2\nplanted = 'planted\nplanted==\n[planted\n"
 FILES = (".token-sidecar.toml", "pyproject.toml")
@@ -51,9 +51,8 @@ def test_a_link_out_of_the_root_is_not_read(root: Path, name: str, above: bool) 
         (root / name).symlink_to(outside / name)
     loaded = problems(root)
     assert loaded.settings == Settings()
-    assert [problem.message for problem in loaded.problems] == [
-        "cannot be read: is a link out of the project's folder"
-    ]
+    (problem,) = loaded.problems
+    assert problem.message.startswith("cannot be read: is a link out of the project's folder")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -96,7 +95,7 @@ def test_the_users_own_file_may_be_a_link_but_no_fifo(tmp_path: Path) -> None:
     mine = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "link")})
     assert mine.settings.model == "mine"
     (problem,) = load(None, None, {"TOKEN_SIDECAR_CONFIG": str(tmp_path / "fifo")}).problems
-    assert problem.message == "cannot be read: is not a regular file"
+    assert problem.message == "cannot be read: is not a regular file; nothing in this file applies"
 
 
 MISTAKES = (
@@ -182,10 +181,12 @@ def test_a_section_that_is_no_table_is_named_where_it_stands(root: Path) -> None
 
 
 def test_a_problem_names_line_and_column(root: Path) -> None:
-    (root / ".token-sidecar.toml").write_text("presets = true\nmodel = 1\n  code-lens = = 1\n")
-    syntax, model = load(root, None, NO_USER).problems
-    assert (syntax.key, syntax.line, syntax.column) == ("code-lens", 3, 15)
+    (root / ".token-sidecar.toml").write_text("presets = true\nmodel = 1\n")
+    (model,) = load(root, None, NO_USER).problems
     assert (model.key, model.line, model.column) == ("model", 2, 9)
+    (root / ".token-sidecar.toml").write_text("presets = true\nmodel = 1\n  code-lens = = 1\n")
+    (syntax,) = load(root, None, NO_USER).problems
+    assert (syntax.key, syntax.line, syntax.column) == ("code-lens", 3, 15)
 
 
 BUDGET = '[[budget]]\nfiles = "a"\nmax-tokens = 5\n'
@@ -239,7 +240,7 @@ def test_every_part_of_a_key_is_an_entry(root: Path, name: str) -> None:
     """A parser makes a table of each, or looks it up: 9,000 keys of 31 parts took it seconds."""
     (root / FILES[0]).write_text(BOMBS[name])
     (problem,) = load(root, None, NO_USER).problems
-    assert problem.message == f"has more than {MAX_ENTRIES:,} entries"
+    assert problem.message.startswith(f"has more than {MAX_ENTRIES:,} entries; ")
     assert problem.line is not None
     assert problem.line < MAX_ENTRIES / 30
 

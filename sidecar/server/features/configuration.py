@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lsprotocol import types
 
 from sidecar.budget.rules import Rules
-from sidecar.config.loaded import Loaded
+from sidecar.config.options import Loaded
 from sidecar.config.paths import LEDGER_FILES, LIMIT_VARIABLE, watched_paths
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
@@ -128,7 +128,7 @@ class Configuration:
 
     async def _load(self, workspace: Workspace) -> None:
         workspace.editor = await self._editor_section(workspace)
-        work = partial(_read, workspace.path, workspace.editor)
+        work = partial(_read, workspace.path, workspace.editor, workspace.loaded)
         found = await self._read(work, partial(self._take_late, workspace, self._reloads))
         if found is not None:
             self._take(workspace, *found)
@@ -245,13 +245,13 @@ def _folders(paths: Iterable[Path]) -> list[Path]:
     return [folder for folder in {path.parent for path in paths} if folder.is_dir()]
 
 
-def _read(path: Path | None, editor: Any) -> tuple[Loaded, Rules]:
+def _read(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
     if not editor and LIMIT_VARIABLE not in os.environ and not _any_file(path):
         # Nobody has written anything: the reader is not even loaded.
         return Loaded(Settings(), (), {}), Rules(Settings())
     from sidecar.config.load import load
 
-    loaded = load(path, editor)
+    loaded = load(path, editor, previous=previous)
     return loaded, Rules(loaded.settings)
 
 
