@@ -120,6 +120,7 @@ def _similar_models(model: str) -> tuple[str, ...] | None:
 
 @cache
 def _names() -> list[str]:
+    warm()
     return sorted({parse(model.id).bare for provider in providers() for model in provider.models})
 
 
