@@ -109,7 +109,11 @@ class SessionsView:
     async def _look(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
         await run(catalogue.warm)
+        self.services.forget_conversations(workspace)  # what was kept may have changed
         await self.services.agents.look(workspace)
+        uri = workspace.uri or ""
+        live = await run(partial(self.services.state.live.read, uri))
+        self.services.conversations(workspace).feed_elsewhere(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.seen_by(workspace)
         workspace.costs.take(await run(spending.recall))

@@ -41,8 +41,8 @@ INTERRUPTED = 130
 @click.option("--watch", is_flag=True, help="Print again whenever it changes, until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON.")
 def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_json: bool) -> None:
-    """Show how full the context is: of a coding agent's session that works in the folder, or of one
-    that its client asked to keep (`persist`).
+    """Show how full the context is: of a coding agent's session that works in the folder, or of a
+    conversation that an editor's server holds while it runs or was asked to keep (`persist`).
 
     Exits 0, also when nothing is known: then there is no such session. 2 where the configuration is
     wrong; 130 when Ctrl-C ended --watch.
@@ -102,8 +102,8 @@ def _usage_text(found: ContextUsage, session: str | None, cost: str) -> str:
         return f"No session {session} is known here; --all lists those that are."
     if found.session is None:
         return (
-            "No session was kept here, and no agent's is known. A client keeps one with "
-            "context/set, persist: true."
+            "No conversation is known here. Coding agents' sessions are picked up automatically, "
+            "chat plugins' while the editor runs or where the plugin keeps them."
         )
     if cost == NOT_READ:
         cost += " (`token-sidecar cost` reads it)"

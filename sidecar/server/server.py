@@ -33,6 +33,7 @@ from sidecar.server.features.history import History
 from sidecar.server.features.learning import Learning
 from sidecar.server.features.providers import Providers
 from sidecar.server.features.retries import Retries
+from sidecar.server.features.sharing import Sharing
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.methods import REQUESTS
@@ -80,6 +81,7 @@ class SidecarServer(LanguageServer):
         self.diagnostics = Diagnostics(self)
         self.following = Following(self)
         self.retries = Retries(self)
+        self.sharing = Sharing(self)
         self.learning = Learning(self)
         self.providers = Providers(self)
         self.history = History(self)

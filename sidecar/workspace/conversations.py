@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from sidecar.context.store import DEFAULT_ID, Conversations
 from sidecar.context.thresholds import budget_message, level, severity
 from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
@@ -17,7 +19,7 @@ from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.errors import RequestError
 from sidecar.text.printable import message as printable
-from sidecar.workspace.counted_session import LONG_AGO, RECENT, CountedSession
+from sidecar.workspace.counted_session import LONG_AGO, RECENT, CountedSession, from_usage
 from sidecar.workspace.events import Event
 from sidecar.workspace.windows import limit_of
 from sidecar.workspace.workspace import ContextState, Workspace
@@ -36,6 +38,10 @@ PROTOCOL_OUTRANKS = timedelta(minutes=30)
 """How long a session that is fed by protocol comes before one that an agent updated since."""
 
 
+_SHARED = 64
+"""More conversations than these are not shared with other processes: the newest are."""
+
+
 class Sessions:
     """All conversations of one workspace. For the event loop."""
 
@@ -45,6 +51,8 @@ class Sessions:
         self._counted: dict[str, CountedSession] = {}
         self._older: dict[str, CountedSession] = {}
         """Agents' sessions that are not followed, as they were when all were asked for."""
+        self._elsewhere: dict[str, CountedSession] = {}
+        """Conversations that other running servers hold."""
         self._calibrations: dict[str, ConversationCalibration] = {}
         self.models: dict[str, str] = {}
         """Models that a client named, by session; the others follow what follows here."""
@@ -78,12 +86,19 @@ class Sessions:
         named = session_id or self._selected()
         if named is not None:
             return self._by_id(named)
-        mine = self.store.current()
+        mine = self._newest_conversation()
         latest = max(self._counted.values(), key=lambda one: one.updated_at, default=None)
         if mine is None or latest is None:
             return mine or latest
         fresh = datetime.now(UTC) - PROTOCOL_OUTRANKS
-        return mine if mine.session.updated_at >= min(latest.updated_at, fresh) else latest
+        return mine if _updated_at(mine) >= min(latest.updated_at, fresh) else latest
+
+    def _newest_conversation(self) -> Conversation | CountedSession | None:
+        """Of those that clients feed, here or in another process."""
+        mine = self.store.current()
+        every: list[Conversation | CountedSession] = [*self._elsewhere.values()]
+        every += [] if mine is None else [mine]
+        return max(every, key=_updated_at, default=None)
 
     def _selected(self) -> str | None:
         found = None if self.selected is None else self._by_id(self.selected)
@@ -92,8 +107,8 @@ class Sessions:
         return None if found is None else self.selected
 
     def _by_id(self, session_id: str) -> Conversation | CountedSession | None:
-        known = self.store.get(session_id) or self._counted.get(session_id)
-        return known or self._older.get(session_id)
+        known = self._elsewhere.get(session_id) or self.store.get(session_id)
+        return known or self._counted.get(session_id) or self._older.get(session_id)
 
     def writing(self, session_id: str | None) -> str:
         """The id of the session that a change is for: the one named, else the newest that is fed
@@ -156,6 +171,12 @@ class Sessions:
         """Take all sessions of this workspace's agents, however old, as they are now."""
         self._older = {one.id: one for one in sessions}
 
+    def feed_elsewhere(self, usages: Iterable[ContextUsage]) -> None:
+        """Take the conversations that other running servers hold, by their sizes."""
+        found = [one for one in map(from_usage, usages) if one is not None]
+        found.sort(key=_updated_at)
+        self._elsewhere = {one.id: one for one in found}
+
     @property
     def is_stale(self) -> bool:
         """Whether a session of the last day was found that is not followed yet."""
@@ -165,14 +186,17 @@ class Sessions:
     def rows(self, *, every: bool = False) -> list[SessionRow]:
         """The sessions of the last day, or `every` one that is known; newest first."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
-        protocol = [one for one in self.store if not _is_unfed(one.session)]
-        mine = [(one.session.updated_at, self._row(one)) for one in protocol]
-        known = {one.session.id for one in protocol}
         agents = self._older | self._counted if every else self._counted
-        counted = [one for one in agents.values() if one.id not in known]
-        found = mine + [(one.updated_at, self._row(one)) for one in counted]
-        found.sort(key=lambda entry: entry[0], reverse=True)
-        return [row for at, row in found if at >= since]
+        own = {one.session.id: one for one in self.store if not _is_unfed(one.session)}
+        known = agents | own | self._elsewhere
+        found = sorted(known.values(), key=_updated_at, reverse=True)
+        return [self._row(one) for one in found if _updated_at(one) >= since]
+
+    def own_usages(self) -> list[ContextUsage]:
+        """How full the conversations of this process are, as other processes show them."""
+        fed = [one for one in self.store if not _is_unfed(one.session)]
+        newest = sorted(fed, key=_updated_at, reverse=True)[:_SHARED]
+        return [msgspec.structs.replace(self.usage(one), cost_usd=None) for one in newest]
 
     def _row(self, one: Conversation | CountedSession) -> SessionRow:
         counted = one if isinstance(one, CountedSession) else None
@@ -220,6 +244,9 @@ class Sessions:
         """How full a context is: the one function that says so. Counts nothing anew."""
         warn_at = self._workspace.settings.context.warn_at
         if isinstance(one, CountedSession):
+            if one.usage is not None:
+                cost = self._workspace.costs.sessions.get(one.id)
+                return msgspec.structs.replace(one.usage, cost_usd=cost)
             return self._counted_usage(one, warn_at)
         from sidecar.context.occupancy import context_usage
 
@@ -390,6 +417,10 @@ class Sessions:
 
 def _id(one: Conversation | CountedSession) -> str:
     return one.id if isinstance(one, CountedSession) else one.session.id
+
+
+def _updated_at(one: Conversation | CountedSession) -> datetime:
+    return one.updated_at if isinstance(one, CountedSession) else one.session.updated_at
 
 
 def _is_unfed(session: Session) -> bool:

@@ -138,8 +138,12 @@ class Services(Shared):
         """Close a root folder, and forget its conversations."""
         workspace = self.roots.remove(uri)
         if workspace is not None:
-            self._sessions.pop(workspace, None)
-            self._changes.pop(workspace, None)
+            self.forget_conversations(workspace)
+
+    def forget_conversations(self, workspace: Workspace) -> None:
+        """Forget a workspace's conversations; those that were kept are read when asked for."""
+        self._sessions.pop(workspace, None)
+        self._changes.pop(workspace, None)
 
     async def aclose(self) -> None:
         """Give up counting, close connections and write what was learned."""

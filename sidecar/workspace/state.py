@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sidecar.config.paths import state_dir
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sidecar.context.persist import SavedSession
     from sidecar.cost.book import CostBook
     from sidecar.counting.calibration import Calibrations
+    from sidecar.workspace.live_sessions import LiveSessions
 
 _SESSIONS_KEPT = 64
 _LOCK_NAME = "state.lock"
@@ -119,6 +121,13 @@ class State:
                 book = self._books[key] = CostBook(self.folder, key[0], otel_endpoint=key[1])
             return book
 
+    @cached_property
+    def live(self) -> LiveSessions:
+        """The conversations of the servers that run now."""
+        from sidecar.workspace.live_sessions import LiveSessions
+
+        return LiveSessions(self.folder / "live")
+
     def sessions(self, workspace: str) -> list[SavedSession]:
         """The sessions of a workspace that asked to be kept, by their counts. Never raises."""
         from sidecar.context.persist import from_json
@@ -150,6 +159,7 @@ class State:
 
     def close(self) -> None:
         """Write what is left, and close the ledger."""
+        self.live.close()
         self.save()
         for book in self._books.values():
             book.close()

@@ -46,7 +46,7 @@ def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
 def test_says_so_when_nothing_was_kept(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
     assert done.exit_code == 0
-    assert "No session was kept here" in done.output
+    assert "No conversation is known here" in done.output
 
 
 def test_a_session_that_is_not_known_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Other processes see the conversations of a running server, by their counts alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.client import SERVER, StdioClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TEXT = "mauve-otter-9"
+COMMAND = [sys.executable, "-P", "-m", "sidecar"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def client(root: Path) -> Iterator[StdioClient]:
+    made = StdioClient(SERVER)
+    made.request("initialize", {"rootUri": root.as_uri(), "capabilities": {}})
+    made.notify("initialized", {})
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+        made.end_streams()
+
+
+def say(client: StdioClient, session: str, words: int) -> dict[str, Any]:
+    """Append a turn as a chat plugin does; the session's usage."""
+    turn = {"role": "user", "content": f"{TEXT} " + "word " * words}
+    usage: dict[str, Any] = client.request("context/append", {"session": session, "turns": [turn]})
+    return usage
+
+
+def run(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [*COMMAND, *arguments, "--workspace", str(root)],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.stdout
+
+
+def shown(root: Path, session: str | None, tokens: int | None) -> dict[str, Any]:
+    """What `usage` prints, once it shows this session at this size."""
+    for _ in range(40):
+        usage: dict[str, Any] = json.loads(run(root, "usage", "--json"))
+        name = usage["session"] and usage["session"]["id"]
+        if (name, usage["tokens"]) == (session, tokens):
+            return usage
+        time.sleep(0.25)
+    raise AssertionError(f"{session} at {tokens} was never shown, {usage} was")
+
+
+def test_a_running_servers_conversation_is_shown_and_no_text_is_stored(
+    client: StdioClient, root: Path, tmp_path: Path
+) -> None:
+    client.request("context/set", {"session": "chat-1", "model": "gpt-4o", "limit": 9_000})
+    told = say(client, "chat-1", 300)
+    usage = shown(root, "chat-1", told["tokens"])
+    for field in ("limit", "limitSource", "percent", "method", "model", "turns", "breakdown"):
+        assert usage[field] == told[field]
+    assert run(root, "statusline").startswith("gpt-4o · ctx ")
+    other = say(client, "chat-2", 20)
+    shown(root, "chat-2", other["tokens"])
+    rows = [json.loads(line) for line in run(root, "usage", "--all", "--json").splitlines()]
+    names = [row["id"] for row in (rows[0] if isinstance(rows[0], list) else rows)]
+    assert names == ["chat-2", "chat-1"]
+    assert json.loads(run(root, "usage", "--json", "--session", "chat-1"))["turns"] == 1
+    stored = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert stored
+    assert not any(TEXT.encode() in path.read_bytes() for path in stored)
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_a_conversation_goes_with_its_server(client: StdioClient, root: Path, end: str) -> None:
+    told = say(client, "chat-1", 30)
+    shown(root, "chat-1", told["tokens"])
+    if end == "kill":
+        client.process.kill()
+        client.process.wait()
+    else:
+        client.close()
+    assert shown(root, None, None)["session"] is None
+
+
+def test_watching_follows_the_conversations_of_a_running_server(
+    client: StdioClient, root: Path
+) -> None:
+    client.request("context/set", {"session": "kept", "model": "gpt-4o", "persist": True})
+    sizes = {"chat-1": say(client, "chat-1", 30)["tokens"]}
+    shown(root, "chat-1", sizes["chat-1"])
+    watching = subprocess.Popen(
+        [*COMMAND, "usage", "--watch", "--json", "--workspace", str(root)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert watching.stdout is not None
+        for session, words in (("chat-1", 0), ("chat-1", 50), ("kept", 10), ("kept", 500)):
+            if words:
+                sizes[session] = say(client, session, words)["tokens"]
+            usage = json.loads(watching.stdout.readline())
+            assert (usage["session"]["id"], usage["tokens"]) == (session, sizes[session])
+    finally:
+        watching.kill()
+        watching.communicate()
