@@ -37,6 +37,7 @@ _HOMES = {
     "aider": _Home(None, lambda _: ()),
     "qwen-code": _Home("QWEN_DATA_DIR", lambda at: [at.home / ".qwen"]),
     "pi": _Home("PI_CODING_AGENT_DIR", lambda at: [at.home / ".pi" / "agent"]),
+    "kimi-code": _Home("KIMI_CODE_HOME", lambda at: [at.home / ".kimi-code"]),
     "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
 }
 _DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from sidecar.agents.folding import Fold, Folded
+from sidecar.agents.folding import Fold, Folded, fold_lines
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import lines_backwards, lines_with, open_quietly
-from sidecar.agents.values import Call, Found, StoredSession, stored
+from sidecar.agents.values import Call, Found, Glance, Mark, StoredSession, stored
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from re import Pattern
 
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
@@ -58,6 +59,28 @@ def fold_entries(
         return Folded(state, calls, entries.skipped)
 
     return fold
+
+
+def lines_of(data: bytes, kinds: Pattern[bytes], within: int = 160) -> Iterator[bytes]:
+    """The lines of `data` whose first `within` bytes match `kinds`."""
+    start, search, find = 0, kinds.search, data.find
+    while (end := find(b"\n", start)) >= 0:
+        if search(data, start, min(end, start + within)):
+            yield data[start:end]
+        start = end + 1
+
+
+def state_of(found: Found, before: Glance | None, start: S, fold: Fold[S]) -> tuple[S, Mark | None]:
+    """The state that a store's lines leave, folded on from where the last glance came to.
+
+    The mark is what that glance kept in `memory`. Raises OSError.
+    """
+    mark: Mark | None = before.memory if before else None
+    for batch in fold_lines(found, mark, start, fold):
+        mark = batch.mark
+    if mark is None or not mark.state:
+        return start, mark
+    return msgspec.msgpack.decode(mark.state, type=type(start)), mark
 
 
 class LineFiles:

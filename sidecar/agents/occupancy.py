@@ -15,6 +15,9 @@ COMPACTED = "compacted: the size shows with the next turn"
 REWOUND = "rewound: the size shows with the next turn"
 NO_USAGE = "this model reports no usage"
 NOT_VISIBLE = "not visible from this machine"
+BY_ESTIMATE = "compacted: the agent's estimate until the next turn"
+ESTIMATE_BAND = 25.0
+"""Percent: half of the band of an agent's own estimate of what a compaction left."""
 
 
 class Track(msgspec.Struct, frozen=True, gc=False):
@@ -23,6 +26,8 @@ class Track(msgspec.Struct, frozen=True, gc=False):
     newest: Reading | None = None
     why: str | None = None
     """Why the size is not known, where it is not."""
+    is_estimate: bool = False
+    """Whether `newest` is no call, but the agent's own estimate of what a compaction left."""
 
     def call(self, reading: Reading) -> Track:
         """A call of the main conversation; one without a prompt's size changes nothing known."""
@@ -33,6 +38,10 @@ class Track(msgspec.Struct, frozen=True, gc=False):
     def compaction(self) -> Track:
         """The conversation was replaced by a summary of unknown size."""
         return Track(why=COMPACTED)
+
+    def estimate(self, tokens: int, model: str | None) -> Track:
+        """The agent estimates what is left after a compaction or an undo."""
+        return Track(newest=Reading(tokens, 0, model), is_estimate=True) if tokens > 0 else self
 
     def rewind(self) -> Track:
         """The newest turns were taken back, and what is left was never measured."""
@@ -59,10 +68,15 @@ def occupancy(
             compacted=track.why == COMPACTED,
             note=track.why or note,
         )
-    return Occupancy(
+    size = Occupancy(
         tokens=newest.prompt + newest.output,
         limit=newest.window or window,
         quality=quality,
         error_percent=error_percent,
         note=note,
+    )
+    if not track.is_estimate:
+        return size
+    return msgspec.structs.replace(
+        size, quality="estimate", error_percent=ESTIMATE_BAND, note=note or BY_ESTIMATE
     )

@@ -175,7 +175,7 @@ class Settings(Table, frozen=True):
 AGENTS = (
     "claude-code", "codex", "copilot-chat", "copilot-cli", "gemini-cli", "opencode", "cline",
     "roo-code", "kilo-code", "goose", "crush", "zed", "amp", "vibe", "continue", "aider",
-    "qwen-code", "pi", "kimi-cli",
+    "qwen-code", "pi", "kimi-cli", "kimi-code",
 )  # fmt: skip
 """The agents whose session files are read, by the names that `agents` and `source` give them."""
 

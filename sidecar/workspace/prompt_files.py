@@ -44,8 +44,8 @@ def _rule(pattern: str, agents: str, source: str) -> PromptFileRule:
 
 
 _AGENTS_MD = (
-    "codex copilot-chat copilot-cli opencode amp crush goose kilo-code roo-code cline kimi-cli pi "
-    "zed"
+    "codex copilot-chat copilot-cli opencode amp crush goose kilo-code roo-code cline kimi-cli "
+    "kimi-code pi zed"
 )
 RULES = (
     _rule("AGENTS.md", _AGENTS_MD, "agents.md"),
@@ -92,6 +92,7 @@ MEMORIES = (
     UserFile("opencode", None, ".config/opencode", "AGENTS.md"),
     UserFile("copilot-cli", None, ".copilot", "copilot-instructions.md"),
     UserFile("kimi-cli", None, ".kimi", "AGENTS.md"),
+    UserFile("kimi-code", "KIMI_CODE_HOME", ".kimi-code", "AGENTS.md"),
     UserFile("pi", None, ".pi/agent", "AGENTS.md"),
 )
 

@@ -19,6 +19,7 @@ from sidecar.agents.databases import LastRow, fold_database, read_only
 from sidecar.agents.fields import from_ms, whole, whole_file
 from sidecar.agents.folding import Folded, fold_lines, fold_whole
 from sidecar.agents.homes import editors
+from sidecar.agents.line_files import state_of
 from sidecar.agents.listing import database, entries, stat_of
 from sidecar.agents.occupancy import NOT_VISIBLE, Track, occupancy
 from sidecar.agents.readers import copilot_spans as spans
@@ -195,7 +196,7 @@ def _matters(line: bytes) -> bool:
 
 
 def _glance_chat(found: Found, cwd: str | None, roots: Roots, before: Glance | None) -> Glance:
-    chat, mark = _chat_of(found, before.memory if before else None)
+    chat, mark = _chat_of(found, before)
     own = local_path(chat.working_directory, on_server=is_server(found.path))
     cwd = cwd or (own if roots.hold(own) else None)
     skipped = mark.skipped if mark else 0
@@ -216,14 +217,12 @@ def _glance_chat(found: Found, cwd: str | None, roots: Roots, before: Glance | N
     return Glance(found, (session,), skipped, mark)
 
 
-def _chat_of(found: Found, mark: Mark | None) -> tuple[Chat, Mark | None]:
+def _chat_of(found: Found, before: Glance | None) -> tuple[Chat, Mark | None]:
     """A session as its file leaves it, replayed from where the last glance came to."""
     if found.path.endswith(".json"):
         return whole_file(found.path, Chat), None
-    for batch in fold_lines(found, mark, _State("", ""), partial(_fold, None)):
-        mark = batch.mark
-    state = msgspec.msgpack.decode(mark.state, type=_State) if mark and mark.state else None
-    return state.chat if state else Chat(), mark
+    state, mark = state_of(found, before, _State("", ""), partial(_fold, None))
+    return state.chat, mark
 
 
 def _window(path: str, chat: Chat) -> int | None:

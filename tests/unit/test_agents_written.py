@@ -1,0 +1,109 @@
+"""Session files that the real agents wrote, beside what the vendor reported to them.
+
+The files are those of runs against a fake vendor (tests/e2e/agents), with long texts cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
+from tests.unit.agents_world import World
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"
+
+
+class Written(NamedTuple):
+    """A run of an agent."""
+
+    folder: str
+    agent: str
+    contexts: tuple[int | None, ...]
+    """Of the sessions, the newest first: occupancy in tokens."""
+    limit: int | None = None
+    model: str = ""
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """What the vendor reported, in its order."""
+        lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+RUNS = (
+    Written("kimi-code-subagent", "kimi-code", (22_279,), None, "kimi-k2.5"),
+    Written("kimi-code-compaction", "kimi-code", (21_725, 22_657), 200_000, "kimi-k2.5"),
+    Written("kimi-code-fork", "kimi-code", (21_793, 21_615), None, "kimi-k2.5"),
+)
+
+
+def install(world: World, folder: str) -> None:
+    """Put a run's files into the home of a world."""
+    home = FIXTURES / folder / "home"
+    for source in home.rglob("*"):
+        if source.is_file():
+            path = world.home / source.relative_to(home)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = source.read_text().replace("@ROOT@", str(world.root))
+            path.write_text(text.replace("@HOME@", str(world.home)))
+
+
+@pytest.fixture(params=RUNS, ids=lambda run: run.folder)
+def written(request: pytest.FixtureRequest) -> Written:
+    run: Written = request.param
+    return run
+
+
+@pytest.fixture
+def world(written: Written, tmp_path: Path) -> World:
+    made = World(tmp_path, written.agent)
+    install(made, written.folder)
+    return made
+
+
+def test_each_written_call_is_billed_once_and_as_the_vendor_reported(
+    world: World, written: Written
+) -> None:
+    world.ingest()
+    assert world.ingest() == 0
+    billed = {call.request: call for call in world.calls}.values()
+    ours = Counter(
+        (one.category, one.model, one.usage.input_tokens, one.usage.cache_read_tokens,
+         one.usage.cache_write_tokens, one.usage.output_tokens)
+        for one in billed
+    )  # fmt: skip
+    reported = Counter(
+        (call["kind"], call["model"], call["usage"]["uncached"], call["usage"]["cache_read"],
+         call["usage"]["cache_write"], call["usage"]["output"])
+        for call in written.calls
+    )  # fmt: skip
+    assert ours == reported
+    assert {one.workspace for one in billed} == {str(world.root)}
+
+
+def test_written_sessions_have_the_size_of_the_newest_call(world: World, written: Written) -> None:
+    sessions = list(world.sessions().values())
+    assert tuple(one.occupancy.tokens for one in sessions) == written.contexts
+    assert {one.occupancy.limit for one in sessions} == {written.limit}
+    assert {one.occupancy.quality for one in sessions} == {"exact"}
+    assert {one.model for one in sessions} == {written.model}
+    assert {one.active for one in sessions} == {False}
+
+
+def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> None:
+    world = World(tmp_path, "kimi-code")
+    install(world, "kimi-code-compaction")
+    (wire,) = world.home.glob(".kimi-code/sessions/*/*4ef2*/agents/main/wire.jsonl")
+    lines = wire.read_text().splitlines(keepends=True)
+    estimated = next(n for n, line in enumerate(lines) if "token_counting.rebased" in line)
+    wire.write_text("".join(lines[: estimated + 1]))
+    (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
+    assert (size.tokens, size.quality, size.note) == (21_033, "estimate", BY_ESTIMATE)
+    wire.write_text("".join(lines[:estimated]))
+    (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
+    assert (size.tokens, size.note) == (None, COMPACTED)
