@@ -22,7 +22,7 @@ from sidecar.agents.line_files import Decoded, LineFiles, lines_of, state_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import open_quietly
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.config.toml_limits import check_limits
+from sidecar.config import toml
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
@@ -228,12 +228,9 @@ def _window(session: Path, alias: str | None) -> int | None:
 
 @lru_cache(maxsize=8)
 def _models(path: str, _mtime_ns: int) -> dict[str, _Alias]:
-    from tomllib import loads
-
     with open_quietly(path) as file:
         text = file.read(_LARGEST_CONFIG).decode("utf-8", "replace")
     try:
-        check_limits(text)
-        return typed.convert(loads(text), _Config).models or {}
-    except (ValueError, msgspec.ValidationError):
+        return typed.convert(toml.parse(text), _Config).models or {}
+    except (toml.InvalidTomlError, msgspec.ValidationError):
         return {}
