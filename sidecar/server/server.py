@@ -31,6 +31,7 @@ from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.following import Following
 from sidecar.server.features.history import History
 from sidecar.server.features.learning import Learning
+from sidecar.server.features.passing_time import PassingTime
 from sidecar.server.features.providers import Providers
 from sidecar.server.features.retries import Retries
 from sidecar.server.features.sharing import Sharing
@@ -82,6 +83,7 @@ class SidecarServer(LanguageServer):
         self.following = Following(self)
         self.retries = Retries(self)
         self.sharing = Sharing(self)
+        self.passing_time = PassingTime(self)
         self.learning = Learning(self)
         self.providers = Providers(self)
         self.history = History(self)

@@ -93,6 +93,16 @@ class Sessions:
         fresh = datetime.now(UTC) - PROTOCOL_OUTRANKS
         return mine if _updated_at(mine) >= min(latest.updated_at, fresh) else latest
 
+    def next_change(self) -> datetime | None:
+        """When another session is shown if none changes until then; None: not by itself."""
+        shown = self.reading(None)
+        if shown is None or self._selected() is not None:
+            return None
+        at = _updated_at(shown) + (
+            RECENT if isinstance(shown, CountedSession) else PROTOCOL_OUTRANKS
+        )
+        return at if at > datetime.now(UTC) else None
+
     def _newest_conversation(self) -> Conversation | CountedSession | None:
         """Of those that clients feed, here or in another process."""
         mine = self.store.current()
