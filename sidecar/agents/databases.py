@@ -8,12 +8,14 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from sidecar.agents.folding import Folded
-from sidecar.agents.values import Batch, Found, Mark
+from sidecar.agents.folding import Folded, fold_store
+
+if TYPE_CHECKING:
+    from sidecar.agents.values import Batch, Found, Mark
 
 _BUSY_SECONDS = 0.25
 _LONGEST = 64 << 20
@@ -37,24 +39,13 @@ def fold_database(found: Found, mark: Mark | None, start: S, fold: FoldRows[S]) 
 
     Raises OSError where it cannot be read.
     """
-    if mark is not None and mark.unchanged(found):
-        return
-    state = start
-    if mark is not None and mark.inode == found.inode:
-        with suppress(msgspec.DecodeError):  # the state of another version
-            state = msgspec.msgpack.decode(mark.state, type=type(start))
-    with read_only(found.path) as connection:
-        folded = fold(connection, state)
-    done = Mark(
-        path=found.path,
-        agent=found.agent,
-        inode=found.inode,
-        size=found.size,
-        mtime_ns=found.mtime_ns,
-        state=msgspec.msgpack.encode(folded.state),
-        skipped=folded.skipped,
-    )
-    yield Batch(folded.billed, done)
+
+    def fold_all(state: S) -> Folded[S]:
+        with read_only(found.path) as connection:
+            return fold(connection, state)
+
+    same = mark if mark is not None and mark.inode == found.inode else None
+    return fold_store(found, same, start, fold_all)
 
 
 @contextmanager

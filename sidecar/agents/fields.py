@@ -12,12 +12,14 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.tail import open_quietly
+from sidecar.config import toml
 from sidecar.models.catalogue import provider_of as _provider_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+_LARGEST_SETTINGS = 1 << 20
 
 TokenCount = Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None
 """Tokens; null where an agent leaves them out."""
@@ -43,6 +45,16 @@ def beside(path: str | Path, kind: type[T]) -> T | None:
     with suppress(OSError):
         return whole_file(str(path), kind)
     return None
+
+
+def toml_file(path: Path, kind: type[T]) -> T | None:
+    """What an agent's own settings in TOML say; None where there are none that can be read."""
+    try:
+        with open_quietly(str(path)) as file:
+            text = file.read(_LARGEST_SETTINGS).decode("utf-8", "replace")
+        return typed.convert(toml.parse(text), kind)
+    except (OSError, toml.InvalidTomlError, msgspec.ValidationError):
+        return None
 
 
 def whole(data: bytes, kind: type[T]) -> T:

@@ -74,6 +74,35 @@ def fold_whole(found: Found, mark: Mark | None, start: S, fold: Fold[S]) -> Iter
     yield Batch(folded.billed, _seen(found, fresh), len(data))
 
 
+def fold_store(
+    found: Found, mark: Mark | None, start: S, fold: Callable[[S], Folded[S]]
+) -> Iterator[Batch]:
+    """A store that is no plain file of lines: its state holds its own cursors.
+
+    `start` is the state where there is none of an earlier reading. Raises OSError.
+    """
+    if mark is not None and mark.unchanged(found):
+        return
+    folded = fold(resumed_state(mark, start))
+    done = Mark(
+        path=found.path,
+        agent=found.agent,
+        state=msgspec.msgpack.encode(folded.state),
+        skipped=folded.skipped,
+    )
+    yield Batch(folded.billed, _seen(found, done))
+
+
+def resumed_state(mark: Mark | None, start: S) -> S:
+    """The state that a mark holds; `start` where there is none, or that of another version."""
+    if mark is None or not mark.state:
+        return start
+    try:
+        return msgspec.msgpack.decode(mark.state, type=type(start))
+    except msgspec.DecodeError:
+        return start
+
+
 def fingerprint(file: IO[bytes], offset: int) -> bytes:
     """Of a file's first bytes and of those before `offset`; where `file` stands is left alone."""
     before = file.tell()

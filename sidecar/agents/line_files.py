@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from sidecar.agents.folding import Fold, Folded, fold_lines
+from sidecar.agents.folding import Fold, Folded, resumed_state
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import lines_backwards, lines_with, open_quietly
-from sidecar.agents.values import Call, Found, Glance, Mark, StoredSession, stored
+from sidecar.agents.values import Batch, Call, Found, Glance, Mark, StoredSession, stored
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -70,17 +70,17 @@ def lines_of(data: bytes, kinds: Pattern[bytes], within: int = 160) -> Iterator[
         start = end + 1
 
 
-def state_of(found: Found, before: Glance | None, start: S, fold: Fold[S]) -> tuple[S, Mark | None]:
-    """The state that a store's lines leave, folded on from where the last glance came to.
+def state_of(
+    read: Callable[[Mark | None], Iterable[Batch]], before: Glance | None, start: S
+) -> tuple[S, Mark | None]:
+    """The state that a store leaves, read on from where the last glance came to, and its mark.
 
     The mark is what that glance kept in `memory`. Raises OSError.
     """
     mark: Mark | None = before.memory if before else None
-    for batch in fold_lines(found, mark, start, fold):
+    for batch in read(mark):
         mark = batch.mark
-    if mark is None or not mark.state:
-        return start, mark
-    return msgspec.msgpack.decode(mark.state, type=type(start)), mark
+    return resumed_state(mark, start), mark
 
 
 class LineFiles:

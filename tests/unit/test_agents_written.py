@@ -6,6 +6,7 @@ The files are those of runs against a fake vendor (tests/e2e/agents), with long 
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ class Written(NamedTuple):
     """Of the sessions, the newest first: occupancy in tokens."""
     limit: int | None = None
     model: str = ""
+    adds_up: bool = False
+    """Whether the agent's files tell some calls as a sum only."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
@@ -39,6 +42,8 @@ RUNS = (
     Written("kimi-code-subagent", "kimi-code", (22_279,), None, "kimi-k2.5"),
     Written("kimi-code-compaction", "kimi-code", (21_725, 22_657), 200_000, "kimi-k2.5"),
     Written("kimi-code-fork", "kimi-code", (21_793, 21_615), None, "kimi-k2.5"),
+    Written("vibe-compaction", "vibe", (8_708,), 200_000, "devstral-medium-latest"),
+    Written("vibe-resumed", "vibe", (8_717, 8_841), None, "devstral-medium-latest", adds_up=True),
 )
 
 
@@ -66,23 +71,31 @@ def world(written: Written, tmp_path: Path) -> World:
     return made
 
 
+def sums_of(calls: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The models, and the tokens of all calls together."""
+    _, models, *tokens = zip(*calls, strict=True)
+    return set(models).pop(), *map(sum, tokens)
+
+
 def test_each_written_call_is_billed_once_and_as_the_vendor_reported(
     world: World, written: Written
 ) -> None:
     world.ingest()
     assert world.ingest() == 0
     billed = {call.request: call for call in world.calls}.values()
-    ours = Counter(
+    ours = [
         (one.category, one.model, one.usage.input_tokens, one.usage.cache_read_tokens,
          one.usage.cache_write_tokens, one.usage.output_tokens)
         for one in billed
-    )  # fmt: skip
-    reported = Counter(
+    ]  # fmt: skip
+    reported = [
         (call["kind"], call["model"], call["usage"]["uncached"], call["usage"]["cache_read"],
          call["usage"]["cache_write"], call["usage"]["output"])
         for call in written.calls
-    )  # fmt: skip
-    assert ours == reported
+    ]  # fmt: skip
+    if written.adds_up:
+        ours, reported = [sums_of(ours)], [sums_of(reported)]
+    assert Counter(ours) == Counter(reported)
     assert {one.workspace for one in billed} == {str(world.root)}
 
 
@@ -107,3 +120,17 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
     wire.write_text("".join(lines[:estimated]))
     (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
     assert (size.tokens, size.note) == (None, COMPACTED)
+
+
+def test_vibe_bills_no_call_again_when_its_journal_goes(tmp_path: Path) -> None:
+    """Vibe keeps two generations: the older one's journal goes, and the sums hold its calls."""
+    world = World(tmp_path, "vibe")
+    install(world, "vibe-compaction")
+    world.ingest()
+    before = world.recorded()
+    (session,) = world.home.glob(".vibe/logs/session/unified/*")
+    (session / "journal" / "0000000000000009.jsonl").unlink()
+    shutil.rmtree(session / "generations" / "0000000000000008")
+    world.ingest()
+    assert len(world.calls) == len(before) == 4
+    assert world.recorded() == before

@@ -221,7 +221,9 @@ def _chat_of(found: Found, before: Glance | None) -> tuple[Chat, Mark | None]:
     """A session as its file leaves it, replayed from where the last glance came to."""
     if found.path.endswith(".json"):
         return whole_file(found.path, Chat), None
-    state, mark = state_of(found, before, _State("", ""), partial(_fold, None))
+    start = _State("", "")
+    read = partial(fold_lines, found, start=start, fold=partial(_fold, None))
+    state, mark = state_of(read, before, start)
     return state.chat, mark
 
 

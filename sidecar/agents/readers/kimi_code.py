@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import CamelRecord, Record, TokenCount, beside, from_ms, provider_of
+from sidecar.agents.fields import (
+    CamelRecord,
+    Record,
+    TokenCount,
+    beside,
+    from_ms,
+    provider_of,
+    toml_file,
+)
 from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.line_files import Decoded, LineFiles, lines_of, state_of
 from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.tail import open_quietly
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.config import toml
 from sidecar.messages.usage import Usage, disjoint
 
 if TYPE_CHECKING:
@@ -34,7 +40,6 @@ if TYPE_CHECKING:
 
 AGENT = "kimi-code"
 _WIRE = "wire.jsonl"
-_LARGEST_CONFIG = 1 << 20
 _KINDS = re.compile(
     rb'"type"\s*:\s*"(?:usage\.record|llm\.request|token_counting\.|context\.apply_compaction'
     rb"|turn\.(?:prompt|ended))"
@@ -122,7 +127,7 @@ class KimiCode(LineFiles):
         session = beside(folder / "state.json", _Session) or _Session()
         if not look.roots.hold(session.cwd):
             return Glance(found)
-        state, mark = state_of(found, look.before, _start(found), _fold)
+        state, mark = state_of(partial(self.read, found), look.before, _start(found))
         one = stored(
             found,
             folder.name,
@@ -217,20 +222,6 @@ def _session_folder(path: str) -> Path:
 
 def _window(session: Path, alias: str | None) -> int | None:
     """The window that the user's configuration gives to a model, by its alias."""
-    path = session.parents[2] / "config.toml"
-    try:
-        models = _models(str(path), path.stat().st_mtime_ns)
-    except OSError:
-        return None
-    model = models.get(alias or "")
+    config = toml_file(session.parents[2] / "config.toml", _Config) or _Config()
+    model = (config.models or {}).get(alias or "")
     return model.max_context_size if model else None
-
-
-@lru_cache(maxsize=8)
-def _models(path: str, _mtime_ns: int) -> dict[str, _Alias]:
-    with open_quietly(path) as file:
-        text = file.read(_LARGEST_CONFIG).decode("utf-8", "replace")
-    try:
-        return typed.convert(toml.parse(text), _Config).models or {}
-    except (toml.InvalidTomlError, msgspec.ValidationError):
-        return {}
