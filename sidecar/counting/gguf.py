@@ -8,13 +8,19 @@ Mistral, Gemma); what llama.cpp counts for the same file is what is counted.
 from __future__ import annotations
 
 import struct
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from sidecar.counting import patterns
-from sidecar.counting.rank_files import Ranked, VocabularyError, byte_ranks, rising
+from sidecar.counting.rank_files import (
+    Ranked,
+    VocabularyError,
+    byte_ranks,
+    bytes_by_letter,
+    rising,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,9 +124,16 @@ def _split_in_turn(header: dict[str, Any], name: str, splits: tuple[str, ...]) -
     ]
     flags = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     steps.append({"type": "ByteLevel", **flags})
-    model = {"type": "BPE", "vocab": _vocabulary(header), "merges": header["tokenizer.ggml.merges"]}
+    vocabulary = _vocabulary(header)
+    # Falcon has no tokens for 14 control characters. llama.cpp merges around them and drops them;
+    # the library would drop them first and then merge what they stood between.
+    letters = bytes_by_letter().items()
+    missing = {letter: byte for letter, byte in letters if letter not in vocabulary}
+    vocabulary |= dict(zip(missing, count(max(vocabulary.values()) + 1), strict=False))
+    model = {"type": "BPE", "vocab": vocabulary, "merges": header["tokenizer.ggml.merges"]}
     spec = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}, "model": model}
-    return HuggingFace(name, msgspec.json.encode({"version": "1.0", "added_tokens": []} | spec))
+    data = msgspec.json.encode({"version": "1.0", "added_tokens": []} | spec)
+    return HuggingFace(name, data, bytes(missing.values()))
 
 
 def _vocabulary(header: dict[str, Any]) -> dict[str, int]:

@@ -29,9 +29,16 @@ class HuggingFace(Tokenizer):
     inline_characters = 1_000
     """What may be counted between two keystrokes: about a millisecond."""
 
-    def __init__(self, name: str, data: bytes) -> None:
-        """Raises VocabularyError where the library is missing or cannot read `data`."""
+    def __init__(self, name: str, data: bytes, dropped: bytes = b"") -> None:
+        """Raises VocabularyError where the library is missing or cannot read `data`.
+
+        Args:
+            name: what counts made by it are labelled with.
+            data: the `tokenizer.json`.
+            dropped: bytes that the model drops, each a token in `data` that is not counted.
+        """
         self.name = name
+        self._dropped = dropped
         self._tokenizer = _library_tokenizer(data)
 
     def count(self, text: str) -> int:
@@ -43,7 +50,11 @@ class HuggingFace(Tokenizer):
 
     def _encode(self, text: str) -> int:
         # The batch call lets other threads run, and works out no offsets.
-        return len(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
+        tokens = len(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
+        if not self._dropped:
+            return tokens
+        encoded = text.encode()
+        return tokens - sum([encoded.count(byte) for byte in self._dropped])
 
 
 def _library_tokenizer(data: bytes) -> Any:

@@ -144,14 +144,15 @@ def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
 
     Raises VocabularyError for a token that holds anything else (the vocabulary is of another kind).
     """
-    letters = _bytes_by_letter()
+    letters = bytes_by_letter()
     try:
         return {bytes([letters[c] for c in token]): rank for token, rank in vocabulary.items()}
     except KeyError as error:
         raise VocabularyError("it is not a byte-level vocabulary") from error
 
 
-def _bytes_by_letter() -> dict[str, int]:
+def bytes_by_letter() -> dict[str, int]:
+    """The letters that stand for bytes in byte-level vocabularies, with their bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
