@@ -22,6 +22,7 @@ from sidecar.budget.scopes import (
 )
 from sidecar.config.toml import KeyPath, toml_spans
 from sidecar.counting.characters import whole_characters
+from sidecar.counting.count import tokens_text
 from sidecar.counting.fit import Mode, fit
 from sidecar.text.outline_lines import Lines
 from sidecar.text.outline_markdown import sections
@@ -30,7 +31,9 @@ from sidecar.text.outline_marks import FIRST_LINES, IGNORE
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
+    from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.text.outline_lines import Part
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]
 
@@ -127,38 +130,35 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
 def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
     """Without the section; for a whole file, without the lightest one that is enough."""
     if finding.kind == "section":
-        tokens, start, end = finding.tokens, finding.scope_start, finding.scope_end
-        title = finding.section or ""
+        tokens = tokens_text(finding.tokens, finding.method)
+        start, end, title = finding.scope_start, finding.scope_end, finding.section or ""
     else:
         found = _lightest_enough(text, finding, counter)
         if found is None:
             return None
-        tokens, start, end, title = found
+        measure, part = found
+        tokens = tokens_text(measure.tokens, measure.method)
+        start, end, title = part.start, part.end, part.title
     return Fix(
         kind="drop",
-        title=f'Drop the section "{title}" ({tokens:,} tokens)',
+        title=f'Drop the section "{title}" ({tokens})',
         edits=(TextEdit(start, end, ""),),
     )
 
 
 def _lightest_enough(
     text: str, finding: Finding, counter: TextCounter
-) -> tuple[int, int, int, str] | None:
+) -> tuple[Measure, Part] | None:
     if finding.kind != "file" or finding.over == 0:
         return None
     weighed = [
-        (
-            counter.measure(finding.model, part.start, part.end).tokens,
-            part.start,
-            part.end,
-            part.title,
-        )
+        (counter.measure(finding.model, part.start, part.end), part)
         for part in sections(Lines(text))
         if part.end - part.start < len(text)
     ]
     # One more than is over: counts on either side of a cut may add up to one less than the whole.
-    enough = [section for section in weighed if section[0] > finding.over]
-    return min(enough, default=None)
+    enough = [section for section in weighed if section[0].tokens > finding.over]
+    return min(enough, key=lambda one: (one[0].tokens, one[1].start), default=None)
 
 
 def raise_fix(

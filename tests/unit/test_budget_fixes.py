@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from sidecar.budget.rules import Rules
 from sidecar.budget.scopes import minimal_edit
 from sidecar.config.settings import Budget, Settings
 from sidecar.counting.engines import engine
+from sidecar.counting.tokenizers import Tokenizers
 
 if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
@@ -157,6 +159,21 @@ def test_dropping_a_section() -> None:
     assert fix.title == f'Drop the section "Guide > Long" ({finding.tokens:,} tokens)'
     assert find(applied(text, fix), budget) == []
     assert applied(text, fix) == text.replace("## Long\n\n" + LINES + "\n", "")
+
+
+@pytest.mark.parametrize("name", ["file", "section"])
+def test_tokens_of_a_dropped_section_are_marked_where_they_are_estimated(name: str) -> None:
+    whole = TOKENIZER.count(SECTIONS)
+    budget = Budget(files=("*.md",), max_tokens=whole - 50, warn_at=1)
+    if name == "section":
+        budget = Budget(files=("*.md",), sections={"Guide > Long": 100})
+    rules = Rules(Settings(budgets=(budget,))).of("a.md")
+    model = "claude-sonnet-4-5"
+    estimating = TextCounter(SECTIONS, lambda _: Tokenizers().for_model(model))
+    (finding,) = evaluate("a.md", SECTIONS, rules, estimating, model, None)
+    fix = drop_fix(SECTIONS, finding, estimating)
+    assert fix is not None
+    assert re.fullmatch(r'Drop the section "[^"]+" \(~[\d,]+ tokens\)', fix.title)
 
 
 def test_dropping_the_lightest_section_that_is_enough() -> None:
