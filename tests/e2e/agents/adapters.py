@@ -1,0 +1,197 @@
+"""How each real agent is installed, pointed at the fake vendor, run and resumed, in one class each."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from tests.e2e.agents.install import Package
+from tests.e2e.agents.vendor import SIDE_TEXT, Kind, ToolUse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WINDOW = 200_000
+"""The context window that agents are configured with, in tokens, where they let us."""
+
+
+class Agent(ABC):
+    """A coding agent that runs without a terminal."""
+
+    name: ClassVar[str]
+    """As our readers call it."""
+    package: ClassVar[Package]
+    model: ClassVar[str] = "gpt-5"
+    in_ci: ClassVar[bool] = False
+    side_calls: ClassVar[dict[str, Kind]] = {}
+    """Phrases of requests that are no turns, e.g. of summaries."""
+    cannot: ClassVar[dict[str, str]] = {}
+    """Scenes that the agent has no means for, and why."""
+    untold: ClassVar[dict[Kind, str]] = {}
+    """Kinds of calls that no file of the agent tells, and why we know."""
+
+    defects: ClassVar[dict[str, str]] = {}
+    """Checks that fail by a defect of ours, as `check` or `scene: check`, and what it is."""
+    window: ClassVar[int] = WINDOW
+    """What the agent takes for its window with the configuration here."""
+    fills_window: ClassVar[int] = WINDOW - 8_000
+    """A prompt of so many tokens makes it compact the conversation."""
+
+    @abstractmethod
+    def configure(self, home: Path, url: str) -> None:
+        """Write the agent's own configuration, with `url` as the vendor's."""
+
+    @abstractmethod
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        """Arguments of the program for one prompt, of the newest session if `resume`."""
+
+    @abstractmethod
+    def shell(self, command: str) -> ToolUse:
+        """The call of a tool that runs a shell command."""
+
+    def subagent(self, prompt: str) -> ToolUse:
+        """The call of the tool that starts a sub-agent with this prompt."""
+        raise NotImplementedError(self.cannot["subagent"])
+
+    def title(self, _prompt: str) -> str | None:
+        """The title in the agent's files of a session that began with a prompt."""
+        return None
+
+    def environment(self, _url: str) -> dict[str, str]:
+        """Further variables of the environment."""
+        return {}
+
+
+class Codex(Agent):
+    name = "codex"
+    package = Package("npm", "@openai/codex", "0.169.0", "codex")
+    in_ci = True
+    window = WINDOW * 95 // 100
+    side_calls: ClassVar[dict[str, Kind]] = {"CONTEXT CHECKPOINT COMPACTION": "summary"}
+    defects: ClassVar[dict[str, str]] = {"compaction: calls": "the summary is billed as a turn"}
+
+    def configure(self, home: Path, url: str) -> None:
+        _write(
+            home / ".codex/config.toml",
+            f"""
+            model = "{self.model}"
+            model_provider = "fake"
+            model_context_window = {WINDOW}
+            approval_policy = "never"
+            sandbox_mode = "danger-full-access"
+            check_for_update_on_startup = false
+            [model_providers.fake]
+            name = "fake"
+            base_url = "{url}/v1"
+            wire_api = "responses"
+            stream_max_retries = 2
+            [analytics]
+            enabled = false
+            """,
+        )
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        resumed = ["resume", "--last"] if resume else []
+        return ["exec", "--skip-git-repo-check", *resumed, prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("exec_command", {"cmd": command})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        return ToolUse("spawn_agent", {"message": prompt}, namespace="multi_agent_v1")
+
+
+class OpenCode(Agent):
+    name = "opencode"
+    package = Package("npm", "opencode-ai", "1.18.33", "opencode")
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "Generate a title for this conversation": "title",
+        "Keep every section, even when empty.": "summary",
+    }
+    untold: ClassVar[dict[Kind, str]] = {"title": "title calls are in no file"}
+    defects: ClassVar[dict[str, str]] = {"cost": "unpriced: the provider is not known"}
+
+    def configure(self, home: Path, url: str) -> None:
+        model = {"name": self.model, "limit": {"context": WINDOW, "output": 32_000}}
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{url}/v1", "apiKey": "dummy"},
+            "models": {self.model: model | {"tool_call": True}},
+        }
+        settings: dict[str, object] = {
+            "provider": {"fake": provider},
+            "model": f"fake/{self.model}",
+        }
+        settings |= {"autoupdate": False, "share": "disabled", "permission": "allow"}
+        _write(home / ".config/opencode/opencode.json", json.dumps(settings))
+
+    def environment(self, _url: str) -> dict[str, str]:
+        return {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["run", *(["-c"] if resume else []), prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("bash", {"command": command, "description": "Runs a command"})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        task = {"description": "Look around", "subagent_type": "general", "prompt": prompt}
+        return ToolUse("task", task)
+
+    def title(self, _prompt: str) -> str | None:
+        return SIDE_TEXT
+
+
+class Pi(Agent):
+    name = "pi"
+    package = Package("npm", "@mariozechner/pi-coding-agent", "0.73.1", "pi")
+    in_ci = True
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "Create a structured context checkpoint summary": "summary"
+    }
+    cannot: ClassVar[dict[str, str]] = {"subagent": "it has no sub-agents"}
+    untold: ClassVar[dict[Kind, str]] = {"summary": "a compaction's entry has no usage"}
+    defects: ClassVar[dict[str, str]] = {
+        "cost": "the agent's own cost is not shown",
+        "abort: state": "stays running",
+    }
+    window = 400_000
+    fills_window = window - 8_000
+
+    def configure(self, home: Path, url: str) -> None:
+        model = {"id": self.model, "contextWindow": self.window, "maxTokens": 32_000}
+        prices = {"input": 1.25, "output": 10, "cacheRead": 0.125, "cacheWrite": 0}
+        provider = {
+            "baseUrl": f"{url}/v1",
+            "api": "openai-completions",
+            "apiKey": "dummy",
+            "models": [model | {"cost": prices}],
+        }
+        _write(home / ".pi/agent/models.json", json.dumps({"providers": {"fake": provider}}))
+
+    def environment(self, _url: str) -> dict[str, str]:
+        return {"PI_OFFLINE": "1"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        resumed = ["-c"] if resume else []
+        return ["--provider", "fake", "--model", self.model, *resumed, "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("bash", {"command": command})
+
+
+AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Codex(), OpenCode(), Pi())}
+
+
+def chosen_agents(names: list[str]) -> list[Agent]:
+    """The agents of these names, all for "all", those of CI for none."""
+    if not names:
+        return [agent for agent in AGENTS.values() if agent.in_ci]
+    return list(AGENTS.values()) if names == ["all"] else [AGENTS[name] for name in names]
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(inspect.cleandoc(text) + "\n")

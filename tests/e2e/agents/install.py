@@ -1,0 +1,84 @@
+"""Installs the real coding agents that the tests run: pinned, from npm and PyPI.
+
+Each goes into a folder of its own below one that git ignores, and is left alone when it is there
+already: `python -m tests.e2e.agents.install [AGENT…]`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import venv
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from tests.e2e.editors_setup import ROOT, ensure_vscode, npm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER = ROOT / ".agents"
+
+
+class Package(NamedTuple):
+    """A pinned package and the program in it."""
+
+    registry: Literal["npm", "pypi"]
+    name: str
+    version: str
+    program: str
+
+    @property
+    def folder(self) -> Path:
+        return FOLDER / self.program
+
+    @property
+    def path(self) -> Path:
+        """The program, once it is installed."""
+        folder = "node_modules/.bin" if self.registry == "npm" else "bin"
+        return self.folder / folder / self.program
+
+
+def ensure_node() -> Path:
+    """The Node that the agents run on: the one that the VS Code tests use."""
+    return ensure_vscode().node
+
+
+def ensure_installed(package: Package) -> Path:
+    """Install a package unless it is there; return its program."""
+    marker = package.folder / "installed"
+    wanted = f"{package.name} {package.version}"
+    if marker.is_file() and marker.read_text() == wanted and package.path.exists():
+        return package.path
+    shutil.rmtree(package.folder, ignore_errors=True)
+    package.folder.mkdir(parents=True)
+    if package.registry == "npm":
+        _install_from_npm(package)
+    else:
+        _install_from_pypi(package)
+    marker.write_text(wanted)
+    return package.path
+
+
+def _install_from_npm(package: Package) -> None:
+    (package.folder / "package.json").write_text('{"private":true}\n')
+    quiet = ["--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
+    npm(["install", *quiet, f"{package.name}@{package.version}"], package.folder, ensure_node())
+
+
+def _install_from_pypi(package: Package) -> None:
+    venv.create(package.folder, with_pip=True)
+    pip = [str(package.folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"{package.name}=={package.version}"], check=True)
+
+
+def main() -> None:
+    """Install the agents named, or those of CI."""
+    from tests.e2e.agents.adapters import chosen_agents
+
+    for agent in chosen_agents(sys.argv[1:]):
+        sys.stdout.write(f"{ensure_installed(agent.package)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Processes that see a private home and, where Linux permits namespaces, only the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, NamedTuple
+
+_NAMESPACES = ["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+
+
+class Ended(NamedTuple):
+    """A process that has ended."""
+
+    code: int
+    output: str
+    """stdout and stderr."""
+
+
+class Program:
+    """A program that runs in a sandbox."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: IO[str]) -> None:
+        self._process, self._output = process, output
+
+    def wait(self, seconds: float) -> Ended:
+        """Wait for the program; one that takes longer is killed, and its code is -9."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._kill()
+        self._output.seek(0)
+        return Ended(self._process.returncode, self._output.read())
+
+    def interrupt(self) -> None:
+        """Send what Ctrl-C sends: SIGINT to each process of the program's group."""
+        for pid in _group(self._process.pid):
+            if pid != self._process.pid or _name(pid) != "nsenter":
+                os.kill(pid, signal.SIGINT)
+
+    def end(self) -> None:
+        """Kill what still runs of it, and forget what it printed."""
+        self._kill()
+        self._output.close()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+
+class Sandbox:
+    """Runs programs with `home` as HOME; ending it kills everything that runs in it.
+
+    In namespaces of its own where the system permits, so that no program reaches another host and
+    none outlives the sandbox. `listener` is a socket that listens on its loopback.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._running: list[Program] = []
+        self._enter: list[str] = []
+        self._holder: subprocess.Popen[bytes] | None = None
+        if _can_unshare():
+            self.listener = self._unshare()
+        else:
+            self.listener = socket.create_server(("127.0.0.1", 0))
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether only the loopback can be reached."""
+        return self._holder is not None
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self._running:
+            program.end()
+        if self._holder is not None:
+            self._control.close()
+            self._holder.wait(10)
+
+    def _unshare(self) -> socket.socket:
+        self._control, theirs = socket.socketpair()
+        command = ["unshare", *_NAMESPACES, sys.executable, __file__, str(theirs.fileno())]
+        self._holder = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        theirs.close()
+        _, (listener, *_), _, _ = socket.recv_fds(self._control, 1, 1)
+        (holder,) = _children(self._holder.pid)
+        self._enter = [
+            *("nsenter", "--target", str(holder), "--preserve-credentials"),
+            *("--user", "--net", "--pid", "--mount", "--"),
+        ]
+        return socket.socket(fileno=listener)
+
+    def start(self, command: list[str], cwd: Path, env: dict[str, str]) -> Program:
+        """Start a program with this environment, and nothing else, but for HOME and PATH."""
+        (self.home / "tmp").mkdir(exist_ok=True)
+        variables = {
+            "HOME": str(self.home),
+            "TMPDIR": str(self.home / "tmp"),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            **env,
+        }
+        pairs = [f"{name}={value}" for name, value in variables.items()]
+        # A file and no pipe: what the program leaves running must not keep `wait` waiting.
+        output = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        process = subprocess.Popen(
+            [*self._enter, "env", "-i", "-C", str(cwd), *pairs, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        program = Program(process, output)
+        self._running.append(program)
+        return program
+
+
+def _can_unshare() -> bool:
+    if not (shutil.which("unshare") and shutil.which("nsenter")):
+        return False
+    tried = subprocess.run(["unshare", *_NAMESPACES, "true"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _group(leader: int) -> list[int]:
+    members = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == leader:
+                members.append(int(entry.name))
+        except ProcessLookupError:
+            continue
+    return members
+
+
+def _hold(control: socket.socket) -> None:
+    """Hold the namespaces as their first process until the other end of `control` is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps orphans
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sH14x", b"lo", _IFF_UP)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        socket.send_fds(control, [b"x"], [listener.fileno()])
+    control.recv(1)
+
+
+if __name__ == "__main__":
+    _hold(socket.socket(fileno=int(sys.argv[1])))

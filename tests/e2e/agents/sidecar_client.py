@@ -1,0 +1,105 @@
+"""`token-sidecar serve` on one workspace, as an editor runs it: every status with its time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.client import SERVER, StdioClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ANSWER_SECONDS = 30
+
+
+class SidecarClient(StdioClient):
+    """A client whose thread reads all that the server sends, when it comes."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(SERVER, stderr=subprocess.DEVNULL)
+        self.root = root
+        self.statuses: list[tuple[float, dict[str, Any]]] = []
+        self._results: dict[int, dict[str, Any]] = {}
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        folders = [{"uri": root.as_uri(), "name": "root"}]
+        params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}
+        self.request("initialize", params)
+        self.notify("initialized", {})
+
+    def wait(self, number: int) -> Any:
+        with self._changed:
+            if not self._changed.wait_for(lambda: number in self._results, ANSWER_SECONDS):
+                raise TimeoutError(f"no answer to request {number}")
+            message = self._results.pop(number)
+        if "error" in message:
+            raise RuntimeError(message["error"])
+        return message["result"]
+
+    def context_shown_at(self, tokens: int | None, since: float, seconds: float) -> float | None:
+        """When a status first showed a context of so many tokens, if it does within `seconds`.
+
+        Args:
+            since: the `time.monotonic()` from which statuses are considered.
+        """
+
+        def shown() -> float | None:
+            newest = None
+            for at, status in self.statuses:
+                context = status.get("context")
+                if context is None or context["tokens"] != tokens:
+                    newest = None
+                elif newest is None:
+                    newest = max(at, since)
+            return newest
+
+        return self._wait_for(shown, seconds)
+
+    def usage(self) -> Any:
+        """How full the context of the shown session is."""
+        return self.request("context/usage", {"workspace": self.root.as_uri()})
+
+    def sessions(self) -> list[Any]:
+        """All sessions of the workspace."""
+        found = self.request("context/sessions", {"workspace": self.root.as_uri()})
+        rows: list[Any] = found["sessions"] if isinstance(found, dict) else found
+        return rows
+
+    def bill(self) -> list[dict[str, Any]]:
+        """Every call in the ledger, by the command line."""
+        command = [sys.executable, "-P", "-m", "sidecar", "cost", "export", "--format", "jsonl"]
+        command += ["--workspace", str(self.root)]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [json.loads(line) for line in printed.splitlines()]
+
+    def stop(self) -> None:
+        """End the server as an editor does."""
+        self.request("shutdown")
+        self.notify("exit")
+        self.process.wait(20)
+        self._thread.join(20)
+        self.end_streams()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = self.receive()
+            except (EOFError, ValueError, OSError):
+                return
+            with self._changed:
+                if "id" in message and "method" not in message:
+                    self._results[message["id"]] = message
+                elif message.get("method") == "status/update":
+                    self.statuses.append((time.monotonic(), message["params"]))
+                self._changed.notify_all()
+
+    def _wait_for(self, result: Callable[[], float | None], seconds: float) -> float | None:
+        with self._changed:
+            return self._changed.wait_for(result, seconds)

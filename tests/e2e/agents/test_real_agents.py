@@ -1,0 +1,117 @@
+"""Real coding agents at work: our numbers equal what their vendor reported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.e2e.agents.vendor import Reply
+
+if TYPE_CHECKING:
+    from tests.e2e.agents.scene import Scene
+
+GREET = "Greet me in one line."
+CONTINUE = "Say it again, please."
+WORK = "Run the command that waits."
+DELEGATE = "Let somebody look into the cellar."
+CELLAR = "Look into the cellar and report."
+LONG = "Read the whole archive."
+
+
+def test_first_turn(scene: Scene) -> None:
+    scene.script.on(GREET, Reply("Hello there."))
+    scene.turn(GREET)
+    scene.check_session(title=scene.agent.title(GREET))
+    scene.check_bill()
+    scene.assert_no_differences()
+
+
+def test_tool_call(scene: Scene) -> None:
+    """While the tool runs, the context of the call that asked for it is shown."""
+    flag = scene.root / "go-on"
+    command = f"until [ -e {flag} ]; do sleep 0.1; done"
+    scene.script.on(WORK, Reply("", (scene.agent.shell(command),)), Reply("The command is done."))
+    program = scene.start(WORK)
+    assert scene.vendor.wait_until(lambda _: len(scene.vendor.billed("main")) == 1, 30)
+    scene.check_context(scene.vendor.billed("main")[0])
+    scene.check_state("running")
+    flag.touch()
+    ended = program.wait(60)
+    assert ended.code == 0, ended.output
+    scene.check_context(scene.vendor.billed("main")[-1])
+    scene.check_state("idle")
+    scene.check("calls of the turn", len(scene.vendor.billed("main")), 2)
+    scene.check_bill()
+    scene.assert_no_differences()
+
+
+def test_subagent(scene: Scene) -> None:
+    """A sub-agent is billed apart, and its context is not the session's."""
+    scene.script.on(DELEGATE, Reply("", (scene.agent.subagent(CELLAR),)), Reply("It is empty."))
+    scene.script.on(CELLAR, Reply("Nothing there."), kind="subagent")
+    scene.turn(DELEGATE)
+    scene.check("sub-agent's calls", len(scene.vendor.billed("subagent")) > 0, True)
+    scene.check_state("idle")
+    scene.check_bill()
+    scene.assert_no_differences()
+
+
+def test_refusal_and_retry(scene: Scene) -> None:
+    scene.script.on(GREET, Reply(status=429), Reply("Hello after all."))
+    scene.turn(GREET)
+    scene.check("calls", len(scene.vendor.billed("main")), 1)
+    scene.check_bill()
+    scene.assert_no_differences()
+
+
+def test_abort(scene: Scene) -> None:
+    """An aborted reply leaves the context as it was, and the session idle."""
+    scene.script.on(GREET, Reply("Hello there."))
+    scene.script.on(LONG, Reply("Let me", hangs=True))
+    scene.turn(GREET)
+    program = scene.start(LONG, resume=True)
+    assert scene.vendor.wait_until(lambda calls: any(call.reply.hangs for call in calls), 30)
+    program.interrupt()
+    program.wait(30)
+    scene.check_context(scene.vendor.billed("main")[-1])
+    scene.check_state("idle")
+    scene.turn(CONTINUE, resume=True)
+    scene.check_bill()
+    scene.assert_no_differences()
+
+
+def test_resume(scene: Scene) -> None:
+    """A session that goes on stays one session, and no call of it counts again."""
+    scene.turn(GREET)
+    scene.turn(CONTINUE, resume=True)
+    scene.turn(CONTINUE, resume=True)
+    scene.check("sessions", len(scene.sidecar.sessions()), 1)
+    scene.check_session(title=scene.agent.title(GREET))
+    scene.check_bill()
+    scene.assert_no_differences()
+
+
+def test_compaction(scene: Scene) -> None:
+    """The summary is billed as one, and the context is that of the next turn."""
+    scene.script.on(GREET, Reply("Hello there."))
+    scene.script.on(LONG, Reply("Read.", prompt_tokens=scene.agent.fills_window))
+    scene.turn(GREET)
+    scene.turn(LONG, resume=True)
+    scene.turn(CONTINUE, resume=True)
+    scene.check("summaries", len(scene.vendor.billed("summary")) > 0, True)
+    scene.check_bill()
+    scene.assert_no_differences()
+
+
+def test_another_session(scene: Scene) -> None:
+    """The newest session is shown; the other one keeps its size."""
+    scene.script.on(GREET, Reply("Hello there."))
+    scene.turn(GREET)
+    first = scene.vendor.billed("main")[-1].usage
+    scene.turn(WORK)
+    second = scene.vendor.billed("main")[-1].usage
+    assert first is not None
+    assert second is not None
+    sizes = sorted(row["tokens"] for row in scene.sidecar.sessions())
+    scene.check("sizes of the sessions", sizes, sorted([first.context, second.context]))
+    scene.check_bill()
+    scene.assert_no_differences()
