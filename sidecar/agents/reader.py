@@ -83,7 +83,7 @@ def stores_of(reader: Reader, places: Places, roots: Roots | None = None) -> lis
         return []
 
 
-_MODULES = {"cline": "cline_sessions", "continue": "continue_dev"}
+_MODULES = {"cline": "cline_sessions", "continue": "continue_sessions"}
 """The modules of `sidecar.agents.readers` that are not called as their agents are."""
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -71,3 +72,75 @@ def test_aider(tmp_path: Path) -> None:
     ]
     assert [one.cost_usd for one in calls] == [Decimal("0.04"), Decimal("0.06"), None]
     assert len({one.request for one in calls}) == 3
+
+
+class ContinueSession:
+    """A session as Continue's command line saves it, in parts as it happens to be read."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.path = world.home / ".continue" / "sessions" / "s-1.json"
+        self.path.parent.mkdir(parents=True)
+        self.history: list[dict[str, Any]] = []
+        self.prompt = self.output = 0
+
+    def call(self, prompt: int) -> dict[str, Any]:
+        """A call, which the session counts before its message is there."""
+        self.prompt, self.output = self.prompt + prompt, self.output + 7
+        cached = {"cached_tokens": prompt // 2}
+        used = {"prompt_tokens": prompt, "prompt_tokens_details": cached, "completion_tokens": 7}
+        message = {"role": "assistant", "content": "", "usage": {**used, "model": "gpt-4.1"}}
+        return {"message": message, "contextItems": []}
+
+    def read(self) -> list[tuple[int, int, str]]:
+        """Save and read it: prompt, of it cached, and quality of the calls that are new."""
+        total = {"promptTokens": self.prompt, "completionTokens": self.output}
+        document = {"sessionId": "s-1", "workspaceDirectory": str(self.world.root)}
+        self.path.write_text(json.dumps({**document, "history": self.history, "usage": total}))
+        before = len(self.world.calls)
+        self.world.ingest()
+        return [
+            (one.usage.prompt_tokens, one.usage.cache_read_tokens, one.quality)
+            for one in self.world.calls[before:]
+        ]
+
+
+USER = {"message": {"role": "user", "content": "…"}}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> ContinueSession:
+    return ContinueSession(World(tmp_path, "continue"))
+
+
+def test_continue_bills_a_call_with_its_message(session: ContinueSession) -> None:
+    session.history += [USER, session.call(100)]
+    assert session.read() == [(100, 50, "exact")]
+    coming = session.call(200)
+    assert session.read() == []
+    session.history += [USER, coming]
+    assert session.read() == [(200, 100, "exact")]
+
+
+def test_continue_bills_calls_that_left_no_message_as_a_sum(session: ContinueSession) -> None:
+    session.history += [USER, session.call(100)]
+    session.read()
+    session.call(300)  # aborted
+    session.call(50)
+    session.history += [USER, session.call(200)]
+    assert session.read() == [(350, 0, "estimate"), (200, 100, "exact")]
+    assert session.read() == []
+
+
+def test_continue_bills_no_call_again_after_a_summary(session: ContinueSession) -> None:
+    session.history += [USER, session.call(100), USER, session.call(200)]
+    session.read()
+    session.history = [session.history[-1], USER, session.call(40)]
+    assert session.read() == [(40, 20, "exact")]
+
+
+def test_continue_bills_what_a_fork_copied_to_its_parent(session: ContinueSession) -> None:
+    session.history += [USER, session.call(100), USER, session.call(200)]
+    session.prompt = session.output = 0
+    session.history += [USER, session.call(400)]
+    assert session.read() == [(400, 200, "exact")]

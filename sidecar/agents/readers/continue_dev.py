@@ -41,7 +41,7 @@ class _State(msgspec.Struct, frozen=True):
 _line = typed.decoder(_Line)
 
 
-class Continue(NamedFiles):
+class ContinueDev(NamedFiles):
     """See `sidecar.agents.reader.Reader`."""
 
     agent = AGENT
@@ -57,9 +57,6 @@ class Continue(NamedFiles):
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
         return fold_lines(found, mark, _State(), _fold)
-
-
-READER = Continue()
 
 
 def _fold(state: _State, data: bytes) -> Folded[_State]:
