@@ -82,11 +82,17 @@ def locked(lock: Path, seconds: float) -> Iterator[bool]:
             yield True
 
 
-def set_aside(path: Path, why: str) -> None:
-    """Rename a file that cannot be used, and say so in the log: it is begun anew. Never raises."""
+def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
+    """Rename a file that cannot be used, and say so in the log: it is begun anew. Never raises.
+
+    `beside`: the ends of the names of files that belong to it.
+    """
     aside = path.with_name(f"{path.name}.broken-{time.time_ns()}")
     try:
         os.replace(path, aside)
+        for end in beside:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f"{path}{end}", f"{aside}{end}")
     except OSError:
         logger.warning("%s cannot be used and is left alone: %s", path, why)
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
-from sidecar.cost.days import END_MS, since_ms, until_ms
+from sidecar.cost.days import time_range
 from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
 from sidecar.cost.ledger import FILE_NAME, Ledger
 from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
@@ -57,7 +57,7 @@ class CostBook:
 
         `otel_endpoint`: the collector that the user named: it receives each event that is new.
         """
-        self.ledger = Ledger(state / FILE_NAME)
+        self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)
         self._zone = zone
         self._otel_endpoint = otel_endpoint
@@ -137,7 +137,7 @@ class CostBook:
         with self.ledger.reader(cancelled) as connection:
             if progress is not None:
                 progress("adding up", 0.0)
-            return made(connection, self.prices, scope, params.by, zone=self._zone)
+            return made(connection, self.prices, scope, params.by)
 
     def scope(
         self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()
@@ -146,8 +146,7 @@ class CostBook:
         workspace = params.workspace
         check_names(workspace=workspace or "", session=params.session or "", agent=agent or "")
         return Scope(
-            start_ms=0 if params.since is None else since_ms(params.since, self._zone),
-            end_ms=END_MS if params.until is None else until_ms(params.until, self._zone),
+            times=time_range(params.since, params.until, self._zone),
             workspace=None if workspace is None else workspace_key(workspace),
             folders=tuple(map(workspace_key, folders)),
             session=params.session,

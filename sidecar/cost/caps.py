@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.cost.days import day_range
+from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.reports import priced_sums
 from sidecar.cost.sums import Scope
 from sidecar.text.printable import printable
@@ -58,9 +58,9 @@ def spend_so_far(
     zone: tzinfo | None = None,
 ) -> Spend:
     """What was spent in each of the spans that a cap may limit; the day is local and everyone's."""
-    start, end = day_range(datetime.now(UTC).astimezone(zone).date(), zone)
+    today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
-        "day": Scope(start_ms=start, end_ms=end),
+        "day": Scope(times=TimeRange(today, today)),
         "session": Scope(workspace=workspace, folders=folders, session=session),
         "workspace": Scope(workspace=workspace, folders=folders),
     }

@@ -1,56 +1,59 @@
-"""Local days and the ends of a time range, in a time zone with its daylight saving.
+"""Ranges of time as people write them: days, which are local, and moments.
 
-Times before 1970 and from the year 9999 on stand for the beginning and the end of all time: no call
-can be recorded there, and some of them cannot be converted to UTC.
+A call's day is the local day on which it was recorded, so that a bare date finds the same calls
+wherever and in whichever time zone a report is read.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import NamedTuple
 
 from sidecar.cost.events import milliseconds
-from sidecar.cost.migrations import QUARTER_MS
 from sidecar.errors import BadParamsError
-
-SLOTS_A_DAY = 96
-"""Quarter-hours: every offset from UTC in use since 1972 is a whole number of them."""
 
 END_MS = 253_402_300_800_000
 """The year 10000: the end of a range without one."""
-
 _EPOCH = date(1970, 1, 1)
+LAST_DAY = (date.max - _EPOCH).days
 
 
-def day_range(day: date, zone: tzinfo | None) -> tuple[int, int]:
-    """First millisecond of a local day, and of the day after (23 or 25 hours later at times)."""
-    after = day + timedelta(days=1) if day < date.max else day
-    return _midnight(day, zone), _midnight(after, zone)
+class TimeRange(NamedTuple):
+    """The calls of some local days (since 1970, inclusive), and between two moments (half open)."""
+
+    first_day: int = 0
+    last_day: int = LAST_DAY
+    start_ms: int = 0
+    end_ms: int = END_MS
 
 
-def since_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int:
-    """The first millisecond of a range that begins at `text`: a date, a time, or a word.
+def time_range(
+    since: str | None, until: str | None, zone: tzinfo | None, now: datetime | None = None
+) -> TimeRange:
+    """The range from `since` to `until`: dates, times or words, both inclusive.
 
     Raises BadParamsError, saying what may stand there.
     """
-    found = _parse(text, zone, now)
-    return _moment(found, zone) if isinstance(found, datetime) else day_range(found, zone)[0]
+    found = TimeRange()
+    if since is not None:
+        start = _parse(since, zone, now)
+        if isinstance(start, datetime):
+            found = found._replace(start_ms=_moment(start, zone))
+        else:
+            found = found._replace(first_day=max(0, (start - _EPOCH).days))
+    if until is not None:
+        end = _parse(until, zone, now)
+        if isinstance(end, datetime):
+            found = found._replace(end_ms=min(_moment(end, zone) + 1, END_MS))
+        else:
+            found = found._replace(last_day=(end - _EPOCH).days)
+    return found
 
 
-def until_ms(text: str, zone: tzinfo | None, now: datetime | None = None) -> int:
-    """The first millisecond after a range that ends with `text`: both ends are inclusive."""
-    found = _parse(text, zone, now)
-    if isinstance(found, datetime):
-        return min(_moment(found, zone) + 1, END_MS)
-    return day_range(found, zone)[1]
-
-
-def slot_offsets(first: int, last: int, zone: tzinfo | None) -> list[tuple[int, int]]:
-    """The zone's offsets from UTC over a range of quarter-hours: (first slot, offset in slots)."""
-    offsets = [(first, _offset(first, zone))]
-    for slot in (*range(first + SLOTS_A_DAY, last, SLOTS_A_DAY), last):
-        if slot > first and _offset(slot, zone) != offsets[-1][1]:
-            offsets.append(_change(slot - SLOTS_A_DAY, slot, zone))
-    return offsets
+def local_day(at: datetime, zone: tzinfo | None) -> int:
+    """The local day of a time, since 1970. A time without a zone is UTC."""
+    aware = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return aware.astimezone(zone).toordinal() - _EPOCH.toordinal()
 
 
 def day_name(day: int) -> str:
@@ -81,12 +84,11 @@ def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datet
         ) from None
 
 
-def _midnight(day: date, zone: tzinfo | None) -> int:
-    return _moment(datetime.combine(day, time.min), zone)
-
-
 def _moment(moment: datetime, zone: tzinfo | None) -> int:
-    """Milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`."""
+    """Milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`.
+
+    No call is recorded before 1970 or from 9999 on, and some times there have no UTC.
+    """
     if moment.year < _EPOCH.year:
         return 0
     if moment.year == date.max.year:
@@ -94,20 +96,3 @@ def _moment(moment: datetime, zone: tzinfo | None) -> int:
     if moment.tzinfo is None:
         moment = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
     return milliseconds(max(moment, datetime(1970, 1, 1, tzinfo=UTC)))
-
-
-def _offset(slot: int, zone: tzinfo | None) -> int:
-    moment = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC).astimezone(zone)
-    return (moment.utcoffset() or timedelta()) // timedelta(milliseconds=QUARTER_MS)
-
-
-def _change(before: int, after: int, zone: tzinfo | None) -> tuple[int, int]:
-    """The first slot in (before, after] that has the offset of `after`."""
-    target = _offset(after, zone)
-    while after - before > 1:
-        middle = (before + after) // 2
-        if _offset(middle, zone) == target:
-            after = middle
-        else:
-            before = middle
-    return after, target

@@ -11,8 +11,8 @@ import msgspec
 from sidecar import typed
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, usd
-from sidecar.cost.migrations import BUCKETS
-from sidecar.cost.sums import Scope, owner_condition
+from sidecar.cost.schema import BUCKETS
+from sidecar.cost.sums import Scope, owner_condition, time_condition
 from sidecar.text.printable import json_text, printable
 
 if TYPE_CHECKING:
@@ -69,17 +69,16 @@ _SELECT = (
     "SELECT at, workspace, session.name, agent, provider.name, model, category, tier, request, "  # noqa: S608
     f"estimated, reported, {', '.join(BUCKETS)} "
     "FROM event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
-    "JOIN provider ON provider.id = kind.provider WHERE at >= ? AND at < ? {owner} ORDER BY at"
+    "JOIN provider ON provider.id = kind.provider WHERE {times} {owner} ORDER BY at"
 )
 
 
 def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
     """The events in scope, first to last."""
+    times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     with ledger.reader() as connection:
-        rows = connection.execute(
-            _SELECT.format(owner=owner), (scope.start_ms, scope.end_ms, *values)
-        )
+        rows = connection.execute(_SELECT.format(times=times, owner=owner), (*moments, *values))
         for row in rows:
             yield _event(row)
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.config.paths import LEDGER_FILES
-from sidecar.config.private import create
+from sidecar.config.private import create, locked, set_aside
 from sidecar.cost.bands import REPORTED, band
+from sidecar.cost.days import local_day
 from sidecar.cost.events import LedgerEvent, check_names, checked_numbers, milliseconds
-from sidecar.cost.migrations import BUCKETS, NewerLedgerError, migrate
+from sidecar.cost.schema import BUCKETS, ForeignLedgerError, prepare
 from sidecar.cost.storage import (
+    BUSY_SECONDS,
     Readers,
     connect,
     explained,
@@ -33,12 +36,24 @@ from sidecar.messages.bounds import LONGEST_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from datetime import tzinfo
     from pathlib import Path
 
 FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
 
-_COLUMNS = ("key", "request", "at", "session", "kind", "band", *BUCKETS, "estimated", "reported")
+_COLUMNS = (
+    "key",
+    "request",
+    "at",
+    "day",
+    "session",
+    "kind",
+    "band",
+    *BUCKETS,
+    "estimated",
+    "reported",
+)
 _INSERT = (
     f"INSERT INTO event ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "  # noqa: S608
     "ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING"
@@ -60,8 +75,10 @@ class Recorded(NamedTuple):
 class Ledger:
     """One ledger file. Safe to share between threads; opened at its first use."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, zone: tzinfo | None = None) -> None:
+        """`zone`: whose days count; None is this machine's."""
         self.path = path
+        self._zone = zone
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
@@ -88,7 +105,7 @@ class Ledger:
                 if inserted.rowcount == 1:
                     return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
                 return self._again(connection, event, row, amend=amend)
-            except (sqlite3.Error, OSError, NewerLedgerError) as error:
+            except (sqlite3.Error, OSError) as error:
                 raise explained(error, self.path) from error
 
     def _again(
@@ -185,16 +202,35 @@ class Ledger:
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             create(self.path)
-            connection = connect(self.path)
             try:
-                use_wal(connection)
-                migrate(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+                self._connection = self._prepared()
+            except ForeignLedgerError:
+                self._set_aside()
+                self._connection = self._prepared()
             self._inode = inode_of(self.path)
         return self._connection
+
+    def _prepared(self) -> sqlite3.Connection:
+        connection = connect(self.path)
+        try:
+            use_wal(connection)
+            prepare(connection, self._local_day)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _local_day(self, milliseconds: int) -> int:
+        return local_day(datetime.fromtimestamp(milliseconds / 1000, UTC), self._zone)
+
+    def _set_aside(self) -> None:
+        """Rename a file that is no ledger, unless another process has done so meanwhile."""
+        with locked(self.path.with_name(f"{self.path.name}.lock"), BUSY_SECONDS):
+            try:
+                self._prepared().close()
+            except ForeignLedgerError as error:
+                set_aside(self.path, str(error), beside=("-wal", "-shm"))
+                create(self.path)
 
     def _open_reader(self) -> tuple[sqlite3.Connection, object]:
         with self._lock:
@@ -202,9 +238,9 @@ class Ledger:
                 self.close()  # someone moved the file away: what we write to it, nobody would read
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
-                migrate(connection)
+                prepare(connection, self._local_day)
                 return connection, None  # nothing to keep
-            self._open()  # a ledger of an earlier version is brought up to date first
+            self._open()  # a ledger of an earlier version is imported first
             return self._readers.take(self.path)
 
     def _row(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
@@ -217,6 +253,7 @@ class Ledger:
             None if request is None else _key(event.provider, request),
             request,
             milliseconds(event.at),
+            local_day(event.at, self._zone),
             self._session(connection, event),
             self._kind(connection, event),
             band(sum(numbers[:_PROMPT_PARTS])) if reported is None else REPORTED,

@@ -15,7 +15,6 @@ from sidecar.text.tables import aligned, bar
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
-    from datetime import tzinfo
 
     from sidecar.cost.prices import Prices
     from sidecar.cost.sums import Scope
@@ -36,14 +35,12 @@ def overview(
     prices: Prices,
     scope: Scope,
     by: Sequence[CostKey],
-    *,
-    zone: tzinfo | None = None,
 ) -> CostReport:
     """As `report`, with its table and charts."""
-    found = report(connection, prices, scope, by, zone=zone)
+    found = report(connection, prices, scope, by)
     charts = []
     for key, title in _CHARTS if found.rows else ():
-        rows = report(connection, prices, scope, [key], zone=zone).rows
+        rows = report(connection, prices, scope, [key]).rows
         charts.append(CostChart(by=key, title=title, bars=_bars(key, rows)))
     made = msgspec.structs.replace(found, table=_table(found, ordered_keys(by)), charts=charts)
     return msgspec.structs.replace(made, overview=_text(made))

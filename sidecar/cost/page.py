@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from sidecar.cost import charts
 from sidecar.cost.charts import COLOURS, Series, escape
 from sidecar.cost.days import every_day
-from sidecar.cost.migrations import QUARTER_MS
 from sidecar.cost.reports import report
-from sidecar.cost.sums import Scope, owner_condition
+from sidecar.cost.sums import Scope, owner_condition, time_condition
 from sidecar.cost.workspaces import folder_name
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterable
 
     from sidecar.cost.prices import Prices
     from sidecar.cost.rows import CostReport, CostRow
@@ -54,8 +54,8 @@ def page(
     now: datetime | None = None,
 ) -> str:
     """The page as HTML. It names models, sessions and workspaces, and holds no text of anyone's."""
-    by_model = report(connection, prices, scope, ["model"], zone=zone)
-    by_day = report(connection, prices, scope, ["model", "day"], zone=zone)
+    by_model = report(connection, prices, scope, ["model"])
+    by_day = report(connection, prices, scope, ["model", "day"])
     made = (now or datetime.now(UTC)).astimezone(zone).strftime("%Y-%m-%d %H:%M")
     whose = folder_name(scope.workspace) if scope.workspace else "all workspaces"
     sections = [
@@ -114,40 +114,44 @@ def _spend(found: CostReport) -> str:
 
 
 def _growth(connection: sqlite3.Connection, scope: Scope) -> str:
-    series = [
-        Series(f"{name or '(no session)'} ({agent})", _thinned(prompts))
-        for session, name, agent, first, last in _recent_sessions(connection, scope)
-        if (prompts := _prompts(connection, scope, session, first, last))
-    ]
-    return charts.lines(series) + charts.legend([one.name for one in series]) if series else ""
+    names = _recent_sessions(connection, scope)
+    prompts = _prompts(connection, scope, names)
+    series = [Series(name, _thinned(prompts[session])) for session, name in names.items()]
+    drawn = [one for one in series if one.values]
+    return charts.lines(drawn) + charts.legend([one.name for one in drawn]) if drawn else ""
 
 
-def _recent_sessions(
-    connection: sqlite3.Connection, scope: Scope
-) -> list[tuple[int, str, str, int, int]]:
-    """The sessions used last: id, name, agent, and between which ids their events are."""
-    owner, values = owner_condition(scope, "quarter.session")
-    slots = (scope.start_ms // QUARTER_MS, -(-scope.end_ms // QUARTER_MS))
-    return connection.execute(
-        "SELECT quarter.session, name, agent, min(first_event), max(last_event) "  # noqa: S608
-        "FROM quarter JOIN session ON session.id = quarter.session "
-        f"WHERE slot >= ? AND slot < ? {owner} "
-        "GROUP BY quarter.session ORDER BY max(slot) DESC LIMIT ?",
-        (*slots, *values, COLOURS),
-    ).fetchall()
+def _recent_sessions(connection: sqlite3.Connection, scope: Scope) -> dict[int, str]:
+    """The names of the sessions used last, by id."""
+    times, moments = time_condition(scope.times)
+    owner, values = owner_condition(scope, "event.session")
+    rows = connection.execute(
+        "SELECT session.id, name, agent FROM event JOIN session ON session.id = event.session "  # noqa: S608
+        f"WHERE {times} {owner} ORDER BY at DESC",
+        (*moments, *values),
+    )
+    names: dict[int, str] = {}
+    for session, name, agent in rows:
+        names.setdefault(session, f"{name or '(no session)'} ({agent})")
+        if len(names) == COLOURS:
+            break
+    return names
 
 
 def _prompts(
-    connection: sqlite3.Connection, scope: Scope, session: int, first: int, last: int
-) -> list[float]:
-    """Prompt tokens of a session's main calls, in the order of time."""
+    connection: sqlite3.Connection, scope: Scope, sessions: Iterable[int]
+) -> dict[int, list[float]]:
+    """Prompt tokens of the sessions' main calls, in the order of time."""
+    prompts: dict[int, list[float]] = {session: [] for session in sessions}
+    times, moments = time_condition(scope.times)
     rows = connection.execute(
-        "SELECT prompt FROM event_sums AS e JOIN kind ON kind.id = e.kind "
-        "WHERE e.id BETWEEN ? AND ? AND session = ? AND at >= ? AND at < ? "
-        "AND category = 'main' ORDER BY at",
-        (first, last, session, scope.start_ms, scope.end_ms),
+        f"SELECT session, prompt FROM event_sums JOIN kind ON kind.id = kind WHERE {times} "  # noqa: S608
+        f"AND session IN ({', '.join('?' * len(prompts))}) AND category = 'main' ORDER BY at",
+        (*moments, *prompts),
     )
-    return [float(prompt) for (prompt,) in rows]
+    for session, prompt in rows:
+        prompts[session].append(float(prompt))
+    return prompts
 
 
 def _thinned(values: list[float]) -> list[float]:

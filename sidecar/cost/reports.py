@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar.cost.bands import REPORTED, THRESHOLDS, typical_prompt
-from sidecar.cost.days import SLOTS_A_DAY, day_name
+from sidecar.cost.days import day_name
 from sidecar.cost.events import PROTOCOL
 from sidecar.cost.ledger import usd
-from sidecar.cost.migrations import QUARTER_MS
 from sidecar.cost.prices import Cost, Prices, cost_of
 from sidecar.cost.rows import (
     DEFAULT_KEYS,
@@ -26,7 +25,8 @@ from sidecar.cost.rows import (
     total_text,
     totals,
 )
-from sidecar.cost.sums import Cut, Scope, Sum, kinds_in, owner_condition, read_sums
+from sidecar.cost.schema import QUARTER_MS
+from sidecar.cost.sums import SLOTS_A_DAY, Cut, Scope, Sum, kinds_in, owner_condition, read_sums
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import printable
 
@@ -56,10 +56,8 @@ def report(
     prices: Prices,
     scope: Scope,
     by: Sequence[CostKey],
-    *,
-    zone: tzinfo | None = None,
 ) -> CostReport:
-    """Rows and totals of the events in scope, grouped by the keys; days are of `zone`.
+    """Rows and totals of the events in scope, grouped by the keys.
 
     Raises BadParamsError for a key that there is not.
     """
@@ -67,9 +65,7 @@ def report(
     sessions = _sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
     tallies: dict[tuple[str | None, ...], Tally] = {}
     everything = Tally()
-    found = priced_sums(
-        connection, prices, scope, sessions=bool(sessions), days="day" in keys, zone=zone
-    )
+    found = priced_sums(connection, prices, scope, sessions=bool(sessions), days="day" in keys)
     for priced in found:
         values = tuple(_value(key, priced, sessions) for key in keys)
         for tally in (tallies.setdefault(values, Tally()), everything):
@@ -105,12 +101,11 @@ def priced_sums(
     *,
     sessions: bool = False,
     days: bool = False,
-    zone: tzinfo | None = None,
 ) -> Iterator[Priced]:
     """Everything in scope with its cost, grouped by kind, and by session and day if asked."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
-    cut = _cut(tariffs, sessions=sessions, days=days, zone=zone)
+    cut = _cut(tariffs, sessions=sessions, days=days)
     unit_prices: dict[tuple[int, int, int, int], UnitPrices | None] = {}
     for found in read_sums(connection, scope, cut):
         if found.band == REPORTED:
@@ -134,9 +129,7 @@ def _listed(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal |
     return cost.usd if cost.whole else None
 
 
-def _cut(
-    tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool, zone: tzinfo | None
-) -> Cut:
+def _cut(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Cut:
     known = {kind: tariff for kind, tariff in tariffs.items() if tariff is not None}
     grid = frozenset(THRESHOLDS)
     return Cut(
@@ -145,7 +138,6 @@ def _cut(
         by_prompt=frozenset(kind for kind, tariff in known.items() if tariff.thresholds - grid),
         sessions=sessions,
         days=days,
-        zone=zone,
     )
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.cost.bands import REPORTED, typical_prompt
 from sidecar.cost.events import Buckets
-from sidecar.cost.migrations import DAY_MS, PROMPT_SQL
 from sidecar.cost.prices import Prices, cost_of
-from sidecar.cost.sums import Scope, kinds_in, owner_condition
+from sidecar.cost.schema import DAY_MS, PROMPT_SQL
+from sidecar.cost.sums import Scope, kinds_in, owner_condition, time_condition
 
 if TYPE_CHECKING:
     from sidecar.cost.ledger import Ledger
@@ -57,14 +57,15 @@ def calls_in(
     steps = sorted(set(sizes), reverse=True)
     held = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
     most = f"CASE {held} ELSE 0 END" if held else "0"
+    times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     with ledger.reader() as connection:
         kinds = kinds_in(connection)
         rows = connection.execute(
-            f"SELECT agent, kind, band, at / {DAY_MS} AS day, {_HOW} AS how, "  # noqa: S608
+            f"SELECT agent, kind, band, at / {DAY_MS} AS utc, {_HOW} AS how, "  # noqa: S608
             f"{most} AS most, count(*) FROM event JOIN session ON session.id = event.session "
-            f"WHERE at >= ? AND at < ? {owner} GROUP BY 1, 2, 3, 4, 5, 6",
-            (scope.start_ms, scope.end_ms, *values),
+            f"WHERE {times} {owner} GROUP BY 1, 2, 3, 4, 5, 6",
+            (*moments, *values),
         ).fetchall()
     return [
         Calls(agent, how, calls, _unit(prices, kinds[kind], band, day), most)

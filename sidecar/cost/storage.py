@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sidecar.config.private import make_folder
-from sidecar.cost.migrations import NewerLedgerError, roll_back
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -58,6 +57,12 @@ def nested(connection: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         roll_back(connection)
         raise
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """End a transaction, if it is still open: SQLite ends it by itself when the disk is full."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 @contextmanager
@@ -158,15 +163,13 @@ def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Itera
     """Turn what SQLite and the file system raise into errors that say what to do."""
     try:
         yield
-    except (sqlite3.Error, OSError, NewerLedgerError) as error:
+    except (sqlite3.Error, OSError) as error:
         if cancelled is not None and cancelled():
             raise ReadCancelledError("the report was cancelled") from error
         raise explained(error, path) from error
 
 
 def explained(error: Exception, path: Path) -> LedgerError:
-    if isinstance(error, NewerLedgerError):
-        return LedgerError(f"{path}: {error}")
     if isinstance(error, OSError):
         return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
     if isinstance(error, sqlite3.OperationalError):

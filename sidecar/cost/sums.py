@@ -1,31 +1,33 @@
-"""Sums over the ledger's rollups, cut so finely that each can still be priced.
+"""Sums of the ledger's calls, cut so finely that each can still be priced.
 
-A range is read from as few rows as can be: whole UTC days from `daily`, whole quarter-hours from
-`quarter`, and what is left at its two ends from the events themselves.
+Whole days are read from the sums by day, and the rest of a range from the calls themselves.
 """
 
 from __future__ import annotations
 
-from datetime import tzinfo
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from sidecar.cost.days import END_MS, SLOTS_A_DAY, slot_offsets
+from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
 from sidecar.cost.events import Buckets
-from sidecar.cost.migrations import BUCKETS, DAY_MS, QUARTER_MS, SUMS
+from sidecar.cost.schema import BUCKETS, DAY_MS, QUARTER_MS, SUMS
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator
 
+_HOUR_MS = 3_600_000
+_EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
+"""Before midnight UTC some place begins its day so early, and after it another one so late."""
+SLOTS_A_DAY = DAY_MS // QUARTER_MS
+
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events: a range of time (ms since 1970, half open), and whose. None: all."""
+    """Which calls: of a range of time, and whose. None: all."""
 
-    start_ms: int = 0
-    end_ms: int = END_MS
+    times: TimeRange = TimeRange()
     workspace: str | None = None
     """Its key: calls made in folders below it are its own too."""
     folders: tuple[str, ...] = ()
@@ -40,13 +42,11 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[int, ...] = ()
     """UTC days on which some price begins: sums never run across one."""
     by_clock: frozenset[int] = frozenset()
-    """Kinds whose price depends on the time of day."""
+    """Kinds whose price depends on the time of day: read call by call."""
     by_prompt: frozenset[int] = frozenset()
     """Kinds with a price threshold that bands do not know: read call by call."""
     sessions: bool = False
     days: bool = False
-    """Local days, in `zone` (None: this machine's)."""
-    zone: tzinfo | None = None
 
 
 class Sum(msgspec.Struct, frozen=True):
@@ -71,14 +71,12 @@ class Sum(msgspec.Struct, frozen=True):
     """USD * 10**12 that vendors reported."""
 
 
-class _Part(msgspec.Struct, frozen=True):
-    """A piece of a range, and the table that it is read from."""
+class _Part(NamedTuple):
+    """A part of a range: the table that it is read from, and the condition."""
 
     source: str
-    start: int
-    end: int
-    after: int | None = None
-    """Only events with a greater id."""
+    where: str
+    values: tuple[int, ...]
 
 
 def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, str]]:
@@ -91,7 +89,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[Sum]:
-    """Sums of the events in scope, one for each key: pricing one costs more than adding two."""
+    """Sums of the calls in scope, one for each key: pricing one costs more than adding two."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in _rows(connection, scope, cut):
         key, values = row[:_KEYS], row[_KEYS:]
@@ -103,77 +101,77 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterato
             yield Sum(*(*key, calls, buckets, *sums[len(BUCKETS) :]))
 
 
-def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
-    """Keys and sums of each part of the range; one key may come more than once."""
-    start, end = _bounded(connection, scope)
-    if start >= end:
-        return
-    day = _local_day(start, end, cut) if cut.days else "0"
-    usual = _not_in(cut.by_clock | cut.by_prompt)
-    for part in _parts(start, end, whole_days=day in ("0", _UTC)):
-        yield from _select(connection, part, scope, cut, usual, day)
-        if part.source == "daily":
-            late = _not_folded(connection, part)
-            yield from _select(connection, late, scope, cut, usual, day)
-    clocked = cut.by_clock - cut.by_prompt
-    if clocked:
-        for part in _parts(start, end, whole_days=False):
-            yield from _select(connection, part, scope, cut, _in(clocked), day, clocked=True)
-    if cut.by_prompt:
-        everything = _Part("event_sums", start, end)
-        yield from _select(
-            connection, everything, scope, cut, _in(cut.by_prompt), day, clocked=True, exact=True
-        )
-
-
-def _bounded(connection: sqlite3.Connection, scope: Scope) -> tuple[int, int]:
-    """The scope's range without the emptiness before the first event and after the last."""
-    # Two questions, because SQLite answers them by the index only when they come one by one.
-    first, last = connection.execute(
-        "SELECT (SELECT min(slot) FROM quarter), (SELECT max(slot) FROM quarter)"
-    ).fetchone()
-    if first is None:
-        return 0, 0
-    return (
-        max(scope.start_ms, first // SLOTS_A_DAY * SLOTS_A_DAY * QUARTER_MS),
-        min(scope.end_ms, (last // SLOTS_A_DAY + 1) * SLOTS_A_DAY * QUARTER_MS),
-    )
-
-
-def _parts(start: int, end: int, *, whole_days: bool) -> Iterator[_Part]:
-    """Cut [start, end) ms into events, quarter-hours and days."""
-    first, last = -(-start // QUARTER_MS), end // QUARTER_MS
-    if first > last:
-        yield _Part("event_sums", start, end)
-        return
-    yield from _filled(_Part("event_sums", start, first * QUARTER_MS))
-    first_day, last_day = -(-first // SLOTS_A_DAY), last // SLOTS_A_DAY
-    if whole_days and first_day < last_day:
-        yield from _filled(_Part("quarter", first, first_day * SLOTS_A_DAY))
-        yield _Part("daily", first_day, last_day)
-        yield from _filled(_Part("quarter", last_day * SLOTS_A_DAY, last))
-    else:
-        yield from _filled(_Part("quarter", first, last))
-    yield from _filled(_Part("event_sums", last * QUARTER_MS, end))
-
-
-def _not_folded(connection: sqlite3.Connection, days: _Part) -> _Part:
-    """The events of those days that `daily` does not hold yet: the newest few thousand at most."""
-    (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
-    return _Part("event_sums", days.start * DAY_MS, days.end * DAY_MS, upto)
-
-
-def _filled(part: _Part) -> Iterator[_Part]:
-    if part.start < part.end:
-        yield part
-
-
-_UNITS = {"event_sums": "at", "quarter": "slot", "daily": "day"}
-_UNIT_MS = {"event_sums": 1, "quarter": QUARTER_MS, "daily": DAY_MS}
 _KEYS = Sum.__struct_fields__.index("calls")
 """What comes before the sums in a row."""
-_UTC = "utc"
-_UTC_DAYS = {"event_sums": "day", "quarter": f"slot / {SLOTS_A_DAY}", "daily": "day"}
+
+
+def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
+    """Keys and sums of each part of the range; one key may come more than once."""
+    # Two questions, because SQLite answers them by the index only when they come one by one.
+    first, last = connection.execute(
+        "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
+    ).fetchone()
+    if first is None:
+        return
+    changes = tuple(day for day in cut.changes if first // DAY_MS < day <= last // DAY_MS)
+    past = sum(day <= first // DAY_MS for day in cut.changes)
+    epoch = " + ".join([str(past), *(f"(utc >= {day:d})" for day in changes)])
+    one_by_one = cut.by_clock | cut.by_prompt
+    for part in _parts(connection, scope.times):
+        yield from _select(connection, part, scope, cut, epoch, _kinds("NOT IN", one_by_one))
+    if one_by_one:
+        part = _Part("event_sums", *time_condition(scope.times))
+        clock = cut.by_clock - cut.by_prompt
+        for kinds, exact in ((clock, False), (cut.by_prompt, True)):
+            if kinds:
+                only = _kinds("IN", kinds)
+                yield from _select(
+                    connection, part, scope, cut, epoch, only, clocked=True, exact=exact
+                )
+
+
+def _parts(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
+    """Whole days by their sums, with the calls that these lack yet; other calls one by one."""
+    first, last = _whole_days(times)
+    if first > last:
+        yield _Part("event_sums", *time_condition(times))
+        return
+    days = "day BETWEEN ? AND ?"
+    yield _Part("daily", days, (first, last))
+    (upto,) = connection.execute("SELECT upto FROM folded").fetchone()
+    yield _Part("event_sums", f"id > ? AND {days}", (upto, first, last))
+    if times.start_ms > 0:
+        before = times._replace(end_ms=first * DAY_MS + _LATEST_MS)
+        where, values = time_condition(before)
+        yield _Part("event_sums", f"{where} AND day < ?", (*values, first))
+    if times.end_ms < END_MS:
+        after = times._replace(start_ms=(last + 1) * DAY_MS - _EARLIEST_MS)
+        where, values = time_condition(after)
+        yield _Part("event_sums", f"{where} AND day > ?", (*values, last))
+
+
+def _whole_days(times: TimeRange) -> tuple[int, int]:
+    """The first and last day of a range whose calls lie between its moments in any time zone."""
+    first, last, start, end = times
+    if start > 0:
+        first = max(first, -(-(start + _EARLIEST_MS) // DAY_MS))
+    if end < END_MS:
+        last = min(last, (end - _LATEST_MS) // DAY_MS - 1)
+    return first, last
+
+
+def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
+    """SQL that holds for the calls of a range, and its values."""
+    start, end = times.start_ms, times.end_ms
+    # For the index, which is by time: no call of a day lies outside these hours.
+    if times.first_day > 0:
+        start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
+    if times.last_day < LAST_DAY:
+        end = min(end, (times.last_day + 1) * DAY_MS + _LATEST_MS)
+    if (start, end) == (0, END_MS):
+        return "1", ()
+    days = times.first_day, times.last_day
+    return "at >= ? AND at < ? AND day BETWEEN ? AND ?", (start, end, *days)
 
 
 def _select(
@@ -181,8 +179,8 @@ def _select(
     part: _Part,
     scope: Scope,
     cut: Cut,
+    epoch: str,
     kinds: str,
-    day: str,
     *,
     clocked: bool = False,
     exact: bool = False,
@@ -191,43 +189,19 @@ def _select(
     keys = (
         "kind",
         "iif(band < 0, band, max(prompt - 1, 0))" if exact else "band",
-        _epoch(part, cut),
+        epoch,
         f"slot % {SLOTS_A_DAY}" if clocked else "0",
         "session" if cut.sessions else "0",
-        _UTC_DAYS[part.source] if day == _UTC else day,
+        "day" if cut.days else "0",
     )
-    unit = _UNITS[part.source]
     # SQLite would sort by what is the same in every row, too.
     kept = [str(number) for number, key in enumerate(keys, 1) if not key.isdigit()]
-    where, values = _conditions(connection, part, scope)
+    owner, names = owner_condition(scope, "session")
     return connection.execute(
         f"SELECT {', '.join(keys)}, {', '.join(f'sum({name})' for name in SUMS)} "  # noqa: S608
-        f"FROM {part.source} WHERE {unit} >= ? AND {unit} < ? {where} {kinds} "
-        f"GROUP BY {', '.join(kept)}",
-        (part.start, part.end, *values),
+        f"FROM {part.source} WHERE {part.where}{owner}{kinds} GROUP BY {', '.join(kept)}",
+        (*part.values, *names),
     )
-
-
-def _conditions(
-    connection: sqlite3.Connection, part: _Part, scope: Scope
-) -> tuple[str, tuple[object, ...]]:
-    where, values = "", tuple[object, ...]()
-    if part.after is not None:
-        where, values = " AND id > ?", (part.after,)
-    elif part.source == "event_sums":
-        first, last = _events_between(connection, part)
-        where, values = " AND id BETWEEN ? AND ?", (first, last)
-    owner, names = owner_condition(scope, "session")
-    return where + owner, (*values, *names)
-
-
-def _events_between(connection: sqlite3.Connection, part: _Part) -> tuple[int, int]:
-    """Between which ids the events of that time are: quarter-hours know it."""
-    slots = (part.start // QUARTER_MS, -(-part.end // QUARTER_MS))
-    first, last = connection.execute(
-        "SELECT min(first_event), max(last_event) FROM quarter WHERE slot >= ? AND slot < ?", slots
-    ).fetchone()
-    return (1, 0) if first is None else (first, last)
 
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
@@ -251,36 +225,6 @@ def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]
 _IN_FOLDER = "workspace = ? OR substr(workspace, 1, ?) = ?"
 
 
-def _epoch(part: _Part, cut: Cut) -> str:
-    """SQL: how many price changes had come. Those before the range are counted here."""
-    unit, day = _UNIT_MS[part.source], _UTC_DAYS[part.source]
-    first, last = part.start * unit // DAY_MS, (part.end * unit - 1) // DAY_MS
-    past = sum(change <= first for change in cut.changes)
-    ahead = (change for change in cut.changes if first < change <= last)
-    return " + ".join([str(past), *(f"({day} >= {change:d})" for change in ahead)])
-
-
-def _local_day(start: int, end: int, cut: Cut) -> str:
-    """SQL: the local day of a slot, with the zone's changes of offset in this range.
-
-    `_UTC` where local days are UTC's, which rollups of whole days can answer.
-    """
-    first, last = start // QUARTER_MS, end // QUARTER_MS
-    (_slot, base), *later = slot_offsets(first, last, cut.zone)
-    if base == 0 and not later:
-        return _UTC
-    terms, before = [f"slot + {base:d}"], base
-    for slot, offset in later:
-        terms.append(f"(slot >= {slot:d}) * {offset - before:d}")
-        before = offset
-    return f"({' + '.join(terms)}) / {SLOTS_A_DAY}"
-
-
-def _in(kinds: Iterable[int]) -> str:
-    return f"AND kind IN ({', '.join(str(int(kind)) for kind in sorted(kinds))})"
-
-
-def _not_in(kinds: frozenset[int]) -> str:
-    if not kinds:
-        return ""
-    return f"AND kind NOT IN ({', '.join(str(int(kind)) for kind in sorted(kinds))})"
+def _kinds(operator: str, kinds: Iterable[int]) -> str:
+    numbers = ", ".join(str(int(kind)) for kind in sorted(kinds))
+    return f" AND kind {operator} ({numbers})" if numbers else ""

@@ -131,7 +131,6 @@ INSIDE = {
     "TooSlow",
     "InvalidError",
     "InvalidGlobError",
-    "NewerLedgerError",
     "RefusedBodyError",
     "RefusedError",
     "Stopped",

@@ -6,23 +6,23 @@ import sqlite3
 import stat
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.cost import migrations
+from sidecar.cost import schema
 from sidecar.cost.bands import REPORTED, THRESHOLDS, band
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger
-from sidecar.cost.migrations import MIGRATIONS, SUMS
+from sidecar.cost.schema import SUMS
 from sidecar.cost.storage import LedgerError, ReadCancelledError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+OLD_LEDGER = Path(__file__).parents[1] / "fixtures" / "ledger-seven-migrations.sql"
+"""Ten calls, in the schema that seven migrations had made."""
 START = datetime(2026, 11, 20, 10, tzinfo=UTC)
 
 
@@ -58,13 +58,13 @@ def test_a_request_id_counts_once(ledger: Ledger) -> None:
     assert ledger.record(call(1, request="a")) == ("a", True)
     elsewhere = msgspec.structs.replace(call(request="a"), provider="anthropic")
     assert ledger.record(elsewhere) == ("a", False), "ids are unique for a provider"
-    assert rows(ledger, "SELECT sum(calls), sum(input) FROM quarter") == [(2, 200)]
+    assert rows(ledger, "SELECT sum(calls), sum(input) FROM event_sums") == [(2, 200)]
 
 
 def test_calls_without_a_request_id_all_count(ledger: Ledger) -> None:
     ids = {ledger.record(call()).id for _ in range(3)}
     assert len(ids) == 3
-    assert rows(ledger, "SELECT sum(calls) FROM quarter") == [(3,)]
+    assert rows(ledger, "SELECT sum(calls) FROM event_sums") == [(3,)]
 
 
 def test_a_request_id_counts_once_across_sessions_and_openings(ledger: Ledger) -> None:
@@ -84,13 +84,14 @@ def test_two_requests_with_one_key_are_both_kept(
     assert rows(ledger, "SELECT request FROM event ORDER BY id") == [("a",), ("b",), ("c",)]
 
 
-def test_amending_keeps_the_larger_numbers(ledger: Ledger) -> None:
+def test_amending_keeps_the_larger_numbers(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "FOLD_EVERY", 1)
     ledger.record(call(request="a", output=1))
     assert ledger.record(call(3, request="a", output=9), amend=True).duplicate
     assert ledger.record(call(4, request="a", output=4), amend=True).duplicate
     assert ledger.record(call(5, request="a", output=99)).duplicate
     query = "SELECT calls, input, output, estimated FROM {}"
-    assert rows(ledger, query.format("quarter")) == [(1, 103, 9, 90)]
+    assert rows(ledger, query.format("daily")) == [(1, 103, 9, 90)]
     assert rows(ledger, query.format("event_sums")) == [(1, 103, 9, 90)]
     assert rows(ledger, "SELECT at FROM event") == [(int(START.timestamp()) * 1000,)]
 
@@ -149,26 +150,22 @@ def test_rollups_are_the_sums_of_the_events(
     calls: list[tuple[LedgerEvent, bool]],
     fold_every: int,
 ) -> None:
-    monkeypatch.setattr(migrations, "FOLD_EVERY", fold_every)
+    monkeypatch.setattr(schema, "FOLD_EVERY", fold_every)
     ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.db")
     for event, amend in calls:
         ledger.record(event, amend=amend)
     sums = ", ".join(f"sum({name})" for name in SUMS)
-    keys = "{0}, session, kind, band"
-    by_event = f"SELECT {keys}, {sums} FROM event_sums {{1}} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608
-    kept = f"SELECT {keys}, {', '.join(SUMS)} FROM {{1}} WHERE calls > 0 ORDER BY {keys}"  # noqa: S608
-    folded = "WHERE id <= (SELECT upto FROM folded)"
-    assert rows(ledger, kept.format("slot", "quarter")) == rows(ledger, by_event.format("slot", ""))
-    assert rows(ledger, kept.format("day", "daily")) == rows(ledger, by_event.format("day", folded))
+    keys = "day, utc, session, kind, band"
+    by_event = (
+        f"SELECT {keys}, {sums} FROM event_sums WHERE id <= (SELECT upto FROM folded) "  # noqa: S608
+        f"GROUP BY {keys} ORDER BY {keys}"
+    )
+    by_day = f"SELECT {keys}, {', '.join(SUMS)} FROM daily WHERE calls > 0 ORDER BY {keys}"  # noqa: S608
+    assert rows(ledger, by_day) == rows(ledger, by_event)
     assert rows(ledger, f"SELECT upto / {fold_every} FROM folded") == rows(  # noqa: S608
         ledger,
         f"SELECT coalesce(max(id), 0) / {fold_every} FROM event",  # noqa: S608
     )
-    between = (
-        "SELECT count(*) FROM event_sums AS e JOIN quarter USING (slot, session, kind, band) "
-        "WHERE e.id NOT BETWEEN first_event AND last_event"
-    )
-    assert rows(ledger, between) == [(0,)]
     ledger.close()
 
 
@@ -238,7 +235,7 @@ def test_a_ledger_of_a_newer_version_is_left_alone(ledger: Ledger) -> None:
     ledger.record(call())
     ledger.close()
     connection = sqlite3.connect(ledger.path)
-    connection.execute("INSERT INTO migration VALUES ('m999_later', 0)")
+    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     connection.commit()
     connection.close()
     with pytest.raises(LedgerError, match="newer version"):
@@ -251,34 +248,55 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         Ledger(tmp_path / "file" / "ledger.db").record(call())
 
 
-def test_migrations_are_applied_one_by_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger of an earlier version gets what it lacks, and keeps what it holds."""
-    ledger.record(call(request="a"))
-    ledger.close()
+def test_a_ledger_of_the_last_development_version_is_imported_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    old = sqlite3.connect(path)
+    old.executescript(OLD_LEDGER.read_text())
+    kept = "request, at, session, kind, band, estimated, reported, " + ", ".join(schema.BUCKETS)
+    before = old.execute(f"SELECT {kept} FROM event ORDER BY id").fetchall()  # noqa: S608
+    old.close()
+    for _ in range(2):
+        ledger = Ledger(path, ZoneInfo("Asia/Tokyo"))
+        assert rows(ledger, f"SELECT {kept} FROM event ORDER BY id") == before  # noqa: S608
+        days = rows(ledger, "SELECT day, sum(calls), sum(input) FROM daily GROUP BY day")
+        assert days == [(20777, 1, 100), (20778, 5, 515), (20779, 4, 430)]
+        assert rows(ledger, "SELECT upto FROM folded") == [(10,)]
+        assert ledger.record(call(request="r3")).duplicate
+        ledger.close()
+    assert [file.name for file in tmp_path.glob("ledger.db*")] == ["ledger.db"]
 
-    def m900_later(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE later (id INTEGER)")
 
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, m900_later))
-    assert ledger.record(call(request="a")).duplicate
-    assert rows(ledger, "SELECT count(*) FROM later") == [(0,)]
-    names = [step.__name__ for step in (*MIGRATIONS, m900_later)]
-    assert rows(ledger, "SELECT name FROM migration ORDER BY name") == [(name,) for name in names]
-
-
-def test_a_failed_migration_leaves_no_trace(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_import_leaves_the_ledger_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def m900_broken(connection: sqlite3.Connection) -> None:
-        connection.execute("CREATE TABLE half (id INTEGER)")
-        connection.execute("nonsense")
-
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, m900_broken))
+    path = tmp_path / "ledger.db"
+    old = sqlite3.connect(path)
+    old.executescript(OLD_LEDGER.read_text())
+    before = list(old.iterdump())
+    monkeypatch.setattr(schema, "_sums", lambda: ["nonsense"])
     with pytest.raises(LedgerError):
-        ledger.record(call())
-    monkeypatch.undo()
-    ledger.record(call())
-    assert rows(ledger, "SELECT count(*) FROM sqlite_master WHERE name = 'half'") == [(0,)]
+        Ledger(path).record(call())
+    assert list(old.iterdump()) == before
+    old.close()
+
+
+@pytest.mark.parametrize("content", ["CREATE TABLE other (id)", "CREATE TABLE migration (name)"])
+def test_a_database_of_another_form_is_renamed_and_named_in_the_log(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ledger.db"
+    other = sqlite3.connect(path)
+    other.executescript(content)
+    before = list(other.iterdump())
+    other.close()
+    ledger = Ledger(path)
+    assert not ledger.record(call(request="a")).duplicate
+    ledger.close()
+    (aside,) = tmp_path.glob("ledger.db.broken-*")
+    assert aside.name in caplog.text
+    kept = sqlite3.connect(aside)
+    assert list(kept.iterdump()) == before
+    kept.close()
 
 
 def test_reading_can_be_cancelled(ledger: Ledger) -> None:
@@ -310,63 +328,3 @@ def test_bands(prompt: int, found: int) -> None:
 @given(st.integers(0, 2_000_000), st.sampled_from(THRESHOLDS))
 def test_a_band_is_on_one_side_of_every_threshold(prompt: int, threshold: int) -> None:
     assert (band(prompt) + 1 > threshold) == (prompt > threshold)
-
-
-def test_a_ledger_of_before_tools_is_brought_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sums of media that it holds stay, and the new calls' tools are kept beside them."""
-    path = tmp_path / "ledger.db"
-    connection = sqlite3.connect(path, isolation_level=None)
-    monkeypatch.setattr(migrations, "MIGRATIONS", MIGRATIONS[:6])
-    migrations.migrate(connection)
-    connection.execute("INSERT INTO provider VALUES (1, 'openai')")
-    connection.execute("INSERT INTO session VALUES (1, '', 's', 'protocol')")
-    connection.execute("INSERT INTO kind VALUES (1, 1, 'gpt-5', 'main', '')")
-    at = int(START.timestamp()) * 1000
-    connection.execute(
-        "INSERT INTO event (at, session, kind, band, input, cache_read, cache_write_5m, "
-        "cache_write_1h, cache_write, output, reasoning, web_searches, file_searches) "
-        "VALUES (?, 1, 1, 0, 9, 0, 0, 0, 0, 5, 0, 1, 2)",
-        (at,),
-    )
-    connection.close()
-    monkeypatch.undo()
-
-    ledger = Ledger(path)
-    buckets = Buckets(input=1, output=1, file_searches=1, other_tools=3)
-    ledger.record(LedgerEvent(at=START, model="gpt-5", provider="openai", buckets=buckets))
-    with ledger.reader() as reader:
-        kept = reader.execute("SELECT sum(file_searches), sum(other_tools) FROM quarter").fetchone()
-    ledger.close()
-    assert kept == (3, 3)
-
-
-def test_a_ledger_of_before_media_is_brought_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.db"
-    connection = sqlite3.connect(path, isolation_level=None)
-    for step in migrations.MIGRATIONS[:4]:
-        step(connection)
-        connection.execute("INSERT INTO migration VALUES (?, 0)", (step.__name__,))
-    connection.execute("INSERT INTO provider VALUES (1, 'openai')")
-    connection.execute("INSERT INTO session VALUES (1, '', 's', 'protocol')")
-    connection.execute("INSERT INTO kind VALUES (1, 1, 'gpt-realtime', 'main', '')")
-    at = int(START.timestamp()) * 1000
-    connection.execute(
-        "INSERT INTO event VALUES (1, NULL, NULL, ?, 1, 1, 0, 9, 0, 0, 0, 0, 5, 0, 0, NULL, NULL)",
-        (at,),
-    )
-    connection.close()
-    heard = LedgerEvent(
-        at=START,
-        model="gpt-realtime",
-        provider="openai",
-        session="s",
-        buckets=Buckets(input=100, audio_input=70, output=8, audio_output=6),
-    )
-    ledger = Ledger(path)
-    ledger.record(heard)
-    sums = rows(ledger, "SELECT calls, input, audio_input, output, audio_output FROM quarter")
-    assert sums == [(2, 109, 70, 13, 6)]
-    assert rows(ledger, "SELECT prompt, audio_input FROM event_sums") == [(9, 0), (100, 70)]
-    ledger.close()

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
-from sidecar.cost import migrations
+from sidecar.cost import schema
 from sidecar.cost.book import CostBook
+from sidecar.cost.days import END_MS, TimeRange
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.params import CostDetailParams, CostRecordParams
@@ -342,16 +343,16 @@ def test_sums_cost_what_their_calls_cost(
     session: str | None,
 ) -> None:
     """The one thing that rollups must not change: what each call costs, at any cut of time."""
-    monkeypatch.setattr(migrations, "FOLD_EVERY", 5)
+    monkeypatch.setattr(schema, "FOLD_EVERY", 5)
     folder = tmp_path_factory.mktemp("ledger")
-    ledger, prices = Ledger(folder / "ledger.db"), _prices_with_house(folder)
+    ledger, prices = Ledger(folder / "ledger.db", zone), _prices_with_house(folder)
     ledger.record_many(calls)
     start, end = ((None if t is None else int(t.timestamp() * 1000)) for t in ends)
-    scope = Scope(
+    times = TimeRange(
         start_ms=0 if start is None else start,
-        end_ms=2**50 if end is None else end,
-        session=session,
+        end_ms=END_MS if end is None else end,
     )
+    scope = Scope(times=times, session=session)
     inside = [
         call
         for call in calls
@@ -361,7 +362,7 @@ def test_sums_cost_what_their_calls_cost(
     ]
     with ledger.reader() as connection:
         for by in (["model"], ["day", "model"]):
-            found = report(connection, prices, scope, by, zone=zone)  # type: ignore[arg-type]
+            found = report(connection, prices, scope, by)  # type: ignore[arg-type]
             _compare(found, inside, prices, zone)
     ledger.close()
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.cost import migrations, storage
+from sidecar.cost import schema, storage
+from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger
 from sidecar.cost.prices import Prices
@@ -59,8 +60,8 @@ def ledger(
     opened: list[sqlite3.Connection],
 ) -> Iterator[Ledger]:
     """All but a few calls are in the rollup of days."""
-    monkeypatch.setattr(migrations, "FOLD_EVERY", 25)
-    made = Ledger(tmp_path / "ledger.db")
+    monkeypatch.setattr(schema, "FOLD_EVERY", 25)
+    made = Ledger(tmp_path / "ledger.db", UTC)
     made.record_many(calls())
     yield made
     made.close()
@@ -74,10 +75,10 @@ def count(ledger: Ledger) -> int:
 
 def test_a_report_of_whole_days_asks_six_questions(ledger: Ledger) -> None:
     asked: list[str] = []
-    scope = Scope(start_ms=int(START.timestamp()) * 1000)
+    scope = Scope(times=TimeRange(local_day(START, UTC)))
     with ledger.reader() as connection:
         connection.set_trace_callback(asked.append)
-        found = report(connection, Prices(), scope, ["model"], zone=UTC)
+        found = report(connection, Prices(), scope, ["model"])
         connection.set_trace_callback(None)
     assert found.totals.calls == CALLS
     assert len(asked) == QUESTIONS, asked

@@ -32,7 +32,9 @@ def kept(path: Path) -> tuple[list[str], int, int, int]:
     ledger = Ledger(path)
     with ledger.reader() as connection:
         ids = [row[0] for row in connection.execute("SELECT request FROM event")]
-        calls, summed = connection.execute("SELECT sum(calls), sum(input) FROM quarter").fetchone()
+        calls, summed = connection.execute(
+            "SELECT sum(calls), sum(input) FROM event_sums"
+        ).fetchone()
         (single,) = connection.execute("SELECT sum(input) FROM event").fetchone()
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     ledger.close()
