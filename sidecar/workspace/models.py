@@ -25,10 +25,14 @@ _NO_CHAT = re.compile(
 """Models that hold no conversation like this one, by what their names say."""
 
 _RETIRED = re.compile(
-    r"claude-(v?[12]\b|instant|3)|gpt-3\.5-(0|turbo-(0|16k))|gpt-4-(32k|vision)|gpt-4\.5|ada$|curie$"
-    r"|o1-(mini|preview)|gemini-(1|pro|flash-1)"
+    r"claude-(v?[12]\b|instant|3(?!-haiku))|claude-(opus|sonnet)-4(-[01]|\.1)?(-20\d{6})?$"
+    r"|gpt-3\.5|gpt-4(-|$)|gpt-4\.5|gpt-4\.1-nano|o1|o3-mini|o4-mini|(ada|babbage|curie|davinci)$"
+    r"|gpt-5(\.1)?-(chat-latest|codex)|gpt-5\.1-codex|gpt-5\.2-codex|gemini-(1|2\.0-flash|flash-1|pro$|pro-vision)"
 )
-"""What the makers have retired, as far as is known here: the price list keeps it for old calls."""
+"""What the makers' own APIs serve no longer: the price list keeps it for old calls.
+
+By the makers' pages that docs/reference/sources.md names.
+"""
 _NO_NAME = re.compile(r"ft:|regional\.|.*(-|\.ft-?)$", re.IGNORECASE)
 """Of what the price list matches names by: breaks off where a fine-tune's id or a region stands."""
 _VARIANT = re.compile(r":(free|extended|thinking|beta|online|nitro|floor|exacto)$")

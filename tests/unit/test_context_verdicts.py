@@ -252,6 +252,7 @@ class TestAlternatives:
         catalogue.warm()
         names = {one.model for one in Alternatives(model, FakeCounter(model), None, ()).all()}
         retired = {"claude-2", "claude-3-5-sonnet", "gpt-4-32k", "o1-preview", "gemini-1.5-pro"}
+        retired |= {"claude-opus-4", "claude-sonnet-4-0", "gpt-3.5-turbo", "gemini-2.0-flash"}
         assert names
         assert not names & {*retired, "ada", "claude-v1", "gpt-4.5-preview", "gemini-pro"}
         assert names & {"claude-sonnet-4-5", "gpt-4.1", "gemini-2.5-pro"}
