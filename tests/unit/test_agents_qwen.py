@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
-from sidecar.agents.occupancy import COMPACTED
+from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -49,6 +50,20 @@ class Chat:
         self.truth.calls[f"{self.id}/{uuid}"] = (self.id, tokens)
         self.truth.context[self.id] = tokens.prompt + tokens.output
 
+    def telemetry(self, is_first: bool, reply: Callable[..., None], **fields: Any) -> None:
+        """What telemetry tells of a call, before its reply or after it."""
+        event = {
+            "event.name": "qwen-code.api_response", "response_id": f"chatcmpl-{self.clock.id()}",
+            "model": "qwen3-coder-plus", "input_token_count": 2_000, "output_token_count": 50,
+            "cached_content_token_count": 1_500, "thoughts_token_count": 40,
+            "total_token_count": 2_090, **fields,
+        }  # fmt: skip
+        if not is_first:
+            reply(inside=False)
+        self.line("system", subtype="ui_telemetry", systemPayload={"uiEvent": event})
+        if is_first:
+            reply(inside=False)
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -73,10 +88,28 @@ def test_every_call_counts_once(world: World, chat: Chat) -> None:
     assert [one.occupancy.limit for one in world.sessions().values()] == [262_144]
 
 
-def test_a_compression_hides_the_size(world: World, chat: Chat) -> None:
+def test_a_compression_leaves_qwens_estimate_of_the_size(world: World, chat: Chat) -> None:
     chat.reply(inside=True)
-    info = {"originalTokenCount": 2_000, "newTokenCount": 300}
-    chat.line("system", subtype="chat_compression", systemPayload={"info": info})
-    assert [one.occupancy.note for one in world.sessions().values()] == [COMPACTED]
+    for left, note in ((None, COMPACTED), (300, BY_ESTIMATE)):
+        info = {"originalTokenCount": 2_000, "newTokenCount": left}
+        chat.line("system", subtype="chat_compression", systemPayload={"info": info})
+        (size,) = (one.occupancy for one in world.sessions().values())
+        assert (size.tokens, size.note) == (left, note)
     chat.reply(inside=True)
     world.check_context(chat.truth)
+
+
+def test_a_call_that_telemetry_tells_too_counts_once(world: World, chat: Chat) -> None:
+    """Before its reply, or after it; a sub-agent's call with the same tokens is another one."""
+    for is_first in (True, False):
+        chat.telemetry(is_first, chat.reply)
+    chat.telemetry(True, lambda **_: None, subagent_name="explore")
+    world.ingest()
+    assert sorted(call.category for call in world.calls) == ["main", "main", "subagent"]
+
+
+def test_a_tool_call_keeps_the_turn_under_way(world: World, chat: Chat) -> None:
+    parts: list[dict[str, Any]] = [{"text": "…"}, {"functionCall": {"name": "shell", "args": {}}}]
+    for some, active in ((parts, True), (parts[:1], False)):
+        chat.line("assistant", message={"role": "model", "parts": some})
+        assert [one.active for one in world.sessions().values()] == [active]

@@ -46,6 +46,7 @@ RUNS = (
     Written("kimi-code-fork", "kimi-code", (21_793, 21_615), None, "kimi-k2.5"),
     Written("vibe-compaction", "vibe", (8_708,), 200_000, "devstral-medium-latest"),
     Written("vibe-resumed", "vibe", (8_717, 8_841), None, "devstral-medium-latest", adds_up=True),
+    Written("qwen-code-telemetry", "qwen-code", (20_553, 20_843), 1_000_000, "qwen3-coder-plus"),
     Written("continue-abort", "continue", (2_977, 3_099), None, "gpt-4.1", cache_told=False),
 )
 
