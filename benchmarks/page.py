@@ -29,6 +29,7 @@ STYLE = "body{font:16px sans-serif;max-width:60em;margin:2em auto}pre{overflow:a
 NOT_DRAWN = {
     "estimates": "the error of an estimate goes by the kind of text, not by a size.",
     "fit-estimates": "the error of an estimate goes by the kind of text, not by a size.",
+    "idle": "a server at rest has no size.",
     "neovim-chats": "one chat of one length, held against a limit and not against a peer.",
     "neovim-startup": "our share of one start, which has no size.",
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -68,19 +70,17 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
 
 def _changes(view: SessionsView) -> Iterator[object]:
     """At once, and after each change of what sessions are read from."""
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
-    from sidecar.agents.watch import changes
+    from sidecar.agents.watch import paths_to_watch
+    from sidecar.workspace.file_watcher import Changes, FileWatcher
 
     settings, path = view.workspace.settings.agents, view.workspace.path
     yield ()
-    yield from changes(
-        settings,
-        Places.of(settings),
-        threading.Event(),
-        roots=Roots.of([path] if path else []),
-        poll_seconds=POLL_SECONDS,
-    )
+    changed: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+    find_paths = partial(paths_to_watch, settings, [str(path)] if path else [])
+    FileWatcher().subscribe(find_paths, changed.put, POLL_SECONDS)
+    while True:
+        with suppress(queue.Empty):  # on Windows a wait without end does not hear Ctrl-C
+            yield changed.get(timeout=1.0)
 
 
 def _show(

@@ -33,7 +33,7 @@ def set_up_logging(level: str = "WARNING") -> None:
 
 def silence_libraries() -> None:
     """Let no library's record out: their texts quote what they were given."""
-    for name in ("pygls", "asyncio", "httpx", "httpcore", "watchfiles"):
+    for name in ("pygls", "asyncio", "httpx", "httpcore", "watchdog"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)
         logger.propagate = False

@@ -19,6 +19,9 @@ def watch(process_id: int | None, ended: Callable[[], None]) -> None:
     if process_id is None or not is_alive(process_id):
         return
     loop = asyncio.get_running_loop()
+    if (descriptor := _descriptor(process_id)) is not None:
+        loop.add_reader(descriptor, _end, loop, descriptor, ended)
+        return
 
     def look() -> None:
         if is_alive(process_id):
@@ -27,6 +30,22 @@ def watch(process_id: int | None, ended: Callable[[], None]) -> None:
             ended()
 
     loop.call_later(POLL_SECONDS, look)
+
+
+def _descriptor(process_id: int) -> int | None:
+    """A descriptor that becomes readable when the process ends (Linux); None elsewhere."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.pidfd_open(process_id)
+    except OSError:  # an old kernel, or a sandbox that forbids it
+        return None
+
+
+def _end(loop: asyncio.AbstractEventLoop, descriptor: int, ended: Callable[[], None]) -> None:
+    loop.remove_reader(descriptor)
+    os.close(descriptor)
+    ended()
 
 
 def is_alive(process_id: int) -> bool:

@@ -40,12 +40,17 @@ from sidecar.server.logging import silence_libraries
 from sidecar.server.methods import REQUESTS
 from sidecar.server.protocol import SidecarProtocol
 from sidecar.server.scheduler import Scheduler
+from sidecar.workspace.file_watcher import POLL_SECONDS, FileWatcher
 from sidecar.workspace.services import Services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sidecar.workspace.events import Event
+    from sidecar.workspace.file_watcher import Changes, FindPaths, Subscription
+
+WATCH_SECONDS = 0.5
+"""Watching files starts a little later: its import would delay the first count."""
 
 FEATURES = (
     workspaces,
@@ -78,6 +83,7 @@ class SidecarServer(LanguageServer):
             text_document_sync_kind=types.TextDocumentSyncKind.Incremental,
         )
         self.scheduler = Scheduler()
+        self.watcher = FileWatcher(WATCH_SECONDS)
         self.status = StatusBoard(self)
         self.diagnostics = Diagnostics(self)
         self.following = Following(self)
@@ -102,6 +108,25 @@ class SidecarServer(LanguageServer):
         if event.what in ("model", "endpoint"):
             self.providers.numbers_changed()
 
+    def watch(
+        self,
+        find_paths: FindPaths,
+        notify: Callable[[Changes], object],
+        poll_seconds: float = POLL_SECONDS,
+    ) -> Subscription:
+        """Follow files as `FileWatcher.subscribe` does; `notify` is called on the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def deliver(changes: Changes) -> None:
+            loop.call_soon_threadsafe(notify_active, changes)
+
+        def notify_active(changes: Changes) -> None:
+            if subscription.is_active:
+                notify(changes)
+
+        subscription = self.watcher.subscribe(find_paths, deliver, poll_seconds)
+        return subscription
+
     def loading_features(self) -> Callable[[], object]:
         """What imports the features that have not been called yet: for a worker."""
         late = [method for method in REQUESTS if _is_late(self, method)]
@@ -110,7 +135,7 @@ class SidecarServer(LanguageServer):
     def close(self) -> None:
         """Let go of threads."""
         self.scheduler.close()
-        self.live.close()
+        self.watcher.close()
         self.history.close()
         self.services.workers.close()
 

@@ -100,12 +100,17 @@ class State:
                 raise TimeoutError(errno.ETIMEDOUT, "another process holds the state folder")
             yield
 
-    def _stamp(self) -> tuple[int, int, int] | None:
-        """What identifies a version of the calibrations' file; None where there is none."""
+    @property
+    def calibrations_path(self) -> Path:
+        """The file that learned factors are kept in."""
         from sidecar.counting import calibration_file
 
+        return self.folder / calibration_file.FILE_NAME
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        """What identifies a version of the calibrations' file; None where there is none."""
         try:
-            status = (self.folder / calibration_file.FILE_NAME).stat()
+            status = self.calibrations_path.stat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size

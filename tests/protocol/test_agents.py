@@ -20,7 +20,7 @@ from sidecar.cli import main
 from sidecar.cli.checking.verb import run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private import make_folder
-from sidecar.server.features import agents, configuration, history
+from sidecar.server.features import configuration, history
 from sidecar.workspace import history as ingesting
 from sidecar.workspace.history import LOCK_NAME
 from sidecar.workspace.services import Services
@@ -150,11 +150,10 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
 
 
 async def test_a_session_that_is_listed_first_is_shown_too(
-    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
     """Whoever asks for all sessions may see one that no event has told of."""
-    monkeypatch.setattr(agents, "START_SECONDS", 3600)
-    monkeypatch.setattr(agents, "SETTLED_SECONDS", 3600)
+    bare.server.watcher.start_seconds = 3600
     await bare.initialize(tmp_path.as_uri())
     assert await bare.request("context/sessions", {"all": True}) == []
     session = home.session(tmp_path)
@@ -341,8 +340,7 @@ async def test_the_cost_follows_where_no_event_names_the_file(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where everything is looked through, as the slow poll and a folder's coming do."""
-    monkeypatch.setattr(agents, "START_SECONDS", 3600)
-    monkeypatch.setattr(agents, "SETTLED_SECONDS", 3600)
+    bare.server.watcher.start_seconds = 3600
     monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
     session = home.session(tmp_path)
     session.reply()
@@ -359,7 +357,6 @@ async def test_the_cost_follows_what_is_appended_while_history_is_read(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "SHOWN_SECONDS", 1.0)  # when the files are watched
-    monkeypatch.setattr(agents, "SETTLED_SECONDS", 3600)
     session = home.session(tmp_path)
     session.reply()
     grown, read = threading.Event(), ingesting.ingest_all

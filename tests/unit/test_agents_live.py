@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
-import threading
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,12 +20,15 @@ from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.agents.values import StoredSession
-from sidecar.agents.watch import changes
+from sidecar.agents.watch import paths_to_watch
 from sidecar.config.settings import AGENTS, Agents
+from sidecar.workspace.file_watcher import FileWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from sidecar.workspace.file_watcher import Changes
 
 
 @pytest.fixture
@@ -192,91 +195,26 @@ def test_every_known_agent_has_a_reader_of_its_name() -> None:
     assert [one.agent for one in readers_of(Agents())] == list(AGENTS)
 
 
-@pytest.fixture
-def watched(places: Places) -> Iterator[Iterator[frozenset[str] | None]]:
-    stop = threading.Event()
-    yield changes(Agents(), places, stop, poll_seconds=0.2)
-    stop.set()
-
-
-def _path_in(watched: Iterator[frozenset[str] | None], path: Path) -> bool:
-    return any(found is not None and str(path) in found for found in watched)
-
-
-def test_a_growing_file_is_seen(
-    root: Path, claude: ClaudeHome, watched: Iterator[frozenset[str] | None]
-) -> None:
-    session = claude.session(root)
-    session.reply()
-    assert next(watched) is None
-    session.reply()
-    assert _path_in(watched, session.path)
-
-
-def test_a_folder_that_appears_is_watched(
-    root: Path, claude: ClaudeHome, watched: Iterator[frozenset[str] | None]
-) -> None:
-    assert next(watched) is None
-    session = claude.session(root)
-    session.reply()
-    assert next(watched) is None
-    assert next(watched) is None
-    session.reply()
-    assert _path_in(watched, session.path)
-
-
-def test_what_a_new_folder_holds_already_is_seen(
-    root: Path, tmp_path: Path, watched: Iterator[frozenset[str] | None]
-) -> None:
-    """Codex begins a folder each day: its first lines are written before that is watched."""
-    codex = CodexHome(tmp_path / ".codex")
-    (codex.folder / "sessions").mkdir(parents=True)
-    assert next(watched) is None
-    made: list[Path] = []
-    for day in range(20):
-        codex.clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
-        made.append(codex.thread(root).path)
-    seen: set[str] = set()
-    while not seen.issuperset(map(str, made)):
-        found = next(watched)
-        seen.update(found or ())
-
-
-def test_watching_ends(places: Places, claude: ClaudeHome, root: Path) -> None:
-    claude.session(root).reply()
-    stop = threading.Event()
-    watching = changes(Agents(), places, stop, poll_seconds=60)
-    threading.Timer(0.1, stop.set).start()
-    assert list(watching) == []
-
-
 def test_a_fifo_in_gits_place_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".git")
     assert Roots.of([tmp_path]).paths == (os.path.realpath(tmp_path),)
 
 
 class Watching:
-    """What is reported, on a thread of its own, with a poll that never comes."""
+    """What is reported of the agents' files, with a poll that never comes."""
 
-    def __init__(self, places: Places, roots: Roots) -> None:
-        self.stop, self._seen = threading.Event(), queue.Queue[frozenset[str] | None]()
-        self._changes = changes(Agents(), places, self.stop, roots=roots, poll_seconds=3_600)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def __init__(self, places: Places, root: Path) -> None:
+        self._seen: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+        self.watcher = FileWatcher()
+        find_paths = partial(paths_to_watch, Agents(), [str(root)], places)
+        self.watcher.subscribe(find_paths, self._seen.put, math.inf)
+        self.until_told_to_look()
 
-    def _run(self) -> None:
-        for paths in self._changes:
-            self._seen.put(paths)
-
-    def until_seen(self, path: Path, grow: Callable[[], object]) -> None:
-        """Let a file grow until it is reported."""
-        for _ in range(120):
-            grow()
-            with suppress(queue.Empty):
-                while str(path) not in (self._seen.get(timeout=0.5) or ()):
-                    pass
-                return
-        raise AssertionError(path)
+    def until_seen(self, *paths: Path) -> None:
+        """Wait until these files are reported."""
+        left = set(map(str, paths))
+        while left:
+            left -= self._seen.get(timeout=60) or set()
 
     def until_told_to_look(self) -> None:
         """Wait until everything is to be looked at anew."""
@@ -285,50 +223,66 @@ class Watching:
 
 
 @pytest.fixture
-def watching(places: Places, root: Path) -> Iterator[Watching]:
-    one = Watching(places, Roots.of([root]))
-    yield one
-    one.stop.set()
+def watching(places: Places, root: Path) -> Iterator[Callable[[], Watching]]:
+    made: list[Watching] = []
+
+    def start() -> Watching:
+        made.append(Watching(places, root))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.watcher.close()
+
+
+def test_a_growing_file_is_seen(
+    root: Path, claude: ClaudeHome, watching: Callable[[], Watching]
+) -> None:
+    session = claude.session(root)
+    session.reply()
+    started = watching()
+    session.reply()
+    started.until_seen(session.path)
+
+
+def test_what_a_new_folder_holds_already_is_seen(
+    root: Path, tmp_path: Path, watching: Callable[[], Watching]
+) -> None:
+    """Codex begins a folder each day: its first lines are written before that is watched."""
+    codex = CodexHome(tmp_path / ".codex")
+    (codex.folder / "sessions").mkdir(parents=True)
+    started = watching()
+    made: list[Path] = []
+    for day in range(20):
+        codex.clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
+        made.append(codex.thread(root).path)
+    started.until_seen(*made)
 
 
 def test_an_agents_first_use_is_seen_long_before_the_poll(
-    root: Path, tmp_path: Path, watching: Watching
+    root: Path, tmp_path: Path, watching: Callable[[], Watching]
 ) -> None:
     """First where there is none to be watched, then beside one that is."""
+    started = watching()
     codex = CodexHome(tmp_path / ".codex").thread(root)
-    watching.until_seen(codex.path, codex.call)
+    started.until_told_to_look()
+    codex.call()
+    started.until_seen(codex.path)
     claude = ClaudeHome(tmp_path / ".claude").session(root)
     claude.reply()
-    watching.until_told_to_look()
-    watching.until_seen(claude.path, claude.reply)
+    started.until_told_to_look()
+    claude.reply()
+    started.until_seen(claude.path)
 
 
 def test_a_history_that_aider_begins_in_the_project_is_followed(
-    root: Path, watching: Watching
+    root: Path, watching: Callable[[], Watching]
 ) -> None:
+    started = watching()
     history = root / ".aider.chat.history.md"
-
-    def grow() -> None:
+    for line in ("> Tokens: 1k sent, 2 received.\n", "> Tokens: 2k sent, 3 received.\n"):
         with history.open("a") as file:
-            file.write("> Tokens: 1k sent, 2 received.\n")
-
-    watching.until_seen(history, grow)
-
-
-def test_write_while_the_watch_is_renewed_is_seen(
-    root: Path, tmp_path: Path, places: Places
-) -> None:
-    """The write comes after the caller was told to look, before the new watch is in force."""
-    codex = CodexHome(tmp_path / ".codex").thread(root)
-    stop = threading.Event()
-    reported = changes(Agents(), places, stop, poll_seconds=3_600)
-    begin = threading.Timer(0.2, ClaudeHome(tmp_path / ".claude").session(root).reply)
-    begin.start()
-    assert next(reported) is None
-    codex.call()
-    give_up = threading.Timer(20, stop.set)
-    give_up.start()
-    found = next(reported, frozenset())
-    give_up.cancel()
-    assert found is None or str(codex.path) in found
-    stop.set()
+            file.write(line)
+        if line.startswith("> Tokens: 1k"):
+            started.until_told_to_look()
+    started.until_seen(history)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import queue
 import sqlite3
-import threading
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,16 +14,18 @@ import pytest
 from benchmarks.agents.opencode import OpenHome, everyday
 from sidecar.agents import live
 from sidecar.agents.occupancy import COMPACTED
-from sidecar.agents.watch import changes
+from sidecar.agents.watch import paths_to_watch
 from sidecar.config.settings import Agents
+from sidecar.workspace.file_watcher import FileWatcher
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.agents.opencode import Conversation, Form
     from benchmarks.agents.truth import Truth
+    from sidecar.workspace.file_watcher import Changes
 
 FORMS: tuple[Form, ...] = ("files", "first", "second")
 
@@ -160,27 +164,23 @@ def test_a_growing_database_is_told_and_what_lies_beside_it_is_not_watched(
     (home.folder / "storage" / "part" / "msg_1").mkdir(parents=True)
     watched = world.readers[0].folders(world.places)
     assert not [path for path in watched if (home.folder / "storage" / "part").is_relative_to(path)]
-    stop = threading.Event()
-    told = changes(Agents(sources=("opencode",)), world.places, stop, poll_seconds=5)
+    told: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+    watcher = FileWatcher()
+    find_paths = partial(paths_to_watch, Agents(sources=("opencode",)), (), world.places)
+    watcher.subscribe(find_paths, told.put, math.inf)
+    assert told.get(timeout=60) is None
+    another_writer_adds(home, made)
     seen: set[str] = set()
-    timer = threading.Timer(0.3, made_reply(home, made))
-    timer.start()
-    for paths in told:
-        stores = (live.store_at(world.readers, world.places, path) for path in paths or ())
+    while not seen:
+        paths = told.get(timeout=60) or ()
+        stores = (live.store_at(world.readers, world.places, path) for path in paths)
         seen |= {store.path for store in stores if store}
-        if seen:
-            break
-    stop.set()
-    timer.join()
+    watcher.close()
     assert seen == {str(home.path)}
 
 
-def made_reply(home: OpenHome, made: Conversation) -> Callable[[], None]:
-    """A message by another writer, as a connection belongs to its thread."""
-
-    def write() -> None:
-        with closing(sqlite3.connect(home.path, isolation_level=None)) as other:
-            other.execute("UPDATE session_v2 SET time_updated = time_updated + 1 WHERE id = ?",
-                          (made.id,))  # fmt: skip
-
-    return write
+def another_writer_adds(home: OpenHome, made: Conversation) -> None:
+    with closing(sqlite3.connect(home.path, isolation_level=None)) as other:
+        other.execute(
+            "UPDATE session_v2 SET time_updated = time_updated + 1 WHERE id = ?", (made.id,)
+        )

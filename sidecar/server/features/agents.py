@@ -1,31 +1,23 @@
 """The coding agents' sessions of the open roots: found when the settings are known, then watched.
 
-A thread waits for changes of the agents' files and says which ones; only those are read again.
+The file watcher reports which of the agents' files have changed; only those are read again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from sidecar.defects import log_defect
-
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.events import Event
+    from sidecar.workspace.file_watcher import Changes, Subscription
     from sidecar.workspace.workspace import Workspace
-
-START_SECONDS = 0.5
-"""Watching starts a little later: its import would stand in the way of the first numbers."""
-SETTLED_SECONDS = 2.0
-"""By then it has started: what changed before that is looked for."""
 
 
 class _Followed(NamedTuple):
@@ -42,7 +34,7 @@ class Live:
         self._server, self._services = server, server.services
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
         """What is to be read again; an empty set stands for looking for everything."""
-        self._watches: list[tuple[_Followed, threading.Event]] = []
+        self._watches: list[tuple[_Followed, Subscription]] = []
         self._looked = asyncio.Event()
         """Set while nothing is due."""
         server.services.listeners.append(self.on_event)
@@ -63,12 +55,6 @@ class Live:
         if self._changed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._looked.wait(), seconds)
-
-    def close(self) -> None:
-        """Let the threads end."""
-        for _, stop in self._watches:
-            stop.set()
-        self._watches.clear()
 
     def _workspaces(self) -> list[Workspace]:
         return [one for one in self._services.roots if one.path is not None]
@@ -102,38 +88,29 @@ class Live:
             await self._services.agents.look(workspace)
 
     def _watch(self) -> None:
-        """One thread for each of the settings in force, with their roots; those of others end."""
+        """Watch the agents' files for each of the settings in force, with their roots."""
         wanted: list[_Followed] = []
         for workspace in self._workspaces():
             settings = workspace.settings.agents
             if settings.enabled and all(settings != one.settings for one in wanted):
                 wanted.append(_Followed(settings, self._paths(settings)))
-        for one, stop in self._watches:
+        for one, watch in self._watches:
             if one not in wanted:
-                stop.set()
-        self._watches = [one for one in self._watches if not one[1].is_set()]
+                watch.cancel()
+        self._watches = [(one, watch) for one, watch in self._watches if one in wanted]
         known = [one for one, _ in self._watches]
-        for one in wanted:
-            if one not in known:
-                self._start(one)
+        self._watches += [(one, self._follow(one)) for one in wanted if one not in known]
+
+    def _follow(self, followed: _Followed) -> Subscription:
+        return self._server.watch(
+            partial(_paths_to_watch, followed), partial(self._tell, followed.settings)
+        )
 
     def _paths(self, settings: Agents) -> tuple[str, ...]:
         workspaces = self._workspaces()
         return tuple(str(one.path) for one in workspaces if one.settings.agents == settings)
 
-    def _start(self, followed: _Followed) -> None:
-        stop, loop = threading.Event(), asyncio.get_running_loop()
-        self._watches.append((followed, stop))
-
-        def changed(paths: frozenset[str] | None) -> None:
-            if not stop.is_set():
-                loop.call_soon_threadsafe(self._tell, followed.settings, paths)
-
-        work = partial(_follow, followed, stop, changed)
-        threading.Thread(target=work, name="agents", daemon=True).start()
-        loop.call_later(SETTLED_SECONDS, self._tell, followed.settings, None)
-
-    def _tell(self, settings: Agents, paths: frozenset[str] | None) -> None:
+    def _tell(self, settings: Agents, paths: Changes) -> None:
         for workspace in self._workspaces():
             if workspace.settings.agents == settings:
                 self._due(workspace, paths)
@@ -144,20 +121,7 @@ def _load() -> None:
     import_module("sidecar.workspace.agents")
 
 
-def _follow(
-    followed: _Followed, stop: threading.Event, changed: Callable[[frozenset[str] | None], None]
-) -> None:
-    """Hand on what changes, until `stop` is set. For a thread of its own."""
-    if stop.wait(START_SECONDS):
-        return
-    from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
-    from sidecar.agents.watch import changes
+def _paths_to_watch(followed: _Followed) -> tuple[str, ...]:
+    from sidecar.agents.watch import paths_to_watch
 
-    try:
-        settings, roots = followed.settings, Roots.of(followed.paths)
-        for paths in changes(settings, Places.of(settings), stop, roots=roots):
-            changed(paths)
-    except RuntimeError as exc:  # the loop has ended, or the system watches no more
-        if not stop.is_set():
-            log_defect(exc, "agents")
+    return paths_to_watch(followed.settings, followed.paths)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from lsprotocol import types
 
 from sidecar.budget.rules import Rules
 from sidecar.config.options import Loaded
-from sidecar.config.paths import LEDGER_FILES, LIMIT_VARIABLE, watched_paths
+from sidecar.config.paths import LIMIT_VARIABLE, watched_paths
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.workspace import Workspace
 
 T = TypeVar("T")
@@ -41,9 +43,8 @@ READ_SECONDS = 5.0
 """How long a disk may take to hand over the settings."""
 LOOK_SECONDS = 0.25
 """How long agents' sessions may keep the first count waiting."""
-POLL_MILLISECONDS = 2_000
 START_SECONDS = 0.5
-"""Watching starts a little later: its import would stand in the way of the first count."""
+"""Windows and prices are loaded a little later: their import would delay the first count."""
 
 
 class Configuration:
@@ -53,12 +54,10 @@ class Configuration:
         self._server = server
         self._services = server.services
         self._watched: set[Path] = set()
+        self._watch: Subscription | None = None
         self._initialized = asyncio.Event()
         self._reloads = 0
         self._times: dict[Path, Stamp | None] = {}
-        self._ledger = {self._services.state.folder / name for name in LEDGER_FILES}
-        self._ledger_times: dict[Path, Stamp | None] = {}
-        self._polls = False
 
     def initialized(self) -> None:
         """The client may be asked from now on."""
@@ -81,7 +80,9 @@ class Configuration:
         services.publish(Event("settings"))
         self._server.scheduler.now(("catalogue",), self._load_catalogue)
         self._server.scheduler.now(("announcing",), self._announce)
-        self._watch(paths)
+        self._watch_files(paths)
+        self._server.history.watch_ledger()
+        self._server.learning.watch()
 
     async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
         # Times before contents: a file that changes in between is read once more.
@@ -162,72 +163,21 @@ class Configuration:
         section = answer[0] if answer else None
         return section if isinstance(section, dict) else {}
 
-    def _watch(self, paths: set[Path]) -> None:
+    def _watch_files(self, paths: set[Path]) -> None:
         if paths == self._watched:
             return
-        self._watched = paths
-        self._server.scheduler.cancel(("watching",))
-        self._server.scheduler.now(("watching",), partial(self._watch_files, paths))
+        if self._watch is not None:
+            self._watch.cancel()
+        names, self._watched = tuple(map(str, paths)), paths
+        self._watch = self._server.watch(lambda: names, self._files_changed, math.inf)
 
-    async def _watch_files(self, paths: set[Path]) -> None:
-        """Watch the folders that hold the files, so that one that appears is seen too.
+    def _files_changed(self, _changes: object) -> None:
+        self._server.scheduler.soon(("settings files",), 0.0, self._compare)
 
-        The times of the files are compared every two seconds in any case: that finds what changed
-        before watching began, and what file systems do not report. The ledger is watched too: all
-        servers show what any of them records.
-        """
-        await asyncio.sleep(START_SECONDS)
-        run, state = self._services.workers.run, self._services.state.folder
-        watched = paths | self._ledger
-        try:
-            while folders := await run(partial(_folders, watched)):
-                async for _ in _changes(folders, {str(path) for path in watched}):
-                    await self._compare(paths)
-                    if state not in folders and await run(state.is_dir):
-                        break  # the state folder has been made
-        except OSError as error:
-            if not self._polls:
-                logger.warning("settings are looked at every 2 s, not watched: %s", error)
-            self._polls = True
-        while True:
-            await asyncio.sleep(POLL_MILLISECONDS / 1000)
-            await self._compare(paths)
-
-    async def _compare(self, paths: set[Path]) -> None:
-        times, ledger = await self._services.workers.run(
-            lambda: (_times(paths), _times(self._ledger))
-        )
-        if times != self._times:
+    async def _compare(self) -> None:
+        """Read the settings again if a file differs from when it was last read."""
+        if await self._services.workers.run(partial(_times, self._watched)) != self._times:
             self.reload()
-        if ledger != self._ledger_times:
-            self._ledger_times = ledger
-            self._server.history.ledger_written()
-        await self._server.learning.look()
-
-
-async def _changes(folders: Sequence[Path], names: set[str]) -> AsyncIterator[object]:
-    """Something whenever one of the names changed, and every two seconds.
-
-    Raises OSError where the system watches no more.
-    """
-    from watchfiles import awatch
-
-    def ours(_change: object, path: str) -> bool:
-        return path in names
-
-    watching = awatch(
-        *folders,
-        watch_filter=ours,
-        recursive=False,
-        debounce=100,
-        rust_timeout=POLL_MILLISECONDS,
-        yield_on_timeout=True,
-    )
-    try:
-        async for changes in watching:
-            yield changes
-    except RuntimeError as error:  # what watchfiles raises for most errors of the system
-        raise OSError(str(error)) from error
 
 
 def _pass_on(late: Callable[[T], None], reading: asyncio.Future[T]) -> None:
@@ -238,11 +188,6 @@ def _pass_on(late: Callable[[T], None], reading: asyncio.Future[T]) -> None:
 
 def _times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
     return {path: stamp_of(path) for path in paths}
-
-
-def _folders(paths: Iterable[Path]) -> list[Path]:
-    """The folders of these files that exist."""
-    return [folder for folder in {path.parent for path in paths} if folder.is_dir()]
 
 
 def _read(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from sidecar.config.paths import LEDGER_FILES
 from sidecar.errors import SidecarError
 from sidecar.server.memory import give_back
 from sidecar.server.progress import progress
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.agents import Sources
+    from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.history import Ingested, ReadStores
     from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
@@ -54,6 +57,7 @@ class History:
         """Whose sessions were read, and by which settings."""
         self._listed: WeakKeyDictionary[Workspace, ReadStores] = WeakKeyDictionary()
         self._complete = False
+        self._watch: Subscription | None = None
         self._edited_at = 0.0
         server.services.listeners.append(self.on_event)
 
@@ -173,8 +177,15 @@ class History:
         workspace.costs.take(spent)
         self._services.publish(Event("ledger", workspace))
 
-    def ledger_written(self) -> None:
-        """Have what other processes have recorded shown soon: the ledger's file has changed."""
+    def watch_ledger(self) -> None:
+        """Follow what any process records: all servers show it."""
+        if self._watch is None:
+            folder = self._services.state.folder
+            paths = tuple(str(folder / name) for name in LEDGER_FILES)
+            self._watch = self._server.watch(lambda: paths, self._ledger_written, math.inf)
+
+    def _ledger_written(self, _changes: object) -> None:
+        """Have what other processes have recorded shown soon."""
         self._server.scheduler.soon(("ledger",), SUM_SECONDS, self._refresh_changed)
 
     async def _refresh_changed(self) -> None:

@@ -4,6 +4,7 @@ and all editors count alike."""
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
@@ -12,6 +13,7 @@ from sidecar.workspace.gauges import may_ask
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
+    from sidecar.workspace.file_watcher import Subscription
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,17 @@ class Learning:
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         server.services.counts.learned = self._learned
+        self._watch: Subscription | None = None
+
+    def watch(self) -> None:
+        """Follow what other processes learn."""
+        if self._watch is None:
+            state = self._services.state
+            find = lambda: (str(state.calibrations_path),)  # noqa: E731
+            self._watch = self._server.watch(find, self._changed, math.inf)
+
+    def _changed(self, _changes: object) -> None:
+        self._server.scheduler.soon(("learned elsewhere",), 0.0, self._look)
 
     def _learned(self) -> None:
         self._server.scheduler.soon(("learned",), SAVE_SECONDS, self._save)
@@ -45,7 +58,7 @@ class Learning:
         documents = self._services.documents.values()
         return asked and any(one.characters > LARGEST_CHARACTERS for one in documents)
 
-    async def look(self) -> None:
+    async def _look(self) -> None:
         """Take over what another process has learned, where it has written that."""
         self._tell(await self._services.workers.run(self._services.state.look))
 

@@ -30,14 +30,15 @@ class Log:
         print(name, file=sys.stderr, flush=True)
 
 sys.meta_path.insert(0, Log)
-from sidecar.server.features import agents, configuration
-agents.START_SECONDS = configuration.START_SECONDS = 30.0
+from sidecar.server import server
+from sidecar.server.features import configuration
+server.WATCH_SECONDS = configuration.START_SECONDS = 30.0
 from sidecar.server.run import run
 run()
 """
 LIBRARIES = (
     "click", "email", "genai_prices", "httpx", "jinja2", "pathspec", "PIL", "pydantic", "rich",
-    "sqlite3", "tiktoken", "tokenizers", "toktok", "tomllib", "urllib.request", "watchfiles",
+    "sqlite3", "tiktoken", "tokenizers", "toktok", "tomllib", "urllib.request", "watchdog",
 )  # fmt: skip
 ROOMS = (
     "sidecar.agents.readers", "sidecar.budget.evaluate", "sidecar.cli", "sidecar.config.load",

@@ -1,0 +1,338 @@
+"""One watcher for all files that are followed. It sleeps until the system reports a change.
+
+Every `TICK_SECONDS` it also compares the followed files' times, which finds what a file system does
+not report, and looks whether something that was missing has appeared.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sidecar.defects import log_defect
+from sidecar.workspace.files import Stamp, stamp_of
+
+if TYPE_CHECKING:
+    from watchdog.events import FileSystemEvent
+    from watchdog.observers.api import BaseObserver, ObservedWatch
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 2.0
+POLL_SECONDS = 30.0
+"""How often a subscriber is told to look at everything by default."""
+QUIET_SECONDS = 0.02
+"""A change is reported when nothing has changed for so long ..."""
+LONGEST_SECONDS = 0.15
+"""... or when so much time has passed since the first unreported change."""
+
+Changes = frozenset[str] | None
+"""Paths that changed; None when anything may have changed."""
+FindPaths = Callable[[], Collection[str]]
+"""Returns the paths to follow. Called on the watcher's thread, so it may block.
+
+Each path is a folder, which is followed with everything below it, a file, or does not exist yet.
+"""
+
+
+class Subscription:
+    """What one subscriber follows. `cancel` ends it."""
+
+    def __init__(
+        self, find_paths: FindPaths, notify: Callable[[Changes], object], poll_seconds: float
+    ) -> None:
+        self.is_active = True
+        self._find_paths, self._notify = find_paths, notify
+        self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
+        self._changed: set[str] = set()
+        self.folders: frozenset[str] = frozenset()
+        self._stamps: dict[str, Stamp | None] = {}
+
+    def cancel(self) -> None:
+        """Report nothing more."""
+        self.is_active = False
+
+    @property
+    def files(self) -> Collection[str]:
+        """The followed files that exist."""
+        return [path for path, stamp in self._stamps.items() if stamp is not None]
+
+    def find_paths(self) -> None:
+        """Find out again what to follow."""
+        paths = frozenset(self._find_paths())
+        self.folders = frozenset(filter(os.path.isdir, paths))
+        self._stamps = {path: stamp_of(path) for path in paths - self.folders}
+
+    def compare_stamps(self) -> bool:
+        """Note the followed files that differ from when they were last compared.
+
+        Returns whether one of them, or a missing path, has come or gone.
+        """
+        before, self._stamps = self._stamps, {path: stamp_of(path) for path in self._stamps}
+        changed = [path for path, stamp in self._stamps.items() if stamp != before[path]]
+        self._changed.update(changed)
+        return any(self._stamps[path] is None or before[path] is None for path in changed)
+
+    def is_poll_due(self) -> bool:
+        """Whether the subscriber should look at everything again."""
+        return time.monotonic() - self._polled_at >= self._poll_seconds
+
+    def note(self, path: str) -> bool:
+        """Keep a changed path for the next report if it is followed here."""
+        is_followed = path in self._stamps or path.startswith(
+            tuple(folder + os.sep for folder in self.folders)
+        )
+        if is_followed:
+            self._changed.add(path)
+        return is_followed
+
+    def report(self) -> None:
+        """Report the noted paths."""
+        if self._changed:
+            changed, self._changed = frozenset(self._changed), set()
+            self._stamps |= {path: stamp_of(path) for path in changed & self._stamps.keys()}
+            self._call(changed)
+
+    def report_anything(self) -> None:
+        """Report that anything may have changed."""
+        self._polled_at = time.monotonic()
+        self._changed.clear()
+        self._call(None)
+
+    def _call(self, changes: Changes) -> None:
+        try:
+            self._notify(changes)
+        except RuntimeError:  # the subscriber's event loop has closed
+            self.cancel()
+
+
+class FileWatcher:
+    """Reports changes to subscribers from one thread of its own."""
+
+    def __init__(self, start_seconds: float = 0.0) -> None:
+        """`start_seconds`: how long to wait before loading what watches; it takes 0.1 s."""
+        self.start_seconds = start_seconds
+        self._inbox: queue.SimpleQueue[str | Subscription | None] = queue.SimpleQueue()
+        self._subscriptions: list[Subscription] = []
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def subscribe(
+        self,
+        find_paths: FindPaths,
+        notify: Callable[[Changes], object],
+        poll_seconds: float = POLL_SECONDS,
+    ) -> Subscription:
+        """Follow the paths that `find_paths` returns. Call it from one thread.
+
+        `notify` is called on the watcher's thread: with None as soon as the paths are watched, then
+        with the changed paths, and again with None every `poll_seconds` and whenever followed
+        paths have come or gone.
+        """
+        subscription = Subscription(find_paths, notify, poll_seconds)
+        self._inbox.put(subscription)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="files", daemon=True)
+            self._thread.start()
+        return subscription
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._closed.set()
+        self._inbox.put(None)
+
+    def _run(self) -> None:
+        if self._closed.wait(self.start_seconds):
+            return
+        watches = _Watches(self._inbox.put)
+        try:
+            self._watch(watches)
+        except Exception as exc:  # a thread has no caller that would report it
+            log_defect(exc, "watching files")
+        finally:
+            watches.close()
+
+    def _watch(self, watches: _Watches) -> None:
+        first_at = last_at = 0.0
+        """When the first and the last of the unreported changes came."""
+        tick_at = time.monotonic() + TICK_SECONDS
+        while not self._closed.is_set():
+            report_at = min(last_at + QUIET_SECONDS, first_at + LONGEST_SECONDS)
+            until = min(report_at, tick_at) if first_at else tick_at
+            message = _next(self._inbox, until)
+            now = time.monotonic()
+            if isinstance(message, Subscription):
+                self._subscriptions.append(message)
+                self._follow(watches, [message])
+            elif message is not None and self._note(message):
+                first_at, last_at = first_at or now, now
+            if first_at and now >= report_at:
+                first_at = 0.0
+                self._report()
+            if now >= tick_at:
+                tick_at = now + TICK_SECONDS
+                self._tick(watches)
+
+    def _note(self, path: str) -> bool:
+        followed = [each.note(path) for each in self._subscriptions]
+        return any(followed)
+
+    def _report(self) -> None:
+        for each in self._subscriptions:
+            if each.is_active:
+                each.report()
+
+    def _tick(self, watches: _Watches) -> None:
+        active = [each for each in self._subscriptions if each.is_active]
+        has_ended = len(active) < len(self._subscriptions)
+        self._subscriptions = active
+        are_replaced = watches.are_replaced()
+        stale = [
+            each for each in active if each.compare_stamps() or are_replaced or each.is_poll_due()
+        ]
+        self._report()
+        if stale or has_ended:
+            self._follow(watches, stale)
+
+    def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
+        """Find the paths of the changed subscriptions, watch them, and then have them looked at.
+
+        Nothing is missed: the new paths are watched before old ones are let go of, and before the
+        subscriber looks.
+        """
+        for each in changed:
+            each.find_paths()
+        active = [each for each in self._subscriptions if each.is_active]
+        folders = {path for each in active for path in each.folders}
+        parents = {os.path.dirname(path) for each in active for path in each.files}
+        watches.update(folders, parents)
+        for each in changed:
+            if each.is_active:
+                each.report_anything()
+
+
+def _next(
+    inbox: queue.SimpleQueue[str | Subscription | None], until: float
+) -> str | Subscription | None:
+    """The next message; None when there is none by then."""
+    try:
+        return inbox.get(timeout=max(0.0, until - time.monotonic()))
+    except queue.Empty:
+        return None
+
+
+class _Folder(NamedTuple):
+    """A folder, links resolved; `is_tree` when everything below it is watched."""
+
+    path: str
+    is_tree: bool
+
+
+class _Watches:
+    """The folders that the system watches for this process. For one thread."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._observer: BaseObserver | None = None
+        self._watches: dict[_Folder, tuple[ObservedWatch, _Handler]] = {}
+        self._identities: dict[_Folder, tuple[int, int] | None] = {}
+        self._has_failed = False
+
+    def update(self, trees: Iterable[str], folders: Iterable[str]) -> None:
+        """Watch these trees and, without what is below them, these folders; no others."""
+        wanted: dict[_Folder, list[str]] = {}
+        for paths, is_tree in ((trees, True), (folders, False)):
+            for path in paths:
+                wanted.setdefault(_Folder(os.path.realpath(path), is_tree), []).append(path)
+        for folder, names in wanted.items():
+            identity = _identity(folder.path)
+            if folder in self._watches and identity == self._identities[folder]:
+                self._watches[folder][1].names = names
+                continue
+            self._unschedule(folder)
+            self._schedule(folder, names, identity)
+        for folder in self._watches.keys() - wanted.keys():
+            self._unschedule(folder)
+
+    def are_replaced(self) -> bool:
+        """Whether a watched folder has gone or is another one of the same name."""
+        return any(_identity(folder.path) != known for folder, known in self._identities.items())
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        if self._observer is not None:
+            self._observer.stop()
+
+    def _schedule(
+        self, folder: _Folder, names: list[str], identity: tuple[int, int] | None
+    ) -> None:
+        try:
+            observer = self._started()
+            handler = _Handler(folder.path, names, self._report)
+            watch = observer.schedule(
+                handler,  # type: ignore[arg-type]
+                folder.path,
+                recursive=folder.is_tree,
+                event_filter=_event_types(),
+            )
+        except OSError as error:  # the system has no more watches, or the folder has gone
+            if not self._has_failed:
+                self._has_failed = True
+                reason = error.strerror or type(error).__name__
+                logger.warning("files are looked at every 2 s, not watched: %s", reason)
+            return
+        self._watches[folder] = watch, handler
+        self._identities[folder] = identity
+
+    def _unschedule(self, folder: _Folder) -> None:
+        if folder in self._watches and self._observer is not None:
+            self._observer.unschedule(self._watches.pop(folder)[0])
+            del self._identities[folder]
+
+    def _started(self) -> BaseObserver:
+        """The observer. Raises OSError."""
+        if self._observer is None:
+            from watchdog.observers import Observer
+
+            # A folder that is created while its parent is read is added twice, which is harmless.
+            warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
+            observer: Any = Observer()
+            observer.start()
+            self._observer = observer
+        return self._observer
+
+
+class _Handler:
+    """Reports the paths of events below a folder under each name that it is followed by."""
+
+    def __init__(self, path: str, names: list[str], report: Callable[[str], None]) -> None:
+        self._path, self.names, self._report = path, names, report
+
+    def dispatch(self, event: FileSystemEvent) -> None:
+        for path in filter(None, (event.src_path, event.dest_path)):
+            below = str(path).removeprefix(self._path)
+            for name in self.names:
+                self._report(name + below)
+
+
+def _event_types() -> list[type[FileSystemEvent]]:
+    """What is reported: that a file was opened or closed is not."""
+    from watchdog import events
+
+    files = [events.FileCreatedEvent, events.FileModifiedEvent, events.FileMovedEvent]
+    folders = [events.DirCreatedEvent, events.DirMovedEvent, events.DirDeletedEvent]
+    return [*files, events.FileDeletedEvent, *folders]
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,276 @@
+"""The one watcher: what it reports, that nothing falls between two watches, and that it sleeps."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sidecar.workspace import file_watcher
+from sidecar.workspace.file_watcher import Changes, FileWatcher, _Watches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+NEVER = float("inf")
+
+
+class Following:
+    """What a watcher reports of some paths, with a poll that never comes."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.paths = list(paths)
+        self.reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+        self.watcher = FileWatcher()
+        self.subscription = self.watcher.subscribe(
+            lambda: [str(path) for path in self.paths], self.reports.put, NEVER
+        )
+        assert self.reports.get(timeout=60) is None  # everything is watched
+
+    def until_reported(self, *paths: Path) -> None:
+        """Wait until these paths were reported, by one report or several."""
+        left = set(map(str, paths))
+        while left:
+            left -= self.reports.get(timeout=60) or set()
+
+    def until_told_to_look(self) -> None:
+        """Wait until anything may have changed."""
+        while self.reports.get(timeout=60) is not None:
+            pass
+
+    def reported_before(self, last: Path, change: Callable[[], object]) -> set[str]:
+        """What is reported until a change of `last`, which comes after everything before it."""
+        change()
+        seen: set[str] = set()
+        while str(last) not in seen:
+            seen |= self.reports.get(timeout=60) or set()
+        return seen
+
+
+@pytest.fixture
+def follow() -> Iterator[Callable[..., Following]]:
+    made: list[Following] = []
+
+    def follow_(*paths: Path) -> Following:
+        made.append(Following(*paths))
+        return made[-1]
+
+    yield follow_
+    for each in made:
+        each.watcher.close()
+
+
+@pytest.fixture
+def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No change is found by comparing times."""
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 3_600.0)
+
+
+@pytest.fixture
+def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that reports nothing."""
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(file_watcher._Handler, "dispatch", lambda *_: None)
+
+
+@pytest.mark.usefixtures("events_only")
+def test_a_file_and_a_tree_are_reported_and_nothing_beside_them(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    tree, file = tmp_path / "tree", tmp_path / "settings"
+    (tree / "below").mkdir(parents=True)
+    file.touch()
+    following = follow(tree, file)
+    (tmp_path / "ledger").write_text("beside")
+    (tree / "below" / "session").write_text("a line")
+    following.until_reported(tree / "below" / "session")
+    (tmp_path / "settings").touch()
+    (tmp_path / "ledger").write_text("beside, again")
+    seen = following.reported_before(file, lambda: file.write_text("more"))
+    assert str(tmp_path / "ledger") not in seen
+
+
+@pytest.mark.usefixtures("events_only")
+def test_a_new_folder_is_watched_with_what_it_holds_already(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    following = follow(tmp_path)
+    made = []
+    for day in range(20):
+        path = tmp_path / "2026" / f"{day}" / "session"
+        path.parent.mkdir(parents=True)
+        path.write_text("a line")
+        made.append(path)
+    following.until_reported(*made)
+    made[3].write_text("two lines")
+    following.until_reported(made[3])
+
+
+@pytest.mark.usefixtures("events_only")
+def test_a_file_that_is_replaced_by_another_is_reported(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    """As editors save: they write another file and rename it."""
+    file, written = tmp_path / "file", tmp_path / "written"
+    file.touch()
+    following = follow(file)
+    for text in ("one", "two"):
+        written.write_text(text)
+        written.replace(file)
+        following.until_reported(file)
+
+
+@pytest.mark.usefixtures("events_only")
+def test_a_folder_behind_links_is_reported_by_every_name_it_is_followed_by(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    links = [tmp_path / "one", tmp_path / "two"]
+    for link in links:
+        link.symlink_to(real, target_is_directory=True)
+    following = follow(*links)
+    (real / "session").write_text("a line")
+    following.until_reported(*(link / "session" for link in links))
+
+
+@pytest.mark.usefixtures("no_events")
+def test_a_file_is_followed_where_the_file_system_reports_nothing(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    following = follow(file)
+    file.write_text("more")
+    following.until_reported(file)
+    file.unlink()
+    following.until_reported(file)
+    following.until_told_to_look()
+    file.write_text("back")
+    following.until_told_to_look()
+    file.write_text("and changed")
+    following.until_reported(file)
+
+
+def test_a_path_that_appears_and_one_that_is_replaced_are_watched(
+    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
+    tree = tmp_path / "tree"
+    following = follow(tree)
+    for name in ("one", "two", "three"):
+        tree.mkdir()
+        following.until_told_to_look()
+        (tree / name).write_text("a line")
+        following.until_reported(tree / name)
+        tree.rename(tmp_path / name)
+        following.until_told_to_look()
+
+
+def test_no_write_falls_between_two_sets_of_watches(
+    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is written just before, between and after the system's calls that change watches."""
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    following = follow(old, new)
+    session, written = old / "session", threading.Event()
+    update = _Watches.update
+
+    def write_meanwhile(watches: _Watches, *folders: object) -> None:
+        session.write_text("before")
+        update(watches, *folders)  # type: ignore[arg-type]
+        session.write_text("after that")
+        written.set()
+
+    monkeypatch.setattr(_Watches, "update", write_meanwhile)
+    new.mkdir()
+    assert written.wait(60)
+    following.until_told_to_look()
+    monkeypatch.setattr(_Watches, "update", update)
+    session.write_text("and later")
+    following.until_reported(session)
+
+
+def test_what_changed_before_it_was_watched_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subscriber is told to look only after the watch is in place."""
+    order: list[str] = []
+    schedule = _Watches._schedule
+
+    def scheduled(watches: _Watches, *args: object) -> None:
+        schedule(watches, *args)  # type: ignore[arg-type]
+        order.append("watched")
+
+    monkeypatch.setattr(_Watches, "_schedule", scheduled)
+    done = threading.Event()
+    watcher = FileWatcher()
+
+    def look(_changes: Changes) -> None:
+        order.append("looked")
+        done.set()
+
+    watcher.subscribe(lambda: [str(tmp_path)], look, NEVER)
+    assert done.wait(60)
+    watcher.close()
+    assert order == ["watched", "looked"]
+
+
+def test_a_cancelled_subscription_reports_nothing_and_the_others_go_on(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    following = follow(tmp_path)
+    other: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+    following.watcher.subscribe(lambda: [str(tmp_path)], other.put, NEVER)
+    assert other.get(timeout=60) is None
+    following.subscription.cancel()
+    (tmp_path / "file").touch()
+    assert str(tmp_path / "file") in (other.get(timeout=60) or ())
+    with suppress(queue.Empty):
+        raise AssertionError(following.reports.get(timeout=0.2))
+
+
+def test_a_poll_comes_where_nothing_can_be_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_watches: _Watches) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(_Watches, "_started", refuse)
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
+    reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+    watcher = FileWatcher()
+    watcher.subscribe(lambda: [str(tmp_path)], reports.put, 0.1)
+    for _ in range(3):
+        assert reports.get(timeout=60) is None
+    watcher.close()
+    assert caplog.text.count("not watched: Too many open files") == 1
+
+
+def test_a_watcher_that_is_closed_lets_go_of_its_threads_and_its_descriptors(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    follow(tmp_path).watcher.close()
+    before = threads(), descriptors()
+    for _ in range(3):
+        follow(tmp_path).watcher.close()
+    for _ in range(600):
+        if (threads(), descriptors()) <= before:
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError((before, threads(), descriptors()))
+
+
+def threads() -> int:
+    return threading.active_count()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
