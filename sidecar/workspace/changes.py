@@ -291,7 +291,10 @@ class Changes:
         return found.session.id
 
     async def throwaway(self, session_id: str | None, model: str | None) -> Draft:
-        """A copy of the session to try something on; of none where there is none."""
+        """Return a copy of the session, empty for an unknown one, with all earlier changes made."""
+        await self.restore()
+        async with self.order(session_id or self.sessions.writing(None)):
+            pass
         found = await self.look(session_id)
         if isinstance(found, CountedSession):
             return await self._stand_in(found, model or found.model or self.workspace.model)

@@ -143,3 +143,16 @@ async def test_a_session_is_reset_though_it_is_being_made(client: Client) -> Non
     again = await client.request("context/usage", {"session": "s"})
     assert (usage["turns"], after["turns"], again["turns"]) == (0, 1, 1)
     assert again["tokens"] < 50
+
+
+async def test_preflight_waits_for_turns_that_are_being_counted(client: Client) -> None:
+    """A plugin attaches a file and asks at once whether a prompt fits."""
+    client.ignore("status/update", "context/warning")
+    text = "word " * 150_000
+    turn = {"role": "user", "content": text}
+    _, verdict = await asyncio.gather(
+        client.request("context/append", {"session": "s", "model": "gpt-4o", "turns": [turn]}),
+        client.request("context/preflight", {"session": "s", "model": "gpt-4o", "text": "hello"}),
+    )
+    assert verdict["promptTokens"] > truth(text)
+    assert verdict["verdict"] == "refuse"
