@@ -117,7 +117,7 @@ def test_a_server_that_hangs_holds_one_prompt_and_says_so_once(
     # From now on it is known to hang: a prompt is not held at all.
     at_once = """
       local went = false
-      require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
+      require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
       return went"""
     assert editor.lua(at_once)
     for pid in editor.server_pids():
@@ -142,7 +142,7 @@ AT_ONCE = """
   vim.wait(60000, function() return not clients()[1] or clients()[1].id ~= dead end, 1)
   local another = clients()[1]
   if another and another.initialized then return true end -- it answers
-  require('token_sidecar.integrations.chats').guard('x', 'Hello', nil, function() went = true end)
+  require('token_sidecar.integrations.chats').guard('x', { text = 'Hello' }, function() went = true end)
   return went"""
 """Whether a prompt goes in the same breath while no server is there to ask."""
 
@@ -174,3 +174,83 @@ def test_a_prompt_that_waits_for_a_server_that_hangs_does_not_stop_the_editor(
         os.kill(pid, signal.SIGCONT)
     wait_for(lambda: len(server.received) == 2, "both requests")
     assert editor.messages() == []
+
+
+HOLD_TIMERS = """
+  local defer = vim.defer_fn
+  vim.g.token_sidecar_hold_ms = 61234
+  _G.expiries = {}
+  vim.defer_fn = function(run, ms)
+    if ms ~= 61234 then return defer(run, ms) end
+    table.insert(_G.expiries, run)
+    return defer(function() end, 0)
+  end
+  _G.expire = function()
+    local due = _G.expiries
+    _G.expiries = {}
+    for _, run in ipairs(due) do run() end
+    defer(function() _G.has_expired = true end, 200)
+  end"""
+"""Lets the hold of a prompt expire when the test says so."""
+HUGE = "seven words that fill the window up " * 25_000
+
+
+@EACH
+def test_expired_hold_of_a_sent_prompt_leaves_the_next_one_alone(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    """The next prompt is being judged when the timer of the one before runs out."""
+    editor, server, _ = begin(plugin, waits=False)
+    editor.lua(HOLD_TIMERS)
+    say(editor, plugin, server, 0)
+    pids = editor.server_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    editor.lua("_G.of_first = _G.expiries; _G.expiries = {}")
+    editor.lua(plugin.submit, HUGE)
+    editor.lua("_G.of_next = _G.expiries; _G.expiries = _G.of_first; _G.expire()")
+    wait_for(lambda: editor.lua("return _G.has_expired"), "the end of the first hold")
+    assert len(server.received) == 2
+    assert editor.messages() == []
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    editor.wait_message("held")
+    assert len(server.received) == 2
+    assert HUGE.strip() in editor.lua(plugin.typed)
+    say(editor, plugin, server, 1)
+    assert len(editor.messages()) == 1
+
+
+@EACH
+def test_prompt_submitted_while_another_is_judged_is_judged_too(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    pids = editor.server_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    editor.lua(plugin.submit, WEATHER.format(0))
+    editor.lua(plugin.submit, HUGE)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    editor.wait_message("held")
+    assert HUGE.strip() in editor.lua(plugin.typed)
+    assert all(HUGE not in str(received.body) for received in server.received)
+
+
+@EACH
+def test_prompt_submitted_twice_while_it_is_judged_is_sent_once(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    pids = editor.server_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for _ in range(2):
+        editor.lua(plugin.submit, WEATHER.format(0))
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: len(server.received) == 2, "both requests")
+    wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
+    say(editor, plugin, server, 1)
+    assert len(server.received) == 4

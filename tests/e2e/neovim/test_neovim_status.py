@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sidecar.server.schema import json_schema
-from tests.e2e.neovim.harness import SHIM, wait_for
+from tests.e2e.neovim.harness import wait_for
 from tests.truth import truth
 
 if TYPE_CHECKING:
@@ -154,16 +154,3 @@ def test_health_names_version_and_state(editor: Editor) -> None:
     assert "token-sidecar, version" in report
     assert "1 buffers" in report
     assert "ERROR" not in report
-
-
-def test_the_plugin_is_small() -> None:
-    """All wisdom is the server's: under 1,000 lines without the generated types; what follows chat
-    plugins is apart, for each has insides of its own: under 330 in common, under 170 a plugin."""
-    sizes = {
-        path.relative_to(SHIM).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
-        for path in SHIM.rglob("*.lua")
-        if path.name != "types.lua"
-    }
-    chats = {name: size for name, size in sizes.items() if "/integrations/" in name}
-    assert sum(sizes.values()) - sum(chats.values()) < 1000
-    assert all(size < (330 if name.endswith("/chats.lua") else 170) for name, size in chats.items())

@@ -1,63 +1,80 @@
--- What the chat plugins share: the server is given each request as it is about to be sent, only what is
--- new of it, and what its reply reports; and it is asked whether a prompt fits before that is sent.
+-- What the chat plugins share. Each request reaches the server before it is sent, but only what is new in
+-- it; the usage that the reply reports follows. A guard asks the server whether a prompt fits.
 local M = {}
 
 local HOLD_MS, GRACE_MS = 950, 50
-local REPLY = {} -- stands for what the server has of a reply in the form of its own
+local REPLY = {} -- stands for a reply that the server counted in another form than the plugin sends it back
 local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' }
 
----@class token_sidecar.Call a request of a plugin's, and what of its reply tells of usage
+---@class token_sidecar.Call a request of a plugin and the lines of its reply that report usage
 ---@field session string
----@field category? string of a request that is no part of a conversation
----@field body table as the model's server gets it
----@field provider? string who serves it
+---@field category? string of a request that is not part of a conversation
+---@field body table as it is sent
+---@field provider? string that serves the model
 ---@field lines string[]
 
----@type table<string, {client: integer, set: table, messages: table[], call: table}> what a server has, by session
+---@class token_sidecar.Prompt what is about to be sent beside the session that the server knows
+---@field text string
+---@field model? string
+---@field turns? table[] that the plugin adds when it sends the prompt
+---@field attached? string[] ids of attached context; with other context it is another prompt
+---@field replaces? boolean whether it takes the place of an earlier prompt that is still being judged
+
+---@class token_sidecar.GuardedPrompt
+---@field prompt token_sidecar.Prompt
+---@field send fun()
+---@field keep fun() runs when the prompt is not sent
+
+---@type table<string, {client: integer, set: table, messages: table[], call: table}> what the server has, by session
 local sent = {}
-local asked = {} ---@type table<table, {client: integer, late: boolean}> what is not answered yet
-local held, deciding = {}, {} ---@type table<string, string?>, table<string, boolean?> prompts, by session
-local buffers = {} ---@type table<integer, string> the session of a chat's buffer
+local unanswered = {} ---@type table<{client: integer, is_late: boolean}, true> requests
+local queues = {} ---@type table<string, token_sidecar.GuardedPrompt[]> by session; the first is being judged
+local held = {} ---@type table<string, token_sidecar.Prompt> refused prompts, by session: sent when submitted again
+local buffers = {} ---@type table<integer, string> session of each chat buffer
 local front, warned_slow ---@type string?, boolean?
-local faults = {} ---@type table<string, table<string, string>> what could not be read, by plugin and reader
-local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> by owner
+local faults = {} ---@type table<string, table<string, string>> errors by plugin and function
+local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> functions by owner
 
---- Runs a function when a server has had its time: the pause at the end is for answers that lay there
---- while the editor itself was busy.
-local function when_late(run)
-  vim.defer_fn(function() vim.defer_fn(run, GRACE_MS) end, vim.g.token_sidecar_hold_ms or HOLD_MS)
-end
-
-local function ask(client, method, params, done)
-  local token, it = {}, { client = client.id, late = false }
-  asked[token] = it
-  when_late(function() it.late = true end)
+--- Sends a request. `on_late` runs if there is no answer in time; `done` may still follow it. The grace
+--- lets Neovim read an answer that arrived while the editor itself was busy.
+---@param done? fun(err: table?, result: any)
+---@param on_late? fun()
+local function ask(client, method, params, done, on_late)
+  local request = { client = client.id, is_late = false }
+  unanswered[request] = true
+  local function expire()
+    if not unanswered[request] then return end
+    request.is_late = true
+    if on_late then on_late() end
+  end
+  vim.defer_fn(function() vim.defer_fn(expire, GRACE_MS) end, vim.g.token_sidecar_hold_ms or HOLD_MS)
   client:request(method, params, function(err, result)
-    asked[token] = nil
+    unanswered[request] = nil
     if done then done(err, result) end
   end)
 end
 
-local function hangs(client)
-  return vim.iter(pairs(asked)):any(function(_, each)
-    return each.client == client.id and each.late
+local function is_hanging(client)
+  return vim.iter(pairs(unanswered)):any(function(request)
+    return request.client == client.id and request.is_late
   end)
 end
 
---- A session stays with the server that it began at; the current folder says which that is.
+--- A session stays with the server that it began at. A new one goes to the current folder's server.
 local function with_client(session, run)
   local known = sent[session] and vim.lsp.get_client_by_id(sent[session].client)
   if known and not known:is_stopped() then return run(known) end
   require('token_sidecar.server').with_client(nil, run)
 end
 
-local function text_of(system)
+local function system_text(system)
   if type(system) ~= 'table' then return system end
   local texts = vim.tbl_map(function(part) return part.text or part end, system.parts or system)
   return table.concat(texts, '\n')
 end
 
---- A message of any vendor as a turn: what is a message and an item at once (OpenAI Responses) is a block.
+--- Converts a message of any vendor to a turn. OpenAI's Responses have items without a role: each is one
+--- block of a turn.
 local function turn(message)
   local content = message.content or message.parts
   if not message.role then content = { message } end
@@ -75,22 +92,24 @@ local function blocks(content)
   return content ~= '' and { { type = 'text', text = content } } or {}
 end
 
---- Messages as turns. Of OpenAI's Responses each part of a reply is an item: together they are one turn.
+--- Converts messages to turns. In OpenAI's Responses every part of a reply is an item of its own; they
+--- become one turn.
 local function turns(messages, are_items)
-  local found = {}
+  local converted = {}
   for _, message in ipairs(messages) do
-    local it, last = turn(message), found[#found]
-    if are_items and last and last.role == 'assistant' and it.role == 'assistant' then
-      last.content = vim.list_extend(vim.list_slice(blocks(last.content)), blocks(it.content))
+    local next_turn, last = turn(message), converted[#converted]
+    if are_items and last and last.role == 'assistant' and next_turn.role == 'assistant' then
+      last.content = vim.list_extend(vim.list_slice(blocks(last.content)), blocks(next_turn.content))
     else
-      table.insert(found, it)
+      table.insert(converted, next_turn)
     end
   end
-  return found
+  return converted
 end
 
---- What a body carries beside its messages, and the messages.
-local function read(body)
+--- Splits a body of any vendor.
+---@return string? system, table[] messages, table[]? tools
+local function split_body(body)
   local messages = body.messages or body.input or body.contents or {}
   if type(messages) == 'string' then messages = { { role = 'user', content = messages } } end
   local system = body.system or body.instructions or body.systemInstruction or body.system_instruction
@@ -100,139 +119,161 @@ local function read(body)
   end
   local function name(tool) return tool.name or (tool['function'] or {}).name or '' end
   local tools = body.tools and vim.list_slice(body.tools)
-  if tools then table.sort(tools, function(one, other) return name(one) < name(other) end) end
-  return text_of(system), messages, tools and #tools > 0 and tools or nil
+  if tools then table.sort(tools, function(left, right) return name(left) < name(right) end) end
+  return system_text(system), messages, tools and #tools > 0 and tools or nil
 end
 
---- How many messages a server has of these: nil where it has others.
-local function known_of(had, messages)
-  for index, message in ipairs(had) do
+--- Returns how many of these messages the server has, or nil if it has others.
+local function count_known(known, messages)
+  for index, message in ipairs(known) do
     local same = message == REPLY and (messages[index] or {}).role == 'assistant'
     if not same and not vim.deep_equal(message, messages[index]) then return nil end
   end
-  return #had
+  return #known
 end
 
---- Notes who serves a call.
----@param named? string as the plugin names it
----@param url? string where it goes
-function M.serve(call, named, url) call.provider = require('token_sidecar.integrations.providers').id(named, url) end
+--- Sets the provider of a call.
+---@param name? string of the provider in the plugin
+---@param url? string of the request
+function M.set_provider(call, name, url)
+  call.provider = require('token_sidecar.integrations.providers').id(name, url)
+end
 
---- Brings the server up to the request that is about to be sent.
+--- Brings the server up to date with the request that is about to be sent.
 ---@param call token_sidecar.Call
----@param limit? integer the model's window as the plugin knows it
+---@param limit? integer the model's window according to the plugin
 function M.request(call, limit)
   if call.category then return end
   front = call.session
   with_client(call.session, function(client)
-    local had, session = sent[call.session], call.session
-    if had and had.client ~= client.id then had = nil end -- another process knows nothing
+    local state, session = sent[call.session], call.session
+    if state and state.client ~= client.id then state = nil end -- a new process knows nothing
     local function forget(err) sent[session] = not err and sent[session] or nil end
-    local system, messages, tools = read(call.body)
-    local known = had and known_of(had.messages, messages)
-    if had and not known then ask(client, 'context/reset', { session = session }, forget) end
+    local system, messages, tools = split_body(call.body)
+    local known = state and count_known(state.messages, messages)
+    if state and not known then ask(client, 'context/reset', { session = session }, forget) end
     local set = { session = session, model = call.body.model, tools = tools, limit = limit }
     set.systemPrompt = system
-    if not known or not vim.deep_equal(had.set, set) then
+    if not known or not vim.deep_equal(state.set, set) then
       local params = vim.tbl_extend('keep', set, { tools = vim.NIL, systemPrompt = vim.NIL, limit = vim.NIL })
       ask(client, 'context/set', params, forget)
     end
-    local fresh = turns(vim.list_slice(messages, (known or 0) + 1), call.body.input ~= nil)
-    if #fresh > 0 then ask(client, 'context/append', { session = session, turns = fresh }, forget) end
+    local new = turns(vim.list_slice(messages, (known or 0) + 1), call.body.input ~= nil)
+    if #new > 0 then ask(client, 'context/append', { session = session, turns = new }, forget) end
     sent[session] = { client = client.id, set = set, messages = messages, call = call }
   end)
 end
 
---- A line of a reply as it came: kept where it tells of usage.
+--- Keeps a line of a reply, as it arrived, if it reports usage.
 function M.line(call, line)
   if type(line) ~= 'string' then return end
   if line:find('"usage', 1, true) or line:find('eval_count"', 1, true) then table.insert(call.lines, line) end
 end
 
---- The usage of a reply with its id and model, out of the objects that tell of it.
+--- Reads usage, id and model of a reply from its lines.
 local function reported(lines)
-  local found = {}
+  local reply = {}
   for _, line in ipairs(lines) do
-    local ok, it = pcall(vim.json.decode, (line:gsub('^data:%s*', '')), { luanil = { object = true } })
-    it = ok and type(it) == 'table' and (it.message or it.response or it) or {}
-    local usage = it.usage or it.usageMetadata or it.prompt_eval_count and it
-    found = vim.tbl_deep_extend('force', found, { id = it.id or it.responseId, model = it.model, usage = usage })
+    local ok, data = pcall(vim.json.decode, (line:gsub('^data:%s*', '')), { luanil = { object = true } })
+    data = ok and type(data) == 'table' and (data.message or data.response or data) or {}
+    local usage = data.usage or data.usageMetadata or data.prompt_eval_count and data
+    reply = vim.tbl_deep_extend('force', reply, { id = data.id or data.responseId, model = data.model, usage = usage })
   end
-  return found
+  return reply
 end
 
---- What a reply has reported so far goes to the context and to the ledger. Where the next request is
---- already on its way, its turns hold the reply: the number anchors what stands behind it.
+--- Sends what a reply has reported so far to the context and the ledger. If the next request is already
+--- on its way, its messages hold the reply, and only the numbers are sent.
 function M.reply(call)
   local lines = call.lines
   call.lines = {}
   if #lines == 0 then return end
   with_client(call.session, function(client)
-    local session, now = call.session, sent[call.session]
-    if now and now.call == call then
+    local session, state = call.session, sent[call.session]
+    if state and state.call == call then
       local params = { session = session, response = lines, provider = call.provider }
       return ask(client, 'context/response', params)
     end
-    local it = reported(lines)
-    if not it.usage then return end
-    local record = { session = session, model = (call.body or {}).model or it.model, usage = it.usage, requestId = it.id }
+    local reply = reported(lines)
+    if not reply.usage then return end
+    local model = (call.body or {}).model or reply.model
+    local record = { session = session, model = model, usage = reply.usage, requestId = reply.id }
     record.category, record.provider = call.category, call.provider
     ask(client, 'cost/record', record)
-    if now and not call.category then ask(client, 'context/append', { session = session, turns = {}, usage = it.usage }) end
+    if state and not call.category then
+      ask(client, 'context/append', { session = session, turns = {}, usage = reply.usage })
+    end
   end)
 end
 
---- A reply of which no usage is known, or its sum alone: it anchors the number, and is not billed.
----@param message table with OpenAI's members; stands for the assistant's message in the next request
+--- Appends a reply without usage, or with its total alone. It is not recorded as a cost.
+---@param message table in OpenAI's form; the next request's assistant message is taken to be this one
 function M.append_reply(call, message, total)
-  local now = sent[call.session]
-  local client = now and now.call == call and vim.lsp.get_client_by_id(now.client)
+  local state = sent[call.session]
+  local client = state and state.call == call and vim.lsp.get_client_by_id(state.client)
   if not client then return end
   local usage = total > 0 and { totalTokens = total } or nil
   ask(client, 'context/append', { session = call.session, turns = { turn(message) }, usage = usage })
-  now.messages = vim.list_extend(vim.list_slice(now.messages), { REPLY })
+  state.messages = vim.list_extend(vim.list_slice(state.messages), { REPLY })
 end
 
-local function notify(text) require('token_sidecar.format').notify(text, vim.log.levels.WARN) end
+local function warn(text) require('token_sidecar.format').notify(text, vim.log.levels.WARN) end
 
-local function decided(session, text, result, go, stay)
-  if result and result.verdict == 'refuse' then
-    held[session] = text
-    local tokens = require('token_sidecar.format').integer(result.promptTokens)
-    local why = result.fits and 'a cost cap' or tokens .. ' tokens do not fit'
-    notify(('held, %s. Resubmit to send'):format(why))
-    return stay and stay()
-  end
-  held[session] = nil
-  go()
-end
-
---- Holds a prompt until the server says whether it fits: nothing waits for a server that is not there,
---- and no prompt for more than a second (or vim.g.token_sidecar_hold_ms). The same prompt submitted again goes.
----@param go fun() sends it
----@param stay? fun() is called where it is held
-function M.guard(session, text, model, go, stay)
-  local known = sent[session] and vim.lsp.get_client_by_id(sent[session].client)
-  local client = known or require('token_sidecar.server').clients()[1]
-  if deciding[session] then return stay and stay() end
-  if not client or not client.initialized or client:is_stopped() or held[session] == text then
+--- Sends or keeps a prompt, by the server's verdict if there is one.
+local function apply_verdict(session, guarded, verdict)
+  if not (verdict and verdict.verdict == 'refuse') then
     held[session] = nil
-    return go()
+    return guarded.send()
   end
-  local function decide(result, late)
-    if not deciding[session] then return end
-    deciding[session] = nil
-    if late and not warned_slow then
+  held[session] = guarded.prompt
+  local tokens = require('token_sidecar.format').integer(verdict.promptTokens)
+  local reason = verdict.fits and 'a cost cap' or tokens .. ' tokens do not fit'
+  warn(('held, %s. Resubmit to send'):format(reason))
+  guarded.keep()
+end
+
+--- Judges the first prompt of a session's queue, then the others in their order.
+local function judge_first(session)
+  local queue, guarded = queues[session], queues[session][1]
+  local state = sent[session]
+  local client = state and vim.lsp.get_client_by_id(state.client) or require('token_sidecar.server').clients()[1]
+  local function decide(verdict)
+    if queue[1] ~= guarded then return end -- it was decided before
+    table.remove(queue, 1)
+    if queue[1] then vim.schedule(function() judge_first(session) end) end
+    apply_verdict(session, guarded, verdict)
+  end
+  local function give_up()
+    if queue[1] == guarded and not warned_slow then
       warned_slow = true
-      notify('the server does not answer: prompts go unchecked')
+      warn('the server does not answer: prompts go unchecked')
     end
-    decided(session, text, result, go, stay)
+    decide(nil)
   end
-  deciding[session] = true
-  if hangs(client) then return decide(nil, true) end
-  local params = { session = session, text = text, model = model }
-  ask(client, 'context/preflight', params, function(_, result) decide(result) end)
-  when_late(function() decide(nil, true) end)
+  local is_ready = client and client.initialized and not client:is_stopped()
+  if not is_ready or vim.deep_equal(held[session], guarded.prompt) then return decide(nil) end
+  if is_hanging(client) then return give_up() end
+  local prompt = guarded.prompt
+  local params = { session = session, text = prompt.text, model = prompt.model, turns = prompt.turns }
+  ask(client, 'context/preflight', params, function(_, verdict) decide(verdict) end, give_up)
+end
+
+--- Holds a prompt until the server says whether it fits, at most a second (vim.g.token_sidecar_hold_ms),
+--- and not at all without a server. A refused prompt is sent when it is submitted again.
+---@param session string
+---@param prompt token_sidecar.Prompt
+---@param send fun()
+---@param keep? fun() runs when the prompt is not sent
+function M.guard(session, prompt, send, keep)
+  local queue = queues[session] or {}
+  queues[session] = queue
+  local guarded = { prompt = prompt, send = send, keep = keep or function() end }
+  local is_repeated = vim.iter(queue):any(function(other) return vim.deep_equal(other.prompt, prompt) end)
+  if is_repeated then return guarded.keep() end
+  local replaced = prompt.replaces and table.remove(queue)
+  if replaced then replaced.keep() end
+  table.insert(queue, guarded)
+  if #queue == 1 then judge_first(session) end
 end
 
 local function select(session)
@@ -240,18 +281,18 @@ local function select(session)
   with_client(session, function(client) ask(client, 'context/select', { session = session or vim.NIL }) end)
 end
 
---- The chat in a buffer: its session is the one that is shown as soon as the buffer is entered.
+--- Registers the buffer of a chat: the status shows its session while the buffer is entered.
 function M.show(buf, session)
   if buffers[buf] == session then return end
   buffers[buf] = session
   local group = vim.api.nvim_create_augroup('token_sidecar_chat_' .. buf, {})
   local function enter() select(session) end
   vim.api.nvim_create_autocmd('BufEnter', { group = group, buffer = buf, callback = enter })
-  -- The first verdict takes the server longest: let it have been given before a prompt waits for one.
+  -- A server's first verdict is its slowest: this one is not waited for.
   with_client(session, function(client) ask(client, 'context/preflight', { session = session }) end)
 end
 
---- The buffers of the chat whose numbers the status shows.
+--- Returns the buffers of the chat whose session the status shows.
 function M.in_front()
   return vim.tbl_filter(
     function(buf) return buffers[buf] == front and vim.api.nvim_buf_is_valid(buf) end,
@@ -259,22 +300,23 @@ function M.in_front()
   )
 end
 
---- A chat that was cleared (`keep`) or closed leaves the status.
-function M.forget(session, keep)
-  local known = sent[session]
-  local client = known and vim.lsp.get_client_by_id(known.client)
+--- Drops the session of a chat that was closed or cleared.
+---@param is_open? boolean whether the chat was only cleared
+function M.forget(session, is_open)
+  local state = sent[session]
+  local client = state and vim.lsp.get_client_by_id(state.client)
   sent[session], held[session] = nil, nil
   if client then ask(client, 'context/reset', { session = session }) end
-  if keep then return end
-  for buf, its in pairs(buffers) do
-    if its == session then buffers[buf] = nil end
+  if is_open then return end
+  for buf, of_session in pairs(buffers) do
+    if of_session == session then buffers[buf] = nil end
   end
   if client then ask(client, 'context/select', { session = vim.NIL }) end
 end
 
---- Puts a function of ours around a plugin's, once; one that it lacks is an error that names it. A
---- plugin that was loaded again has other owners. Whether it was put there just now.
----@return boolean
+--- Wraps a function of a plugin, once. Raises an error that names the function if the plugin has none. A
+--- plugin that was loaded again has new owners.
+---@return boolean whether it was wrapped just now
 function M.wrap(owner, name, make)
   local done = wrapped[owner or {}] or {}
   if done[name] then return false end
@@ -285,34 +327,34 @@ function M.wrap(owner, name, make)
   return true
 end
 
---- Runs what reads a plugin's insides; another shape is silent, :checkhealth names what is missing
---- until it is there again.
-function M.quietly(plugin, read)
+--- Wraps a function that reads a plugin's internals: its errors are logged and stand in :checkhealth
+--- until it succeeds again.
+function M.safely(plugin, read)
   local info = debug.getinfo(read, 'S')
   local reader = info.short_src .. ':' .. info.linedefined
   return function(...)
-    local known = faults[plugin] or {}
+    local errors = faults[plugin] or {}
     local ok, result = pcall(read, ...)
     if ok then
-      known[reader] = nil
+      errors[reader] = nil
       return result
     end
-    known[reader] = tostring(result):gsub('^.-:%d+: ', '')
-    faults[plugin] = known
+    errors[reader] = tostring(result):gsub('^.-:%d+: ', '')
+    faults[plugin] = errors
     vim.lsp.log.info('token-sidecar', 'a chat plugin of unknown shape', plugin, result)
   end
 end
 
---- What each plugin of unknown shape lacks.
+--- Returns what is missing in each plugin of an unknown version.
 ---@return table<string, string>
 function M.unknown()
-  local found = {}
-  for plugin, known in pairs(faults) do
-    local lacks = vim.tbl_values(known)
-    table.sort(lacks)
-    found[plugin] = lacks[1] and table.concat(lacks, '; ') or nil
+  local missing = {}
+  for plugin, errors in pairs(faults) do
+    local reasons = vim.tbl_values(errors)
+    table.sort(reasons)
+    missing[plugin] = reasons[1] and table.concat(reasons, '; ') or nil
   end
-  return found
+  return missing
 end
 
 return M

@@ -6,18 +6,18 @@ local NAME = 'codecompanion'
 local current, closed = nil, {}
 local missed ---@type {call: token_sidecar.Call, name: string, id: any}? on its way before there were hooks
 local followed = setmetatable({}, { __mode = 'k' }) -- each request has a copy of its adapter: of those with hooks
-local function quietly(read) return chats.quietly(NAME, read) end
+local function safely(read) return chats.safely(NAME, read) end
 
 local function session_of(chat) return NAME .. ':' .. assert(chat.id, 'no member id') end
 local function window_of(adapter) return require('codecompanion.adapters.shared').context_window(adapter) end
 
 --- The call that a request is part of.
-local call_of = quietly(function(client, opts)
+local call_of = safely(function(client, opts)
   local chat = opts.interaction == 'chat' and require(NAME).buf_get_chat(opts.bufnr)
   local category = not chat and (opts.interaction or 'background') or nil
   local call = { session = chat and session_of(chat) or NAME .. ':' .. category, category = category, lines = {} }
   local adapter = client.adapter
-  chats.serve(call, adapter.vendor or adapter.name, adapter.url)
+  chats.set_provider(call, adapter.vendor or adapter.name, adapter.url)
   return call
 end)
 
@@ -26,7 +26,7 @@ local function model_of(adapter)
   return type(model) == 'function' and model(adapter) or model
 end
 
-local begin = quietly(function(client, call)
+local begin = safely(function(client, call)
   if not call.body.model then -- Gemini's is in the address
     call.body = vim.tbl_extend('keep', { model = model_of(client.adapter) }, call.body)
   end
@@ -104,23 +104,23 @@ end
 --- What is typed is in the buffer alone until the plugin has taken the submit.
 local function around_submit(submit)
   return function(chat, opts)
-    local typed = quietly(function()
+    local typed = safely(function()
       if chat.current_request or (opts or {}).auto_submit or chat.adapter.type ~= 'http' then return nil end
       return typed_in(chat)
     end)()
     if not typed or typed == '' then return submit(chat, opts) end
-    local model = quietly(model_of)(chat.adapter)
-    chats.guard(session_of(chat), typed, model, function() submit(chat, opts) end)
+    local model = safely(model_of)(chat.adapter)
+    chats.guard(session_of(chat), { text = typed, model = model, replaces = true }, function() submit(chat, opts) end)
   end
 end
 
 --- The first event of all may be that of an inline or background request, which is sent by then: its
 --- reply is seen where the plugin is done with it.
 local function around_handler(call_handler)
-  local take = quietly(function(adapter, response)
+  local take = safely(function(adapter, response)
     local call = missed.call
     missed = nil
-    chats.serve(call, adapter.vendor or adapter.name, adapter.url)
+    chats.set_provider(call, adapter.vendor or adapter.name, adapter.url)
     call.body = { model = model_of(adapter) }
     chats.line(call, response.body)
     chats.reply(call)
@@ -152,7 +152,7 @@ end
 local LOOKED_AT = { ChatCreated = true, ChatDone = true, ChatCleared = true, ChatModel = true, ChatAdapter = true }
 
 --- Any of the plugin's `User CodeCompanion…` events.
-M.on_event = quietly(function(event)
+M.on_event = safely(function(event)
   local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
   if hook() and name == 'RequestStarted' then miss(data) end
   if name == 'RequestFinished' and missed and missed.id == data.id then missed = nil end -- without a reply

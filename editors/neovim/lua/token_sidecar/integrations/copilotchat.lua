@@ -1,26 +1,26 @@
--- CopilotChat.nvim: what its client sends and gets, and a guard on what is asked.
+-- CopilotChat.nvim: the requests and replies of its client, and a guard on prompts.
 local M = { KNOWN = 'f0c2a23 of 2026-06-17' }
 
 local chats = require('token_sidecar.integrations.chats')
 local SESSION = 'copilotchat'
-local unguarded ---@type boolean? what opened the chat may be a prompt, asked before there was a guard
+local unguarded ---@type boolean? whether the prompt that opened the chat may have come before the guard
 local running = setmetatable({}, { __mode = 'k' }) ---@type table<thread, token_sidecar.Call> by coroutine
-local function quietly(read) return chats.quietly('CopilotChat', read) end
-local later = vim.schedule_wrap(quietly(function(run) run() end))
+local function safely(read) return chats.safely('CopilotChat', read) end
+local later = vim.schedule_wrap(safely(function(run) run() end))
 
---- Whether the first prompt is held; it waits here, where it stands in the chat already.
-local is_held = quietly(function(opts)
-  local messages = opts.history
+--- Guards the first prompt, which is in the chat already.
+local is_held = safely(function(opts)
+  local prompt = { text = opts.history[#opts.history].content, model = opts.model }
   local held = require('plenary.async').wrap(function(done)
-    local function go() done(false) end
-    local function stay() done(true) end
-    vim.schedule(function() chats.guard(SESSION, messages[#messages].content, opts.model, go, stay) end)
+    local function send() done(false) end
+    local function keep() done(true) end
+    vim.schedule(function() chats.guard(SESSION, prompt, send, keep) end)
   end, 1)()
   if held then require('CopilotChat').chat:finish() end
   return held
 end)
 
---- One answer: the client runs in a coroutine, and so does what it posts.
+--- Follows a request: the client runs in a coroutine, which tells its posts from those of others.
 local function around_ask(ask)
   return function(client, opts)
     local co = assert(coroutine.running())
@@ -31,7 +31,7 @@ local function around_ask(ask)
     if first and is_held(opts) then return end
     local call = { session = headless and SESSION .. ':headless' or SESSION, lines = {} }
     call.category = headless and 'headless' or nil
-    local model = (quietly(function() return client:models() end)() or {})[opts.model] or {}
+    local model = (safely(function() return client:models() end)() or {})[opts.model] or {}
     call.limit, call.named = model.max_input_tokens, model.provider
     running[co] = call
     local ok, response = pcall(ask, client, opts)
@@ -51,7 +51,7 @@ local function around_post(post)
     local call = running[coroutine.running() or {}]
     if not call or type(args) ~= 'table' or type(args.body) ~= 'table' then return post(url, args, ...) end
     call.body = args.body
-    chats.serve(call, call.named, url)
+    chats.set_provider(call, call.named, url)
     later(function() chats.request(call, call.limit) end)
     local stream = args.stream
     args = vim.tbl_extend('force', args, {
@@ -66,15 +66,16 @@ local function around_post(post)
   end
 end
 
---- What is asked may come from the chat, where it stays while it is held, or from a command.
+--- Guards a prompt from the chat, where it stays if it is held, or from a command.
 local function around_plugin(ask)
   return function(prompt, config)
-    local merged = quietly(function() return vim.tbl_extend('force', require('CopilotChat').config, config or {}) end)()
+    local merged = safely(function() return vim.tbl_extend('force', require('CopilotChat').config, config or {}) end)()
     if not merged or merged.headless or not prompt or prompt == '' then return ask(prompt, config) end
-    chats.guard(SESSION, prompt, merged.model, function()
+    local function send()
       unguarded = false
       ask(prompt, config)
-    end)
+    end
+    chats.guard(SESSION, { text = prompt, model = merged.model, replaces = true }, send)
   end
 end
 
@@ -85,8 +86,8 @@ local function around_stop(stop)
   end
 end
 
---- Called when its chat's buffer appears.
-M.on_event = quietly(function(event)
+--- Handles the appearance of the chat's buffer.
+M.on_event = safely(function(event)
   chats.show(event.buf, SESSION)
   if unguarded == nil then unguarded = true end
   local plugin = require('CopilotChat')
