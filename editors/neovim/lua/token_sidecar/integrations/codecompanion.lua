@@ -1,17 +1,23 @@
--- codecompanion.nvim: each of its requests, in chats, inline and in the background, and a guard on submit.
+-- codecompanion.nvim: its requests in chats, inline and in the background, and a guard on submit.
 local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 
 local chats = require('token_sidecar.integrations.chats')
 local NAME = 'codecompanion'
-local current, closed = nil, {}
-local missed ---@type {call: token_sidecar.Call, name: string, id: any}? on its way before there were hooks
-local followed = setmetatable({}, { __mode = 'k' }) -- each request has a copy of its adapter: of those with hooks
+-- Editor context (`#{buffer}` in a prompt) that can be read ahead of the submit. The others change something
+-- when they are read, or are functions of the user.
+local READABLE = { 'buffer', 'buffers', 'diagnostics', 'messages', 'quickfix', 'selection', 'viewport' }
+
+local current ---@type {call: token_sidecar.Call, begin?: fun()}? the request whose body is made next
+local missed ---@type {call: token_sidecar.Call, name: string, id: any}? a request sent before there were hooks
+local followed = setmetatable({}, { __mode = 'k' }) -- adapters of followed requests: each request has a copy
+local closed = {} ---@type table<integer, true> ids of closed chats
+local changed = {} ---@type table<table, true> chats whose new context the server does not know yet
 local function safely(read) return chats.safely(NAME, read) end
 
 local function session_of(chat) return NAME .. ':' .. assert(chat.id, 'no member id') end
 local function window_of(adapter) return require('codecompanion.adapters.shared').context_window(adapter) end
 
---- The call that a request is part of.
+--- Returns the call that a request belongs to.
 local call_of = safely(function(client, opts)
   local chat = opts.interaction == 'chat' and require(NAME).buf_get_chat(opts.bufnr)
   local category = not chat and (opts.interaction or 'background') or nil
@@ -27,13 +33,23 @@ local function model_of(adapter)
 end
 
 local begin = safely(function(client, call)
-  if not call.body.model then -- Gemini's is in the address
+  if not call.body.model then -- Gemini has it in the URL
     call.body = vim.tbl_extend('keep', { model = model_of(client.adapter) }, call.body)
   end
   chats.request(call, not call.category and window_of(client.adapter) or nil)
 end)
 
---- Catches the body that a request is made with, and the lines of its reply.
+--- Runs a function of the plugin that makes the body of this request, if it gets that far.
+local function making(request, run, ...)
+  local before = current
+  current = request
+  local results = vim.F.pack_len(pcall(run, ...))
+  current = before
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
+--- Follows a request: its body, and the lines of its reply.
 local function around_request(request)
   return function(client, payload, actions, opts)
     local call = call_of(client, opts or {})
@@ -49,10 +65,8 @@ local function around_request(request)
         if actions.done then return actions.done(...) end
       end,
     })
-    current = { call = call, begin = function() begin(client, call) end }
-    local job = request(client, payload, tapped, opts)
-    current = nil
-    return job
+    local made = { call = call, begin = function() begin(client, call) end }
+    return making(made, request, client, payload, tapped, opts)
   end
 end
 
@@ -60,9 +74,7 @@ local function around_sync(send_sync)
   return function(client, payload, opts)
     local call = call_of(client, {})
     if not call then return send_sync(client, payload, opts) end
-    current = { call = call }
-    local response, err = send_sync(client, payload, opts)
-    current = nil
+    local response, err = making({ call = call }, send_sync, client, payload, opts)
     chats.line(call, response and response.body)
     chats.reply(call)
     return response, err
@@ -71,27 +83,43 @@ end
 
 local function around_body(merge_body)
   return function(adapter, ...)
-    local body, now = merge_body(adapter, ...), current
+    local request = current
+    current = nil
+    local body = merge_body(adapter, ...)
     followed[adapter] = true
-    if now then now.call.body, current = body, nil end
-    if now and now.begin then now.begin() end
+    if request then request.call.body = body end
+    if request and request.begin then request.begin() end
     return body
   end
 end
 
---- What would be sent now, without what is being typed.
-local function look(chat)
-  if chat.adapter.type ~= 'http' then return end
-  local copies = vim.tbl_map(function(message) return vim.tbl_extend('force', {}, message) end, chat.messages)
-  local tools = chat.tool_registry.schemas
-  local payload = { messages = chat.adapter:map_roles(copies), tools = next(tools) and { tools } or {} }
-  local body = require('codecompanion.http').merge_body(vim.deepcopy(chat.adapter), payload)
-  body.model = body.model or model_of(chat.adapter)
-  chats.request({ session = session_of(chat), body = body, lines = {} }, window_of(chat.adapter))
+--- Returns a chat's adapter with the settings of its next request. The plugin reads those that are shown in
+--- the buffer when it sends the request.
+local function next_adapter(chat)
+  local adapter, settings = vim.deepcopy(chat.adapter), chat.settings
+  if require('codecompanion.config').display.chat.show_settings then
+    settings = require('codecompanion.interactions.chat.parser').settings(chat.bufnr, chat.parsers.yaml, adapter)
+    adapter.schema.model.default = settings.model or adapter.schema.model.default
+    adapter = require('codecompanion.adapters').set_model({ adapter = adapter })
+  end
+  return adapter:map_schema_to_params(settings)
 end
 
---- What is typed: the lines below the user's header and its list of contexts. The plugin's own parser
---- takes seconds for a long prompt, and runs when the submit goes.
+--- Tells the server what the next request of a chat would carry, without what is typed.
+---@return string? model of the request
+local function report(chat)
+  if chat.adapter.type ~= 'http' then return end
+  local copies = vim.tbl_map(function(message) return vim.tbl_extend('force', {}, message) end, chat.messages)
+  local tools, adapter = chat.tool_registry.schemas, next_adapter(chat)
+  local payload = { messages = adapter:map_roles(copies), tools = next(tools) and { tools } or {} }
+  local body = require('codecompanion.http').merge_body(adapter, payload)
+  body.model = body.model or model_of(adapter)
+  chats.request({ session = session_of(chat), body = body, lines = {} }, window_of(adapter))
+  return body.model
+end
+
+--- Reads what is typed: the lines below the user's header and the list of attached context. The plugin's
+--- own parser takes seconds for a long prompt, so it runs only for a prompt that is sent.
 local function typed_in(chat)
   local header = assert(chat.header_line, 'no member header_line')
   local lines, first = vim.api.nvim_buf_get_lines(chat.bufnr, header, -1, false), 1
@@ -101,23 +129,94 @@ local function typed_in(chat)
   return vim.trim(table.concat(lines, '\n', first))
 end
 
---- What is typed is in the buffer alone until the plugin has taken the submit.
+--- Copies a chat as far as the steps of a submit change it: they can be tried on the copy.
+local function trial_copy(chat)
+  return setmetatable({
+    messages = vim.list_slice(chat.messages),
+    context = setmetatable({ add = function() end }, { __index = chat.context }),
+    tool_registry = setmetatable({}, { __index = chat.tool_registry }),
+  }, { __index = chat })
+end
+
+--- Attaches what the plugin reads again or anew for a prompt: watched buffers, and those that it names.
+---@return table[] turns
+local function attach(chat, typed)
+  local before, is_new = #chat.messages, {}
+  for _, message in ipairs(chat.messages) do
+    local id = (message.context or {}).id
+    if id and (message._meta or {}).cycle == chat.cycle then is_new[id] = true end
+  end
+  for _, item in ipairs(chat.context_items) do
+    if item.opts.sync_all and not is_new[item.id] then
+      local command = require(item.source).new({ Chat = chat })
+      command:output({ path = item.path, bufnr = item.bufnr, params = item.params }, { sync_all = true })
+    end
+  end
+  local editor_context = setmetatable({ editor_context = {} }, { __index = chat.editor_context })
+  for _, name in ipairs(READABLE) do
+    editor_context.editor_context[name] = chat.editor_context.editor_context[name]
+  end
+  editor_context:parse(chat, { content = typed })
+  return vim.tbl_map(
+    function(message) return { role = message.role, content = message.content } end,
+    vim.list_slice(chat.messages, before + 1)
+  )
+end
+
+--- Returns the prompt that a submit would send, and tells the server of the rest of its request. Returns
+--- nil for a submit that needs no guard.
+---@return token_sidecar.Prompt?
+local prompt_of = safely(function(chat, opts)
+  if chat.current_request or opts.auto_submit or chat.adapter.type ~= 'http' then return nil end
+  local trial, typed = trial_copy(chat), typed_in(chat)
+  if typed ~= '' and next(chat.context_items) then trial:check_context() end -- drops what the user deleted
+  return {
+    text = typed,
+    model = report(trial),
+    turns = typed ~= '' and attach(trial, typed) or nil,
+    attached = vim.tbl_map(function(item) return item.id end, trial.context_items),
+    replaces = true,
+  }
+end)
+
+--- Guards a prompt, which stays in the buffer until the plugin sends it.
 local function around_submit(submit)
-  return function(chat, opts)
-    local typed = safely(function()
-      if chat.current_request or (opts or {}).auto_submit or chat.adapter.type ~= 'http' then return nil end
-      return typed_in(chat)
-    end)()
-    if not typed or typed == '' then return submit(chat, opts) end
-    local model = safely(model_of)(chat.adapter)
-    chats.guard(session_of(chat), { text = typed, model = model, replaces = true }, function() submit(chat, opts) end)
+  local function guarded_submit(chat, opts)
+    local prompt = prompt_of(chat, opts or {})
+    if not prompt then return submit(chat, opts) end
+    chats.guard(session_of(chat), prompt, function()
+      if closed[chat.id] then return end
+      -- The buffer can be edited while the server judges: what it judged is what may be sent.
+      if safely(typed_in)(chat) ~= prompt.text then return guarded_submit(chat, opts) end
+      submit(chat, opts)
+    end)
+  end
+  return guarded_submit
+end
+
+--- Tells the server of attached context once per tick: a picker may attach many files.
+local report_change = safely(function(chat)
+  changed[chat] = nil
+  if not (closed[chat.id] or chat.current_request) and chat.tool_registry then report(chat) end
+end)
+
+local function around_message(add_message)
+  return function(chat, data, opts)
+    local is_attached = (opts or {}).context ~= nil
+    local result = add_message(chat, data, opts)
+    -- A trial copy has messages of its own, but is not the chat.
+    if is_attached and not changed[chat] and rawget(chat, 'bufnr') then
+      changed[chat] = true
+      vim.schedule(function() report_change(chat) end)
+    end
+    return result
   end
 end
 
---- The first event of all may be that of an inline or background request, which is sent by then: its
---- reply is seen where the plugin is done with it.
+--- Follows the reply to an inline or background request that was sent before there were hooks: the plugin
+--- calls a handler of the adapter when it is done with it.
 local function around_handler(call_handler)
-  local take = safely(function(adapter, response)
+  local record = safely(function(adapter, response)
     local call = missed.call
     missed = nil
     chats.set_provider(call, adapter.vendor or adapter.name, adapter.url)
@@ -126,44 +225,45 @@ local function around_handler(call_handler)
     chats.reply(call)
   end)
   return function(adapter, handler, data, ...)
-    local ends = missed and handler == 'on_exit' and type(data) == 'table'
-    if ends and adapter.name == missed.name and not followed[adapter] then take(adapter, data) end
+    local is_end = missed and handler == 'on_exit' and type(data) == 'table'
+    if is_end and adapter.name == missed.name and not followed[adapter] then record(adapter, data) end
     return call_handler(adapter, handler, data, ...)
   end
 end
 
-local function miss(data)
+local function set_missed(data)
   local category = data.interaction or 'background'
   if category == 'chat' then return end
   local call = { session = NAME .. ':' .. category, category = category, lines = {} }
   missed = { call = call, name = (data.adapter or {}).name, id = data.id }
 end
 
---- Whether it was done just now.
+---@return boolean whether the hooks were set just now
 local function hook()
-  local http = require('codecompanion.http')
+  local http, chat = require('codecompanion.http'), require('codecompanion.interactions.chat')
   chats.wrap(http, 'merge_body', around_body)
   chats.wrap(http, 'request', around_request)
   chats.wrap(http, 'send_sync', around_sync)
   chats.wrap(require('codecompanion.adapters'), 'call_handler', around_handler)
-  return chats.wrap(require('codecompanion.interactions.chat'), 'submit', around_submit)
+  chats.wrap(chat, 'add_message', around_message)
+  return chats.wrap(chat, 'submit', around_submit)
 end
 
-local LOOKED_AT = { ChatCreated = true, ChatDone = true, ChatCleared = true, ChatModel = true, ChatAdapter = true }
+local REPORTED = { ChatCreated = true, ChatDone = true, ChatCleared = true, ChatModel = true, ChatAdapter = true }
 
---- Any of the plugin's `User CodeCompanion…` events.
+--- Handles each of the plugin's `User CodeCompanion…` events.
 M.on_event = safely(function(event)
   local name, data = event.match:sub(#'CodeCompanion' + 1), event.data or {}
-  if hook() and name == 'RequestStarted' then miss(data) end
+  if hook() and name == 'RequestStarted' then set_missed(data) end
   if name == 'RequestFinished' and missed and missed.id == data.id then missed = nil end -- without a reply
   if name == 'ChatClosed' then
     closed[data.id] = true
     return chats.forget(NAME .. ':' .. data.id)
   end
-  local chat = LOOKED_AT[name] and data.bufnr and require(NAME).buf_get_chat(data.bufnr)
+  local chat = REPORTED[name] and data.bufnr and require(NAME).buf_get_chat(data.bufnr)
   if not chat or closed[chat.id] or not chat.tool_registry then return end -- it is still being made
   chats.show(chat.bufnr, session_of(chat))
-  look(chat)
+  report(chat)
 end)
 
 return M

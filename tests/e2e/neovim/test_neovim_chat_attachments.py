@@ -1,0 +1,130 @@
+"""What codecompanion sends beside the typed prompt: attached files, buffers, another model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.neovim.chat_conversation import WEATHER, ask, say, sent_back, tokens, wait_tokens
+from tests.e2e.neovim.chat_plugins import CODECOMPANION
+from tests.e2e.neovim.harness import wait_for
+from tests.truth import truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.neovim.harness import Editor
+
+pytestmark = pytest.mark.plugins
+
+FILE = """
+  local command = require('codecompanion.config').interactions.chat.slash_commands.file
+  require('codecompanion.interactions.chat.slash_commands.builtin.file')
+    .new({ Chat = chat, config = command, context = {} })
+    :output({ path = ..., relative_path = ... }, { silent = true })"""
+"""What `/file` does with the file that was picked."""
+PROMPT = """
+  local lines = vim.api.nvim_buf_get_lines(chat.bufnr, 0, -1, false)
+  while #lines > 0 and lines[#lines] == '' do table.remove(lines) end
+  local first = #lines
+  while first > 0 and not lines[first]:find('^## Me') and not lines[first]:find('^>') do
+    first = first - 1
+  end
+  vim.api.nvim_buf_set_lines(chat.bufnr, first, -1, false, { '', ... })"""
+"""Types a prompt below the header and the attached context."""
+SUBMIT = PROMPT + "\nchat:submit()"
+TOO_LONG = "seven words that fill the window up\n" * 25_000
+
+
+def attach(editor: Editor, name: str, text: str) -> None:
+    """Attaches a new file of the workspace."""
+    editor.lua(FILE, str(editor.write(name, text)))
+
+
+def test_attached_file_is_counted_at_once(begin: Callable[..., Any]) -> None:
+    editor, _, session = begin(CODECOMPANION, waits=False)
+    empty = wait_for(lambda: tokens(editor, session), "the chat")
+    attach(editor, "long.md", TOO_LONG)
+    size = truth(TOO_LONG)
+    wait_tokens(editor, session, lambda known: 0 < known - empty - size < 100, f"{size} more")
+
+
+def test_prompt_with_an_attached_file_that_does_not_fit_is_held(begin: Callable[..., Any]) -> None:
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    attach(editor, "long.md", TOO_LONG)
+    editor.lua(SUBMIT, "What is in the file?")
+    assert "tokens do not fit" in editor.wait_message("held")
+    assert server.received == []
+    editor.lua("chat:submit()")
+    wait_for(lambda: server.received, "the prompt that was insisted on")
+
+
+def test_held_prompt_with_another_file_is_judged_again(begin: Callable[..., Any]) -> None:
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    attach(editor, "long.md", TOO_LONG)
+    editor.lua(SUBMIT, "What is in the file?")
+    editor.wait_message("held")
+    attach(editor, "longer.md", TOO_LONG)
+    editor.lua("chat:submit()")
+    editor.wait_message("held", 2)
+    assert server.received == []
+
+
+def test_prompt_goes_once_the_attached_file_is_taken_away(begin: Callable[..., Any]) -> None:
+    """One takes it away by deleting its line, which the plugin reads when it sends."""
+    editor, server, session = begin(CODECOMPANION, waits=False)
+    attach(editor, "long.md", TOO_LONG)
+    attach(editor, "short.md", "Short.\n")
+    editor.lua(SUBMIT, WEATHER.format(0))
+    editor.wait_message("held")
+    editor.lua("""
+      for number, line in ipairs(vim.api.nvim_buf_get_lines(chat.bufnr, 0, -1, false)) do
+        if line:find('long.md', 1, true) then
+          return vim.api.nvim_buf_set_lines(chat.bufnr, number - 1, number, false, {})
+        end
+      end""")
+    editor.lua("chat:submit()")
+    (received,) = wait_for(lambda: server.received, "the prompt")
+    assert "Short." in str(received.body)
+    assert "seven words" not in str(received.body)
+    right = sent_back(received)
+    wait_tokens(editor, session, lambda known: abs(known - right) < 10, str(right))
+
+
+def test_attached_file_without_a_prompt_is_judged(begin: Callable[..., Any]) -> None:
+    """The plugin then sends a blank prompt of its own."""
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    attach(editor, "long.md", TOO_LONG)
+    editor.lua("chat:submit()")
+    editor.wait_message("held")
+    assert server.received == []
+
+
+def test_buffer_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None:
+    """`#{buffer}` is attached when the prompt is sent."""
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    path = editor.write("long.md", TOO_LONG)
+    editor.lua(
+        "vim.fn.bufload(vim.fn.bufadd(...)); vim.bo[vim.fn.bufadd(...)].buflisted = true", str(path)
+    )
+    editor.lua(SUBMIT, "What is in #{buffer:long.md}?")
+    editor.wait_message("held")
+    assert server.received == []
+    assert editor.lua("return #chat.context_items") == 0
+    editor.lua("chat:submit()")
+    (received,) = wait_for(lambda: server.received, "the prompt that was insisted on")
+    assert str(received.body).count(TOO_LONG[:200].splitlines()[0]) >= 25_000
+
+
+def test_changed_model_is_shown_at_once(begin: Callable[..., Any]) -> None:
+    editor, server, session = begin(CODECOMPANION, waits=False)
+    say(editor, CODECOMPANION, server, 0)
+
+    def model() -> Any:
+        return ask(editor, "context/usage", {"session": session})["model"]
+
+    assert model() == "gpt-4o"
+    editor.lua("chat:change_model({ model = 'gpt-4o-mini' })")
+    wait_for(lambda: model() == "gpt-4o-mini", model)
+    assert len(server.received) == 2
