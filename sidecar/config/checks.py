@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from sidecar.config.settings import AGENTS, Agents, Budget, Caps, Context, Url
-from sidecar.text.globs import MAX_PATTERNS, problem_of
+from sidecar.text.globs import MAX_PATTERNS, path_problem_of, problem_of
 from sidecar.typed import convert
 
 _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
@@ -91,7 +91,7 @@ def check_budget(budget: Budget) -> str | None:
     if len(budget.files) > MAX_PATTERNS:
         return f"files holds more than {MAX_PATTERNS:,} patterns"
     for pattern in budget.files:
-        wrong = problem_of(pattern)
+        wrong = path_problem_of(pattern)
         if wrong:
             return f"files: {wrong}"
     return None

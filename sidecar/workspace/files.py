@@ -20,7 +20,6 @@ from sidecar.workspace.ignoring import (
     NAME,
     IgnoreRules,
     ignored_at,
-    plain,
     rules_above,
     rules_in,
     with_slashes,
@@ -199,11 +198,9 @@ def _entries(
         yield from refused(own, folder)
     lead = "" if folder == os.curdir else os.path.join(folder, "")
     absolute = with_slashes(os.path.join(os.path.abspath(folder), ""))
-    known = plain(rules)
     for entry in found:
         name, inner = entry.name, entry.is_dir(follow_symlinks=False)
-        sure = known and not inner and name not in known[0] and not name.endswith(known[1])
-        if name == ".git" or (not sure and ignored_at(absolute + name, inner, rules)):
+        if name == ".git" or ignored_at(absolute + name, inner, rules):
             continue
         if inner:
             yield _Folder(lead + name, rules)

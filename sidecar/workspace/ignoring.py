@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sidecar.config.project_files import RefusedError, read_regular
-from sidecar.text.globs import PathGlobs, problem_of
+from sidecar.text.globs import IgnoreGlobs, path_problem_of
 
 NAME = ".gitignore"
 MAX_LINES = 10_000
@@ -27,7 +27,7 @@ class IgnoreRules(NamedTuple):
     """
 
     prefix: str
-    globs: PathGlobs
+    globs: IgnoreGlobs
     problem: str | None = None
     lines: int = 0
     wildcards: int = 0
@@ -42,7 +42,7 @@ def rules_in(folder: str, above: Sequence[IgnoreRules] = ()) -> list[IgnoreRules
     try:
         data = read_regular(path)
     except RefusedError as error:
-        return [IgnoreRules(prefix, PathGlobs(()), error.strerror)]
+        return [IgnoreRules(prefix, IgnoreGlobs(()), error.strerror)]
     except OSError:
         return []
     return [_rules(prefix, _lines(data), above)]
@@ -86,14 +86,6 @@ def ignored_at(absolute: str, folder: bool, rules: list[IgnoreRules]) -> bool:
     return False
 
 
-def plain(rules: list[IgnoreRules]) -> tuple[frozenset[str], tuple[str, ...]] | None:
-    """Names and ends of names: a file with none of them is not ignored. None: look at paths."""
-    if any(rule.globs.others[False] for rule in rules):
-        return None
-    names = frozenset[str]().union(*(rule.globs.names for rule in rules))
-    return names, tuple(end for rule in rules for end in rule.globs.ends)
-
-
 def _lines(data: bytes) -> list[str]:
     text = os.fsdecode(data).removeprefix("\ufeff")
     return [line.removesuffix("\r") for line in text.split("\n")]
@@ -107,7 +99,7 @@ def _rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> Ignor
     for line in lines[: max(0, most_lines)]:
         if line.startswith("#"):
             continue
-        wrong, more = problem_of(line), _wildcards(line)
+        wrong, more = path_problem_of(line), _wildcards(line)
         if used + more > most_wildcards:
             wrong = wrong or f"there are more than {MAX_WILDCARDS:,} wildcards"
         problem = problem or wrong
@@ -115,7 +107,7 @@ def _rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> Ignor
             kept.append(line)
             used += more
     cut = problem and f"not read in full: {problem}"
-    return IgnoreRules(prefix, PathGlobs(kept), cut, min(len(lines), max(0, most_lines)), used)
+    return IgnoreRules(prefix, IgnoreGlobs(kept), cut, min(len(lines), max(0, most_lines)), used)
 
 
 def _wildcards(line: str) -> int:
