@@ -71,17 +71,19 @@ class SessionsView:
 
     async def _usage(self, session: str | None) -> ContextUsage:
         await self._look()
-        changes, costs = self.services.changes(self.workspace), self.workspace.costs
-        found = await changes.look(await self._whole(session))
+        conversations, costs = self.services.conversations(self.workspace), self.workspace.costs
+        found = await conversations.look(await self._whole(session))
         if found is None:
             return usage_report(None, costs)
-        await changes.know(changes.sessions.usage(found).model or self.workspace.model)
-        return usage_report(changes.sessions.usage(found), costs)
+        await conversations.look_up(
+            conversations.sessions.usage(found).model or self.workspace.model
+        )
+        return usage_report(conversations.sessions.usage(found), costs)
 
     async def _whole(self, session: str | None) -> str | None:
         """A session's id by how it begins. Raises BadParamsError where several do so."""
-        changes = self.services.changes(self.workspace)
-        if session is None or await changes.look(session) is not None:
+        conversations = self.services.conversations(self.workspace)
+        if session is None or await conversations.look(session) is not None:
             return session
         known = [row.id for row in await self._known()]
         begin = sorted({name for name in known if name.startswith(session)})
@@ -97,10 +99,10 @@ class SessionsView:
         return session_rows(await self._known(), self.workspace.costs)
 
     async def _known(self) -> list[SessionRow]:
-        changes = self.services.changes(self.workspace)
-        await changes.restore()
+        conversations = self.services.conversations(self.workspace)
+        await conversations.restore()
         await self.services.agents.look_for_all(self.workspace)
-        return changes.sessions.rows(every=True)
+        return conversations.sessions.rows(every=True)
 
     def cost(self, session: SessionInfo | None) -> str:
         """What a session has cost, in words; why that is not known."""
@@ -113,7 +115,7 @@ class SessionsView:
         await self.services.agents.look(workspace)
         uri = workspace.uri or ""
         live = await run(partial(self.services.state.live.read, uri))
-        self.services.conversations(workspace).feed_elsewhere(live)
+        self.services.sessions(workspace).feed_elsewhere(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.seen_by(workspace)
         workspace.costs.take(await run(spending.recall))

@@ -76,8 +76,6 @@ class Session:
         self.restored_kind: Kind = "prose"
         """What kind of text the last of these was."""
         self.compacted = False
-        self.warned_level = [0]
-        """The highest threshold that was crossed and not yet left again: one for all copies."""
         self._ledgers: dict[str, ModelCounts] = {}
         self._last_assistant = -1
         self._saved: Saved | None = None

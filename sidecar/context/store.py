@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,12 +16,10 @@ DEFAULT_ID = "default"
 SESSIONS_KEPT = 256
 
 
-class Conversations:
+class ConversationStore:
     """By session id; the least recently used go when there are too many."""
 
-    def __init__(self, forgotten: Callable[[str], None] = lambda _: None) -> None:
-        """`forgotten`: called with the id of each that goes."""
-        self._forgotten = forgotten
+    def __init__(self) -> None:
         self._known: dict[str, Conversation] = {}
         self._used: dict[str, int] = {}
         """How many were put before each was; what was never put comes first."""
@@ -42,19 +40,21 @@ class Conversations:
         self._drop()
         return added
 
-    def put(self, conversation: Conversation) -> None:
-        """Let a conversation take the place of the one with its id, or be a new one."""
+    def put(self, conversation: Conversation) -> str | None:
+        """Replace the conversation with the same id, or add one. Returns the id that was dropped
+        for it, if one was."""
         self._puts += 1
         self._used[conversation.session.id] = self._puts
         self._known[conversation.session.id] = conversation
-        self._drop()
+        return self._drop()
 
-    def _drop(self) -> None:
-        if len(self._known) > SESSIONS_KEPT:
-            oldest = min(self._known.values(), key=self._use).session.id
-            del self._known[oldest]
-            self._used.pop(oldest, None)
-            self._forgotten(oldest)
+    def _drop(self) -> str | None:
+        if len(self._known) <= SESSIONS_KEPT:
+            return None
+        oldest = min(self._known.values(), key=self._use).session.id
+        del self._known[oldest]
+        self._used.pop(oldest, None)
+        return oldest
 
     def _use(self, one: Conversation) -> tuple[int, datetime]:
         return self._used.get(one.session.id, 0), one.session.updated_at

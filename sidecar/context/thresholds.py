@@ -10,7 +10,6 @@ from sidecar.text.printable import percent_text, printable
 
 if TYPE_CHECKING:
     from sidecar.context.results import Alternative
-    from sidecar.context.session import Session
     from sidecar.context.usage import ContextUsage
 
 Severity = Literal["ok", "warning", "error"]
@@ -30,17 +29,15 @@ def severity(tokens: int | None, usable: int, warn_at: Sequence[float]) -> Sever
     return "warning" if tokens >= usable * min(warn_at) else "ok"
 
 
-def crossed(session: Session, usage: ContextUsage, warn_at: Sequence[float]) -> bool:
-    """Whether a higher threshold was reached than when this was last asked.
+def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
+    """How many thresholds are reached now, and whether these are more than `before`.
 
     Falling under a threshold arms it again.
     """
     if usage.tokens is None or usage.usable is None:
-        session.warned_level[0] = 0
-        return False
+        return 0, False
     now = level(usage.tokens, usage.usable, warn_at)
-    before, session.warned_level[0] = session.warned_level[0], now
-    return now > before
+    return now, now > before
 
 
 def budget_message(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -19,14 +18,14 @@ from sidecar.agents.live import SeenStores, look, look_again
 from sidecar.agents.places import Places
 from sidecar.agents.reader import Reader, readers_here
 from sidecar.agents.roots import Roots
-from sidecar.workspace.counted_session import RECENT, CountedSession
+from sidecar.workspace.sessions import RECENT, CountedSession
 from sidecar.workspace.statuslines import Kept, kept, with_window
 
 if TYPE_CHECKING:
     from sidecar.agents.values import StoredSession
     from sidecar.config.settings import Agents
     from sidecar.counting.count import Method
-    from sidecar.workspace.conversations import Sessions
+    from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
 
@@ -59,9 +58,9 @@ class Sources(msgspec.Struct, frozen=True):
 class AgentSessions:
     """What was last seen of each workspace's sessions. For the event loop."""
 
-    def __init__(self, shared: Shared, conversations: Callable[[Workspace], Sessions]) -> None:
+    def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], Sessions]) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
-        self._conversations = conversations
+        self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, tuple[Sources, SeenStores]] = WeakKeyDictionary()
         self._older: WeakKeyDictionary[Workspace, tuple[Sources, SeenStores]] = WeakKeyDictionary()
         """All sessions, as they were when they were asked for: only what changed is read again."""
@@ -74,7 +73,7 @@ class AgentSessions:
         sources = await self.sources(workspace)
         if sources is None:
             self._seen.pop(workspace, None)
-            self._conversations(workspace).feed(())
+            self._sessions_of(workspace).feed(())
             return
         same = known is not None and known[0].readers == sources.readers
         before = known[1] if known is not None and same else None
@@ -94,14 +93,14 @@ class AgentSessions:
         sources = await self.sources(workspace)
         if sources is None:
             if self._older.pop(workspace, None) is not None:
-                self._conversations(workspace).feed_older(())
+                self._sessions_of(workspace).feed_older(())
             return
         known = self._older.get(workspace) or self._seen.get(workspace)
         before = known[1] if known and known[0].readers == sources.readers else None
         seen, sessions = await self._counted(partial(sources.look, before, every=True))
         self._older[workspace] = sources, seen
         if sessions or known is not None:
-            self._conversations(workspace).feed_older(sessions)
+            self._sessions_of(workspace).feed_older(sessions)
 
     def seen_by(self, workspace: Workspace) -> Sources | None:
         """By what a workspace's sessions were found; None before they were looked for."""
@@ -123,8 +122,6 @@ class AgentSessions:
         def work() -> tuple[SeenStores, list[CountedSession]]:
             seen = look()
             sessions = counted(seen, kept(folder).sessions)
-            if sessions:
-                import_module("sidecar.workspace.conversations")  # not on the event loop
             return seen, sessions
 
         return await self._run(work)
@@ -137,12 +134,12 @@ class AgentSessions:
         self._seen[workspace] = sources, seen
         if not sessions and (before is None or not before[1].sessions):
             return  # the conversations' rooms are not even loaded
-        conversations = self._conversations(workspace)
-        conversations.feed(sessions)
-        model = conversations.state.model
+        known = self._sessions_of(workspace)
+        known.feed(sessions)
+        model = known.state.model
         if model is not None and self._shared.windows.ready:
             await self._shared.look_up(model, workspace.settings)
-            conversations.publish()
+            known.publish()
 
 
 def counted(seen: SeenStores, windows: Mapping[str, Kept]) -> list[CountedSession]:

@@ -1,445 +1,593 @@
-"""The sessions of a workspace, whoever feeds them, and the one state of them that is shown.
+"""Applies changes to a workspace's conversations: the only module that does.
 
-State is read and written on the event loop only; how it is changed is in `changes`. While only
-agents' own sessions are known, nothing that takes a conversation is imported.
+A worker applies a change to a copy and counts what is new in it; the conversation that others see
+stays as it is meanwhile. One step on the event loop, which awaits nothing, then puts the copy in
+force, and its effects follow: publish, ask an endpoint, warn, keep. Changes of one conversation
+come in their order; questions and other conversations do not wait for them. A change that is
+cancelled before it is in force has not happened.
+
+A conversation counts at once by an estimate, and goes on while an endpoint is asked. The endpoint's
+late answer is another change: it is applied unless the conversation has changed by then, as every
+change asks about all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+import asyncio
+import logging
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from sidecar.context.store import DEFAULT_ID, Conversations
-from sidecar.context.thresholds import budget_message, level, severity
-from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
-from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
-from sidecar.counting.calibration import ConversationCalibration
+from sidecar.context.conversation import Conversation
+from sidecar.context.persist import restore, save
+from sidecar.context.served import texts_counted, uncounted
+from sidecar.context.session import Session
+from sidecar.context.store import DEFAULT_ID
+from sidecar.context.thresholds import budget_message, crossed
+from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import RequestError
-from sidecar.text.printable import message as printable
-from sidecar.workspace.counted_session import LONG_AGO, RECENT, CountedSession, from_usage
+from sidecar.messages.usage import Usage
+from sidecar.waiting import or_meanwhile
+from sidecar.workspace.changes import Change, Draft, Outcome
 from sidecar.workspace.events import Event
-from sidecar.workspace.windows import limit_of
-from sidecar.workspace.workspace import ContextState, Workspace
+from sidecar.workspace.followed import FollowedText
+from sidecar.workspace.model_counter import ModelCounter
+from sidecar.workspace.models import Alternatives
+from sidecar.workspace.sections import SectionCounts
+from sidecar.workspace.sessions import LONG_AGO, CountedSession
+from sidecar.workspace.wording import NO_CONTEXT
 
 if TYPE_CHECKING:
-    from sidecar.context.conversation import Conversation
-    from sidecar.context.model_counts import Sample
-    from sidecar.context.session import Session
-    from sidecar.workspace.followed import FollowedSection
+    from sidecar.config.settings import Settings
+    from sidecar.context.response import WarningKind
+    from sidecar.counting.calibration import ConversationCalibration
+    from sidecar.endpoints.registry import Endpoints
+    from sidecar.workspace.counts import Counts
+    from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.shared import Shared
+    from sidecar.workspace.workspace import Workspace
 
-NO_REPLY = "no reply yet"
-"""Why nothing is known of an agent's session: its file names a model with the first reply."""
+logger = logging.getLogger(__name__)
 
-PROTOCOL_OUTRANKS = timedelta(minutes=30)
-"""How long a session that is fed by protocol comes before one that an agent updated since."""
-
-
-_SHARED = 64
-"""More conversations than these are not shared with other processes: the newest are."""
+T = TypeVar("T")
 
 
-class Sessions:
-    """All conversations of one workspace. For the event loop."""
+class _Committed(NamedTuple):
+    """A conversation that has just been put in force, and what follows from it."""
 
-    def __init__(self, services: Shared, workspace: Workspace) -> None:
-        self._services, self._workspace = services, workspace
-        self.store = Conversations(forgotten=self._forget)
-        self._counted: dict[str, CountedSession] = {}
-        self._older: dict[str, CountedSession] = {}
-        """Agents' sessions that are not followed, as they were when all were asked for."""
-        self._elsewhere: dict[str, CountedSession] = {}
-        """Conversations that other running servers hold."""
-        self._calibrations: dict[str, ConversationCalibration] = {}
-        self.models: dict[str, str] = {}
-        """Models that a client named, by session; the others follow what follows here."""
-        self.answered: dict[str, str] = {}
-        """Models that replies named, by session."""
-        self.chosen: str | None = None
-        """What was named for no session in particular: documents are counted for it."""
-        self.refused_limits: dict[str, int] = {}
-        """Windows that servers named when they refused a prompt, by model."""
-        self.selected: str | None = None
-        self._selected_had_ended = False
-        """Whether the selected session is an agent's that had ended before it was selected."""
-        self._warned: dict[str, tuple[int, bool]] = {}
-        """Of agents' sessions: the thresholds reached, and whether it was just compacted."""
-        self._published: Conversation | CountedSession | None = None
-        self._listed: tuple[Any, ...] = ()
-        """What the sessions' rows were made of when the state was published."""
+    conversation: Conversation
+    before: Session | None
+    asks_chat: bool
+    """Whether the endpoint counts the whole chat."""
+    usage: Usage | None = None
+    """That was reported with the change, where an endpoint hears of it."""
+    warnings: Sequence[tuple[WarningKind, str]] = ()
+
+
+class Conversations:
+    """Changes and answers about one workspace's conversations. For the event loop."""
+
+    def __init__(self, services: Shared, workspace: Workspace, sessions: Sessions) -> None:
+        self.services, self.workspace, self.sessions = services, workspace, sessions
+        self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._restoring = asyncio.Lock()
+        self._restored = asyncio.Event()
+        self._run = services.workers.run
+        self._sections = SectionCounts(services.counts)
+        self._keeping = asyncio.Lock()
+        self._kept: dict[str, int] = {}
+        """Layouts of the conversations that were written, by id."""
+        self._missed: dict[str, Hashable] = {}
+        """The endpoint of each conversation that is still to be counted, as it was known then."""
+
+    # -- changing ---------------------------------------------------------------------------
+
+    async def apply(self, change: Change[T]) -> tuple[Conversation, T]:
+        """Apply a change. Returns the conversation that is in force then, and the change's result.
+
+        Raises:
+            RequestError: for what cannot be done; then nothing was changed.
+        """
+        await self.restore()
+        name = self.sessions.writing(change.session)
+        if change.needs_window:
+            await self.look_up(change.model or self.model_of(name))
+        async with self._order(name):
+            named = self.sessions.state_of(name).named_model
+            settings = self.workspace.settings
+            if change.reads_first:
+                prepare = partial(change.prepare, self.model_of(name), named, settings)
+                change = await self._run(prepare)
+            model = change.model or named or change.answered_model or self.model_of(name)
+            await self.services.look_up(model, settings)
+            before = self.sessions.store.get(name)
+            draft = await self._draft(name, before, model)
+            outcome = await self._work(draft, change)
+            committed = self._commit(change, draft, outcome, before)
+        return await self._follow_up(committed), outcome.result
+
+    async def _work(self, draft: Draft, change: Change[T]) -> Outcome[T]:
+        """Have a worker change a draft; a document that was edited meanwhile is in it too."""
+        outcome = await self._run(partial(_worked, draft, change))
+        if self._is_stale(draft.session):
+            _follow_documents(draft.session)
+            await self._count_sections(draft.session)
+            await self._run(draft.session.total)
+        return outcome
+
+    def _commit(
+        self, change: Change[T], draft: Draft, outcome: Outcome[T], before: Conversation | None
+    ) -> _Committed:
+        """Put a draft in force, in one step."""
+        made, session = draft.conversation, draft.session
+        if not change.makes_current:
+            session.updated_at = before.session.updated_at if before else LONG_AGO
+        state = self.sessions.put(made)
+        if change.model is not None:
+            state.named_model = change.model
+        if change.answered_model is not None:
+            state.answered_model = change.answered_model
+        if outcome.refused_limit is not None:
+            state.refused_limits[session.model] = outcome.refused_limit
+        if change.forgets_calibration:
+            state.calibration = None
+        self._learn(session, outcome)
+        self.workspace.costs.take(outcome.spent)
+        asks = bool(self.workspace.settings.endpoints)
+        committed = _Committed(
+            made,
+            before.session if before else None,
+            asks and change.asks_endpoint,
+            outcome.usage if asks else None,
+            outcome.warnings,
+        )
+        if not (committed.asks_chat or committed.usage):
+            self.sessions.publish()
+        return committed
+
+    def _learn(self, session: Session, outcome: Outcome[T]) -> None:
+        """Update the conversation's calibration with what was reported."""
+        if not outcome.samples and outcome.reply_sample is None:
+            return
+        state, counts = self.sessions.state_of(session.id), self.services.counts
+        state.calibration = self.sessions.calibration(session)
+        for sample in outcome.samples:
+            sample.teach(state.calibration, session.ledger())
+        if outcome.reply_sample is not None:
+            state.calibration.replied(*outcome.reply_sample)
+        counts.was_learned()
+        plain = counts.tokenizers(self.workspace.settings).for_model(session.model)
+        if any(sample.kind for sample in outcome.samples) and plain.method != "exact":
+            self.services.publish(Event("endpoint"))  # all roots' documents count otherwise
+
+    async def _follow_up(self, committed: _Committed) -> Conversation:
+        """Do what follows from a change that is in force. Returns the conversation, with an
+        endpoint's count where that was asked for."""
+        made = committed.conversation
+        if self._is_stale(made.session):  # settings have changed: what follows them is told again
+            self.services.publish(Event("document", self.workspace))
+        if committed.asks_chat or committed.usage is not None:
+            try:
+                made = await or_meanwhile(self._ask(committed), self.sessions.publish)
+            finally:
+                self.sessions.publish()
+        usage = self.sessions.latest(made) if committed.warnings else None
+        for kind, message in committed.warnings:
+            self.sessions.warn(kind, message, usage)
+        await self._warn_of_threshold(made)
+        await self._keep()
+        return made
+
+    async def _warn_of_threshold(self, conversation: Conversation) -> None:
+        """Warn where a change has crossed a threshold, and say what could be done."""
+        session, usage = conversation.session, self.sessions.latest(conversation)
+        state = self.sessions.state_of(session.id)
+        warn_at, before = self.workspace.settings.context.warn_at, state.warned_level
+        state.warned_level, is_crossed = crossed(before, usage, warn_at)
+        if not is_crossed:
+            return
+        message = budget_message(usage)
+        if usage.over and usage.tokens is not None:
+            message = await self._run(partial(self.alternatives(session).message, usage))
+        self.sessions.warn("budget", message, usage)
+
+    def is_being_made(self, session_id: str | None) -> bool:
+        """Whether an earlier request is at a session: one that is not there yet will be."""
+        lock = self._orders.get(session_id or self.sessions.writing(None))
+        return lock is not None and lock.locked()
+
+    def _order(self, name: str) -> asyncio.Lock:
+        lock = self._orders.get(name)
+        if lock is None:
+            lock = self._orders[name] = asyncio.Lock()
+        return lock
+
+    # -- drafts -----------------------------------------------------------------------------
+
+    async def _draft(
+        self, name: str, before: Conversation | None, model: str, *, ask: bool = False
+    ) -> Draft:
+        """Copy a conversation, or begin one, with its documents as they are and counted sections.
+
+        `ask`: an endpoint is waited for where it counts them.
+        """
+        made = before.copy() if before else Conversation(Session(name, self.counter(model)))
+        session = made.session
+        if session.model != model or self._has_other_tokenizer(session):
+            session.counter = self.counter(model)
+        _follow_documents(session)
+        draft = Draft(made, self.sessions.window(session), self._calibration_copy(session))
+        await self._count_sections(session, ask=ask)
+        return draft
+
+    def _calibration_copy(self, session: Session) -> ConversationCalibration:
+        return self.sessions.calibration(session).copy()
+
+    async def _count_sections(self, session: Session, *, ask: bool = False) -> None:
+        await self._sections.settle(session, self.workspace.settings, ask=ask)
+
+    def _has_other_tokenizer(self, session: Session) -> bool:
+        """Whether the settings have another tokenizer than the session was counted by."""
+        counter = session.counter
+        return isinstance(counter, ModelCounter) and not counter.is_like(
+            self.counter(session.model)
+        )
+
+    def _is_stale(self, session: Session, *, ask: bool = False) -> bool:
+        """Whether settings or documents would give other counts. `ask`: or an endpoint could."""
+        model, settings = session.model, self.workspace.settings
+        if self._has_other_tokenizer(session):
+            return True
+        is_stale = partial(self._sections.is_behind, model=model, settings=settings, ask=ask)
+        return any(is_stale(section) for section in session.sections)
+
+    async def try_out(self, session_id: str | None, model: str | None) -> Draft:
+        """Draft a change that nothing puts in force; of an empty conversation where there is none.
+
+        An agent's own session, of which only the size is known, is one prompt of that size.
+        """
+        found = await self.look(session_id)
+        if isinstance(found, CountedSession):
+            wanted = model or found.model or self.workspace.model
+            await self.look_up(wanted)
+            return await self._draft_of_size(found, wanted)
+        name = session_id or DEFAULT_ID if found is None else found.session.id
+        wanted = model or self.model_of(name)
+        await self.look_up(wanted)
+        return await self._draft(name, found, wanted)
+
+    async def _draft_of_size(self, agents: CountedSession, model: str) -> Draft:
+        session = Session(agents.id, self.counter(model))
+        session.limit = agents.limit if model == agents.model else None
+        size = agents.tokens or 0
+        usage = Usage(input_tokens=size, prompt_tokens=size)
+        await self._run(partial(session.reply_reported, usage))
+        calibration = self._calibration_copy(session)
+        return Draft(Conversation(session), self.sessions.window(session), calibration)
+
+    # -- asking -----------------------------------------------------------------------------
+
+    async def look(self, session_id: str | None) -> Conversation | CountedSession | None:
+        """The session that a question is about, counted for its model as its documents are now."""
+        await self.restore()
+        found = self.sessions.reading(session_id)
+        return found if not isinstance(found, Conversation) else await self._counted(found)
+
+    async def _counted(self, found: Conversation, *, ask: bool = False) -> Conversation:
+        """A conversation with nothing left to count; itself where that is so already."""
+        model = self.model_of(found.session.id)
+        await self.services.look_up(model, self.workspace.settings)
+        if found.session.model == model and not self._is_stale(found.session, ask=ask):
+            return found
+        draft = await self._draft(found.session.id, found, model, ask=ask)
+        await self._run(draft.session.total)
+        if self.sessions.store.get(found.session.id) is found:
+            self.sessions.put(draft.conversation)  # the same one, with what was counted
+            self.sessions.publish()
+        return draft.conversation
+
+    async def bring_up(self, session_id: str | None = None) -> None:
+        """Have the session named, or all of them, counted by what holds now, shown or not."""
+        await self.restore()
+        for one in [*self.sessions.store]:
+            if session_id in (None, one.session.id):
+                await self._counted(one)
+
+    async def refresh(self) -> None:
+        """Bring what is shown up to date with documents, settings and models."""
+        current = self.sessions.reading(None)
+        if isinstance(current, Conversation):
+            if current.session.model != (model := self.model_of(current.session.id)):
+                await self.look_up(model)
+                await self.services.counts.endpoints(self.workspace.settings).replied(model, 0)
+            current = await self._counted(current, ask=True)
+            if self._is_probed_again(current.session):
+                current = await self._ask_again(current)
+        self.sessions.publish()
+        if isinstance(current, Conversation):
+            await self._warn_of_threshold(current)
+
+    async def look_up(self, model: str) -> None:
+        """Have a model's window and price looked up; an endpoint that serves it says its own."""
+        await self.services.look_up(model, self.workspace.settings)
+        endpoints = self.services.counts.endpoints(self.workspace.settings)
+        if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
+            await endpoints.limit(model)
 
     def model_of(self, session_id: str) -> str:
-        """The model that a session counts for; another session's is never it."""
-        return self._named(session_id) or self._workspace.settings.model
+        """The model that a session counts for."""
+        return self.sessions.model_of(session_id)
 
-    def _named(self, session_id: str) -> str | None:
-        return self.models.get(session_id) or self.answered.get(session_id) or self.chosen
+    def counter(self, model: str) -> ModelCounter:
+        """How a conversation with `model` is counted."""
+        tokenizer = self.services.counts.tokenizers(self.workspace.settings).for_model(model)
+        return ModelCounter(model, tokenizer)
 
-    # -- which session ----------------------------------------------------------------------
-
-    def reading(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """What a question is about: the session named; else the selected one, else one that is
-        fed by protocol and was updated within 30 minutes, else the latest."""
-        named = session_id or self._selected()
-        if named is not None:
-            return self._by_id(named)
-        mine = self._newest_conversation()
-        latest = max(self._counted.values(), key=lambda one: one.updated_at, default=None)
-        if mine is None or latest is None:
-            return mine or latest
-        fresh = datetime.now(UTC) - PROTOCOL_OUTRANKS
-        return mine if _updated_at(mine) >= min(latest.updated_at, fresh) else latest
-
-    def next_change(self) -> datetime | None:
-        """When another session is shown if none changes until then; None: not by itself."""
-        shown = self.reading(None)
-        if shown is None or self._selected() is not None:
-            return None
-        at = _updated_at(shown) + (
-            RECENT if isinstance(shown, CountedSession) else PROTOCOL_OUTRANKS
-        )
-        return at if at > datetime.now(UTC) else None
-
-    def _newest_conversation(self) -> Conversation | CountedSession | None:
-        """Of those that clients feed, here or in another process."""
-        mine = self.store.current()
-        every: list[Conversation | CountedSession] = [*self._elsewhere.values()]
-        every += [] if mine is None else [mine]
-        return max(every, key=_updated_at, default=None)
-
-    def _selected(self) -> str | None:
-        found = None if self.selected is None else self._by_id(self.selected)
-        if isinstance(found, CountedSession) and found.state == "ended":
-            return self.selected if self._selected_had_ended else None
-        return None if found is None else self.selected
-
-    def _by_id(self, session_id: str) -> Conversation | CountedSession | None:
-        known = self._elsewhere.get(session_id) or self.store.get(session_id)
-        return known or self._counted.get(session_id) or self._older.get(session_id)
-
-    def writing(self, session_id: str | None) -> str:
-        """The id of the session that a change is for: the one named, else the newest that is fed
-        by protocol, else a new one.
+    def existing(self, session_id: str | None) -> str:
+        """The id of a session that there is, or will be when it is this request's turn.
 
         Raises:
-            RequestError: `badParams` for an agent's own session.
+            RequestError: `badParams` where there is none, `noText` for one known by counts only.
         """
-        if session_id is None:
-            newest = max(self.store, key=lambda one: one.session.updated_at, default=None)
-            return DEFAULT_ID if newest is None else newest.session.id
-        if isinstance(self.reading(session_id), CountedSession):
-            raise RequestError("badParams", "the session is an agent's own: it cannot be changed")
-        return session_id
-
-    def recording(self, session_id: str | None) -> str | None:
-        """The session that a recorded call is of: as `writing`, but none is begun by it."""
-        return None if session_id is None and not list(self.store) else self.writing(session_id)
-
-    def sent_estimate(self, session_id: str) -> int | None:
-        """What a session's last request was thought to hold, in tokens; None where not counted."""
-        found = self.store.get(session_id)
+        found = self.sessions.reading(session_id)
+        if found is None and self.is_being_made(session_id):
+            return session_id or self.sessions.writing(None)
         if found is None:
-            return None
-        from sidecar.context.occupancy import sent_estimate
+            missing = "there is no such session in this workspace" if session_id else NO_CONTEXT
+            raise RequestError("badParams", missing)
+        if isinstance(found, CountedSession):
+            raise RequestError("noText", "the session is an agent's own: known by its counts only")
+        return found.session.id
 
-        return sent_estimate(found.session, self.calibration(found.session))
+    def alternatives(self, session: Session) -> Alternatives:
+        """What else could hold the conversation, as a worker may work it out."""
+        rows = self.services.counts.endpoints(self.workspace.settings).capabilities()
+        return Alternatives(session.model, session.counter, session.tools, tuple(rows))
 
-    def choose(self, model: str) -> bool:
-        """Count documents for a model from now on. Whether a session that is fed by protocol is
-        shown, whose model it is then too."""
-        self.chosen = model
-        shown = self.reading(None)
-        return shown is not None and not isinstance(shown, CountedSession)
+    # -- endpoints --------------------------------------------------------------------------
 
-    def select(self, session_id: str | None) -> None:
-        """Show this session until it ends, or one that has ended until another one is selected;
-        None chooses by itself again.
+    async def _ask(self, committed: _Committed) -> Conversation:
+        """Ask an endpoint what a change calls for: the window, and the count of the chat."""
+        made, before = committed.conversation, committed.before
+        if not committed.asks_chat:
+            await self._ask_window(made.session.model, before, committed.usage)
+            return made
+        with self._asking(made.session):
+            await self._ask_window(made.session.model, before, committed.usage)
+            return await self._ask_count(made, 0 if before is None else len(before.turns))
 
-        Raises:
-            RequestError: `badParams` for a session that is not known.
+    async def _ask_window(self, model: str, before: Session | None, usage: Usage | None) -> None:
+        """Have a window looked up; again where the server may have loaded the model anew."""
+        if usage is not None or (before is not None and before.model != model):
+            tokens = usage.prompt_tokens + usage.output_tokens if usage else 0
+            await self.services.counts.endpoints(self.workspace.settings).replied(model, tokens)
+        await self.look_up(model)
+
+    async def _ask_count(self, made: Conversation, first: int) -> Conversation:
+        """Have the endpoint count a conversation; its answer is applied if nothing has changed.
+
+        `first`: the first turn of the change.
         """
-        found = None if session_id is None else self._by_id(session_id)
-        if session_id is not None and found is None:
-            raise RequestError("badParams", "there is no such session in this workspace")
-        self.selected = session_id
-        self._selected_had_ended = isinstance(found, CountedSession) and found.state == "ended"
-        self.publish()
+        settings, session = self.workspace.settings, made.session
+        name, model = session.id, session.model
+        draft = await self._draft(name, made, model, ask=True)
+        count = await _count_chat(self.services.counts, draft.session, settings)
+        if count is not None and count.due:
+            self._miss(session)
+        elif count is not None and count.total is None and settings != self.workspace.settings:
+            self._ask_later(session)  # the server's client may have been closed meanwhile
+        async with self._order(name):
+            known = self.sessions.store.get(name)
+            current = known if known is not None and _is_same(known, made) else None
+            draft = await self._draft(name, current or made, model)
+            if count is not None and count.server:
+                draft.session.counter = self.counter(model).served_by(count.server)
+            await self._run(partial(_take_count, draft.session, count, first))
+            if current is not None:
+                self.sessions.put(draft.conversation).counted_layout = current.session.layout
+            elif known is not None and self._is_uncounted(known.session):
+                self._ask_later(known.session)  # a fit or an undo has changed it, and asks nobody
+        return draft.conversation
 
-    def feed(self, sessions: Iterable[CountedSession]) -> None:
-        """Take what agents' files say now: all sessions of this workspace that are followed."""
-        self._counted = {one.id: one for one in sessions}
-        selected = self._counted.get(self.selected or "")
-        if selected is not None and selected.state != "ended":
-            self._selected_had_ended = False  # it goes on, and is shown until it ends again
-        self._warned = {name: at for name, at in self._warned.items() if name in self._counted}
-        self.publish()
+    async def ask_missed(self, model: str) -> None:
+        """Ask about what was missed for a model, one after another, until one is missed again."""
+        for name in [*self._missed]:
+            one = self.sessions.store.get(name)
+            if one is None:
+                self._missed.pop(name, None)
+            elif one.session.model == model and name in self._missed:
+                await self._ask_again(one)
+                if name in self._missed:
+                    break  # the last one now: the others come first the next time
 
-    def feed_older(self, sessions: Iterable[CountedSession]) -> None:
-        """Take all sessions of this workspace's agents, however old, as they are now."""
-        self._older = {one.id: one for one in sessions}
+    async def _ask_again(self, missed: Conversation) -> Conversation:
+        made = await self._ask(_Committed(missed, missed.session, asks_chat=True))
+        self.sessions.publish()
+        await self._warn_of_threshold(made)
+        return made
 
-    def feed_elsewhere(self, usages: Iterable[ContextUsage]) -> None:
-        """Take the conversations that other running servers hold, by their sizes."""
-        found = [one for one in map(from_usage, usages) if one is not None]
-        found.sort(key=_updated_at)
-        self._elsewhere = {one.id: one for one in found}
+    def _is_probed_again(self, session: Session) -> bool:
+        """Whether the endpoint that missed a session was asked since what it can do."""
+        if session.id not in self._missed:
+            return False
+        endpoints = self.services.counts.endpoints(self.workspace.settings)
+        standing = endpoints.standing(session.model)
+        return standing is not None and standing != self._missed[session.id]
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether a session of the last day was found that is not followed yet."""
-        since, older = datetime.now(UTC) - RECENT, self._older.values()
-        return any(one.updated_at >= since and one.id not in self._counted for one in older)
+    def _is_uncounted(self, session: Session) -> bool:
+        """Whether this version of the conversation still needs an endpoint count."""
+        state = self.sessions.state_of(session.id)
+        return state.asking == 1 and state.counted_layout != session.layout
 
-    def rows(self, *, every: bool = False) -> list[SessionRow]:
-        """The sessions of the last day, or `every` one that is known; newest first."""
-        since = LONG_AGO if every else datetime.now(UTC) - RECENT
-        agents = self._older | self._counted if every else self._counted
-        own = {one.session.id: one for one in self.store if not _is_unfed(one.session)}
-        known = agents | own | self._elsewhere
-        found = sorted(known.values(), key=_updated_at, reverse=True)
-        return [self._row(one) for one in found if _updated_at(one) >= since]
+    @contextmanager
+    def _asking(self, session: Session) -> Iterator[None]:
+        """No other request asks again meanwhile; a count that is cancelled is missed."""
+        state = self.sessions.state_of(session.id)
+        self._missed.pop(session.id, None)
+        state.asking += 1
+        try:
+            yield
+        except BaseException:
+            self._ask_later(session)
+            raise
+        finally:
+            state.asking -= 1
 
-    def own_usages(self) -> list[ContextUsage]:
-        """How full the conversations of this process are, as other processes show them."""
-        fed = [one for one in self.store if not _is_unfed(one.session)]
-        newest = sorted(fed, key=_updated_at, reverse=True)[:_SHARED]
-        return [msgspec.structs.replace(self.usage(one), cost_usd=None) for one in newest]
+    def _ask_later(self, session: Session) -> None:
+        """Have what was missed, though its endpoint may be well, asked again soon."""
+        self._miss(session)
+        self.services.counts.missed(session.model, self.workspace.settings, "late")
 
-    def _row(self, one: Conversation | CountedSession) -> SessionRow:
-        counted = one if isinstance(one, CountedSession) else None
-        usage = self.usage(one)
-        info = usage.session
-        return SessionRow(
-            id=info.id if info else "",
-            source=info.source if info else "",
-            title=counted.title if counted else None,
-            model=usage.model,
-            tokens=usage.tokens,
-            limit=usage.limit,
-            percent=usage.percent,
-            method=usage.method,
-            note=usage.note,
-            state=counted.state if counted else "idle",
-            parent=counted.parent if counted else None,
-            cost_usd=usage.cost_usd,
-            updated_at=info.updated_at if info else "",
-            shown=self._published is not None and _id(one) == _id(self._published),
-            pinned=info is not None and info.id == self._selected(),
-        )
+    def _miss(self, session: Session) -> None:
+        endpoints = self.services.counts.endpoints(self.workspace.settings)
+        self._missed[session.id] = endpoints.standing(session.model)
 
-    def followed(self) -> Iterator[FollowedSection]:
-        """The sections of these conversations that follow a document."""
-        if not any(self.store):
+    # -- outliving the process --------------------------------------------------------------
+
+    async def restore(self) -> None:
+        """Once: take in the sessions that a client asked to keep, by their counts."""
+        if self._restored.is_set():  # those who still wait for their turn came later
             return
-        from sidecar.workspace.followed import FollowedSection, FollowedText
+        uri = self.workspace.uri
+        async with self._restoring:
+            if self._restored.is_set():
+                return
+            await self._run(self.services.state.calibrations)
+            found = await self._run(partial(self.services.state.sessions, uri)) if uri else []
+            for saved in found:
+                session = restore(saved, self.counter(saved.model))
+                state = self.sessions.add(session)
+                self._kept[saved.id] = -1
+                if saved.model_named:
+                    state.named_model = saved.model
+            self._restored.set()
 
-        for one in self.store:
-            for section in one.session.sections:
-                source, known = section.source, section.settled
-                if isinstance(source, FollowedText):
-                    tokens = section.capped(known.measure).tokens if known else 0
-                    yield FollowedSection(source.followed, tokens, one is self._published)
-
-    @property
-    def state(self) -> ContextState:
-        """What is shown, as it was published last."""
-        return self._workspace.context
-
-    # -- numbers ----------------------------------------------------------------------------
-
-    def usage(self, one: Conversation | CountedSession) -> ContextUsage:
-        """How full a context is: the one function that says so. Counts nothing anew."""
-        warn_at = self._workspace.settings.context.warn_at
-        if isinstance(one, CountedSession):
-            if one.usage is not None:
-                cost = self._workspace.costs.sessions.get(one.id)
-                return msgspec.structs.replace(one.usage, cost_usd=cost)
-            return self._counted_usage(one, warn_at)
-        from sidecar.context.occupancy import context_usage
-
-        session = one.session
-        return context_usage(
-            session,
-            self.window(session),
-            warn_at=warn_at,
-            calibration=self.calibration(session),
-            cost_usd=self._workspace.costs.sessions.get(session.id),
-        )
-
-    def latest(self, one: Conversation) -> ContextUsage:
-        """The same, as it was published where it is what is shown."""
-        usage = self.state.usage
-        return self.usage(one) if usage is None or self._published is not one else usage
-
-    def _counted_usage(self, one: CountedSession, warn_at: tuple[float, ...]) -> ContextUsage:
-        unanswered = one.model is None and one.tokens is None
-        model = one.model or self._workspace.settings.model
-        settings, tokens = self._workspace.settings, one.tokens
-        limit = self._limit(model, NamedLimits(transcript=one.limit))
-        usage = ContextUsage(
-            tokens=tokens,
-            method=None if tokens is None else one.quality,
-            error_percent=None if tokens is None else one.error_percent,
-            model=one.model,
-            session=SessionInfo.of(one.id, one.source, one.updated_at),
-            compacted=one.compacted,
-            cost_usd=self._workspace.costs.sessions.get(one.id),
-            note=one.note or (NO_REPLY if unanswered else None),
-        )
-        if limit is None or (unanswered and one.limit is None):
-            return usage  # no window is better than a wrong one: of another model, or a guess
-        return in_window(usage, Window(limit, settings.context.reserve), warn_at)
-
-    def window(self, session: Session) -> Window:
-        """The limit in force with the reply's reserve taken off; `know` has looked it up."""
-        settings = self._workspace.settings
-        limit = self._limit(session.model, self._limits(session))
-        reserve = settings.context.reserve if session.reserve is None else session.reserve
-        return Window(limit or resolve_limit(setting=settings.context.limit), reserve)
-
-    def _limits(self, session: Session) -> NamedLimits:
-        refused = self.refused_limits.get(session.model)
-        return NamedLimits(request=session.limit, endpoint=refused)
-
-    def _limit(self, model: str, session: NamedLimits) -> Limit | None:
-        """A window as documents have it too: one session's model has one."""
-        settings, counts = self._workspace.settings, self._services.counts
-        return limit_of(model, settings, counts.named_limits(model, settings, session))
-
-    def calibration(self, session: Session) -> ConversationCalibration:
-        """What reported usage has taught about this session's estimates, to be asked: a session
-        that is only tried with another model loses nothing that its own has learned."""
-        known, tokenizer = self._calibrations.get(session.id), session.counter.tokenizer
-        if known is None:
-            shared = self._services.state.calibrations()
-            client = f"{self._services.client} {session.source}".strip()
-            known = ConversationCalibration(shared, session.model, tokenizer, client)
-        return known.switched(session.model, tokenizer)
-
-    def _taught(self, session: Session) -> ConversationCalibration:
-        """The same, to be taught: from now on it is the session's, for the model that it has."""
-        found = self._calibrations[session.id] = self.calibration(session)
-        return found
-
-    def _forget(self, session_id: str) -> None:
-        """What is known of a session goes with it."""
-        for known in (self._calibrations, self.models, self.answered):
-            known.pop(session_id, None)
-
-    def forget_calibration(self, session: Session) -> None:
-        """The conversation starts anew: what its next report says is compared with nothing."""
-        self._calibrations.pop(session.id, None)
-
-    def learn(self, session: Session, sample: Sample) -> None:
-        """Teach the calibration what a reported number showed."""
-        sample.teach(self._taught(session), session.ledger())
-        self._services.counts.was_learned()
-        tokenizers = self._services.counts.tokenizers(self._workspace.settings)
-        if sample.kind and tokenizers.for_model(session.model).method != "exact":
-            self._services.publish(Event("endpoint"))  # all roots' documents count otherwise
-
-    def answered_by(self, session: Session, model: str | None, refused: int | None) -> None:
-        """Note what a reply says of its model: the name, where it is the session's, and the window
-        that the server named when it refused the prompt."""
-        if refused is not None:
-            self.refused_limits[session.model] = refused
-        if model is not None:
-            self.answered[session.id] = model
-
-    def replied(self, session: Session, estimated: int, output: int) -> None:
-        """Teach the calibration a reply's own text, as it was estimated and as it was reported."""
-        self._taught(session).replied(estimated, output)
-        self._services.counts.was_learned()
-
-    def publish(self) -> None:
-        """Work out what is shown, and publish it where it has changed."""
-        current, before = self.reading(None), self.state
-        if isinstance(current, CountedSession) and not self._is_shown(current):
-            current = None
-        state = ContextState() if current is None else self._state(current)
-        self._workspace.context = state._replace(revision=self._revision(current))
-        self._published = current
-        if _basis(self.state) != _basis(before):
-            self._services.publish(Event("model", self._workspace))
-        if self.state != before:
-            self._services.publish(Event("context", self._workspace))
-        if isinstance(current, CountedSession) and self.state.usage is not None:
-            self._warn_of(current, self.state.usage)
-
-    def _is_shown(self, one: CountedSession) -> bool:
-        return one.updated_at >= datetime.now(UTC) - RECENT or one.id == self._selected()
-
-    def _revision(self, current: Conversation | CountedSession | None) -> int:
-        """The state's revision: the next one where any session has changed."""
-        mine = tuple((one.session.id, one.session.updated_at) for one in self.store)
-        name = current and _id(current)
-        now = self.selected, name, mine, tuple(self._counted.values())
-        changed, self._listed = now != self._listed, now
-        return self.state.revision + changed
-
-    def _warn_of(self, current: CountedSession, usage: ContextUsage) -> None:
-        """Warn once where an agent's session crossed a threshold or was compacted.
-
-        What it had reached when it was first seen is news only while it runs.
-        """
-        if usage.limit is None:
-            return
-        warn_at = self._workspace.settings.context.warn_at
-        now = level(usage.tokens or 0, usage.usable or 1, warn_at)
-        first = (0 if current.state == "running" else now), current.compacted
-        reached, compacted = self._warned.get(current.id, first)
-        self._warned[current.id] = now, current.compacted
-        if now > reached:
-            self.warn("budget", budget_message(usage), usage)
-        if current.compacted and not compacted:
-            self.warn("compacted", "The conversation was compacted by its agent.", usage)
-
-    def _state(self, current: Conversation | CountedSession) -> ContextState:
-        usage = self.usage(current)
-        warn_at = self._workspace.settings.context.warn_at
-        grade = severity(usage.tokens if usage.usable else None, usage.usable or 1, warn_at)
-        if isinstance(current, CountedSession):
-            limits = NamedLimits(transcript=current.limit)
-            if self.chosen not in (None, current.model):
-                limits = NamedLimits()
-            return ContextState(self.chosen or current.model, limits, usage, grade, self.chosen)
-        session = current.session
-        chosen = self.models.get(session.id) or self.chosen
-        return ContextState(self._named(session.id), self._limits(session), usage, grade, chosen)
-
-    def warn(
-        self, kind: Any, message: str, usage: ContextUsage | None, session: str | None = None
-    ) -> None:
-        """Send a warning to the client."""
-        session = usage.session.id if usage and usage.session else session
-        warning = ContextWarning(
-            workspace=self._workspace.uri,
-            session=session,
-            kind=kind,
-            message=printable(message),
-            usage=usage,
-        )
-        self._services.publish(Event("warning", self._workspace, warning=warning))
+    async def _keep(self) -> None:
+        """Write what is to outlive the server, where it changed, one state after the other. A full
+        disk fails no request."""
+        async with self._keeping:
+            kept = [one.session for one in self.sessions.store if one.session.persist]
+            layouts = {session.id: session.layout for session in kept}
+            if self.workspace.uri is None or layouts == self._kept:
+                return
+            saved = [
+                msgspec.structs.replace(
+                    save(session),
+                    model_named=self.sessions.state_of(session.id).named_model is not None,
+                )
+                for session in kept
+            ]
+            mine, write = {*self._kept, *layouts}, self.services.state.save_sessions
+            try:
+                if mine:
+                    await self._run(partial(write, self.workspace.uri, saved, mine))
+                self._kept = layouts
+            except Exception as exc:
+                logger.warning("sessions were not kept: %s", type(exc).__name__)
 
 
-def _id(one: Conversation | CountedSession) -> str:
-    return one.id if isinstance(one, CountedSession) else one.session.id
+def _worked(draft: Draft, change: Change[T]) -> Outcome[T]:
+    """Apply a change to a draft, and count all that a number of the session needs, but for new
+    sections. Blocking."""
+    outcome = change.apply(draft)
+    if not draft.session.has_unsettled:
+        draft.session.total()
+    return outcome
 
 
-def _updated_at(one: Conversation | CountedSession) -> datetime:
-    return one.updated_at if isinstance(one, CountedSession) else one.session.updated_at
+def _follow_documents(session: Session) -> None:
+    """Have the sections of a copy be the documents that they follow as they are now."""
+    session.sections = [
+        msgspec.structs.replace(section, source=section.source.followed.text())
+        if isinstance(section.source, FollowedText)
+        else section
+        for section in session.sections
+    ]
 
 
-def _is_unfed(session: Session) -> bool:
-    """Whether nobody has begun the conversation: a model was chosen before it, or a request was
-    assembled without one."""
-    unnamed = session.id == DEFAULT_ID and not session.turns and not session.assembled
-    return session.updated_at == LONG_AGO or (unnamed and session.is_empty)
+def _is_same(one: Conversation, other: Conversation) -> bool:
+    """Whether what was counted of one holds for the other: the same turns for the same model."""
+    return (one.session.layout, one.session.model) == (other.session.layout, other.session.model)
 
 
-def _basis(state: ContextState) -> tuple[str | None, NamedLimits, str | None]:
-    """What the counts of documents depend on."""
-    return state.model, state.limits, state.chosen
+class _ChatCount(NamedTuple):
+    """An endpoint's count of a conversation: of the whole, or of single texts."""
+
+    total: int | None = None
+    texts: Mapping[int, int] = {}
+    """Tokens by turn, where it counts texts only."""
+    server: str = ""
+    """What counted the texts."""
+    due: bool = False
+    """Whether it is to be asked again: something was not counted in its time."""
+
+
+async def _count_chat(counts: Counts, session: Session, settings: Settings) -> _ChatCount | None:
+    """Have the endpoint count the whole chat, in one request. Where it counts texts only, those of
+    the new turns: one request each. `session` is a copy that nobody else works on."""
+    endpoints = counts.endpoints(settings)
+    if session.known_by_counts or not endpoints.serves(session.model):
+        return None
+    chat = await counts.workers.run(partial(_as_messages, session))
+    tools = getattr(session.tools, "tools", None)
+    counted = await endpoints.count_chat(session.model, chat, tools, counts.seconds)
+    if isinstance(counted, EndpointCount):
+        return _ChatCount(counted.tokens)
+    due = counts.missed(session.model, settings, counted.kind)
+    if not counts.asks(session.model, settings):
+        return _ChatCount(due=due)
+    count, missed = await _count_texts(counts, session, endpoints)
+    if missed is not None:
+        due = counts.missed(session.model, settings, missed.kind) or due
+    return count._replace(due=due)
+
+
+async def _count_texts(
+    counts: Counts, session: Session, endpoints: Endpoints
+) -> tuple[_ChatCount, Miss | None]:
+    """The texts that it counts in its time, and why not the others."""
+    counted: dict[int, int] = {}
+    name, loop = "", asyncio.get_running_loop()
+    until = loop.time() + counts.seconds
+    for index, text in (await counts.workers.run(partial(uncounted, session))).items():
+        left = max(0.0, until - loop.time())
+        found = await endpoints.count_text(session.model, text, left)
+        if isinstance(found, EndpointCount):
+            counted[index], name = found.tokens, found.name
+        elif found.kind == "late" or endpoints.standing(session.model) is None:
+            return _ChatCount(None, counted, name), found
+    return _ChatCount(None, counted, name), None
+
+
+def _take_count(session: Session, count: _ChatCount | None, first: int) -> None:
+    """Have a copy of a session take what was counted of it, and count the rest. Blocking.
+
+    `first`: the first turn of the change, where no total is known from before it.
+    """
+    if count is not None and count.total is not None:
+        session.chat_counted(count.total, _first_guess(session, first))
+    elif count is not None and count.texts:
+        texts_counted(session, count.texts)
+    session.total()
+
+
+def _first_guess(session: Session, first: int) -> int:
+    """The first of the newest turns that only an estimate knows: those of an earlier change too,
+    where this one came before the endpoint had counted it."""
+    ledger, first = session.ledger(), min(first, len(session.turns))
+    covered = ledger.anchor.covers if ledger.anchor else 0
+    while first > covered and ledger.counts[first - 1].method in ("calibrated", "estimate"):
+        first -= 1
+    return first
+
+
+def _as_messages(session: Session) -> list[dict[str, Any]]:
+    """The conversation as messages: the system prompt first, then the turns."""
+    system = getattr(session.system, "turn", None)
+    turns = session.turns if system is None else [system, *session.turns]
+    return [msgspec.to_builtins(turn) for turn in turns]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Encoding
     from sidecar.workspace.agents import AgentSessions
     from sidecar.workspace.budgets import Budgets
-    from sidecar.workspace.changes import Changes
-    from sidecar.workspace.conversations import Sessions
+    from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.held import Held
     from sidecar.workspace.parts import Known
+    from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.state import State
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
@@ -37,7 +37,7 @@ class Services(Shared):
     """What is known of the parts of each open document, from their last count."""
 
     _sessions: dict[Workspace, Sessions] = field(default_factory=dict)
-    _changes: dict[Workspace, Changes] = field(default_factory=dict)
+    _conversations: dict[Workspace, Conversations] = field(default_factory=dict)
 
     @cached_property
     def budgets(self) -> Budgets:
@@ -51,7 +51,7 @@ class Services(Shared):
         """The coding agents' own sessions; the room is loaded when first asked."""
         from sidecar.workspace.agents import AgentSessions
 
-        return AgentSessions(self, self.conversations)
+        return AgentSessions(self, self.sessions)
 
     def workspace(self, named: str | None) -> Workspace:
         """What a request names: `Roots.find`; or by an open document, which may be in no root.
@@ -107,15 +107,15 @@ class Services(Shared):
                 await self.look_up(model, settings)
             workspace.costs.take(await self.workers.run(self.spending(workspace).recall))
 
-    def sessions(self, workspace: Workspace) -> Sessions | None:
-        """Its conversations, once there has been a request about one, or an agent has some."""
+    def known_sessions(self, workspace: Workspace) -> Sessions | None:
+        """Its sessions, once there has been a request about one, or an agent has some."""
         return self._sessions.get(workspace)
 
-    def conversations(self, workspace: Workspace) -> Sessions:
-        """A workspace's conversations, whoever feeds them; empty at first."""
+    def sessions(self, workspace: Workspace) -> Sessions:
+        """A workspace's sessions, whoever feeds them; empty at first."""
         if (known := self._sessions.get(workspace)) is not None:
             return known
-        from sidecar.workspace.conversations import Sessions
+        from sidecar.workspace.sessions import Sessions
 
         sessions = Sessions(self, workspace)
         workspace.followed = sessions.followed
@@ -123,16 +123,16 @@ class Services(Shared):
             self._sessions[workspace] = sessions
         return sessions
 
-    def changes(self, workspace: Workspace) -> Changes:
-        """How a workspace's conversations are changed; their room is loaded at the first one."""
-        if (known := self._changes.get(workspace)) is not None:
+    def conversations(self, workspace: Workspace) -> Conversations:
+        """The owner of a workspace's conversations; its module is loaded at the first one."""
+        if (known := self._conversations.get(workspace)) is not None:
             return known
-        from sidecar.workspace.changes import Changes
+        from sidecar.workspace.conversations import Conversations
 
-        changes = Changes(self, workspace, self.conversations(workspace))
+        conversations = Conversations(self, workspace, self.sessions(workspace))
         if workspace in self.roots:
-            self._changes[workspace] = changes
-        return changes
+            self._conversations[workspace] = conversations
+        return conversations
 
     def close_root(self, uri: str) -> None:
         """Close a root folder, and forget its conversations."""
@@ -143,7 +143,7 @@ class Services(Shared):
     def forget_conversations(self, workspace: Workspace) -> None:
         """Forget a workspace's conversations; those that were kept are read when asked for."""
         self._sessions.pop(workspace, None)
-        self._changes.pop(workspace, None)
+        self._conversations.pop(workspace, None)
 
     async def aclose(self) -> None:
         """Give up counting, close connections and write what was learned."""

@@ -113,7 +113,7 @@ class Stress:
             assert sent is not None
             assert sent.document is not None
             assert sent.document.tokens == fresh.tokens, (uri, sent.document.tokens, fresh.tokens)
-            sessions = services.changes(workspace).sessions
+            sessions = services.conversations(workspace).sessions
             shown = sessions.reading(None)
             assert isinstance(shown, Conversation)
             derived = sessions.usage(shown)
@@ -129,7 +129,7 @@ class Stress:
     async def check_session(self, shown: Conversation, workspace: Workspace) -> None:
         """The counts that a session has kept, beside counts of its texts by the settings of now."""
         services, session = self.client.server.services, shown.session
-        counter = services.changes(workspace).counter(session.model)
+        counter = services.conversations(workspace).counter(session.model)
         kept = [measure.tokens for measure in session.ledger().counts.measures]
         assert kept == [counter.message(turn).tokens for turn in session.turns]
         for section in session.sections:

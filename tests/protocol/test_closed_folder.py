@@ -41,7 +41,7 @@ async def test_what_is_late_brings_nothing_back(bare: Client, tmp_path: Path) ->
     workspace = services.roots.find(uri)
     folders = {"added": [], "removed": [{"uri": uri, "name": "x"}]}
     bare.notify("workspace/didChangeWorkspaceFolders", {"event": folders})
-    services.changes(workspace)
+    services.conversations(workspace)
     gone = weakref.ref(workspace)
     del workspace
     async with asyncio.timeout(60):

@@ -289,9 +289,9 @@ async def test_a_request_of_one_session_too_many_is_assembled_on_from_the_last(
     asked = {"session": "new", "assistant": "You are brief.", "user": "hi"}
     cached = [(await talker.request("context/assemble", asked))["prefixCached"] for _ in range(3)]
     assert cached == [False, True, True]
-    sessions = talker.server.services.sessions(talker.server.services.roots.default)
+    sessions = talker.server.services.known_sessions(talker.server.services.roots.default)
     assert sessions is not None
     assert len(list(sessions.store)) == SESSIONS_KEPT
     kept = {one.session.id for one in sessions.store}
     assert not {"s0", "s1"} & kept, "the least recently used"
-    assert set(sessions._calibrations) <= kept, "and what was known of them"
+    assert set(sessions._states) <= kept, "and what was known of them"

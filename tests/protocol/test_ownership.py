@@ -17,14 +17,13 @@ from sidecar.context.occupancy import context_usage
 from sidecar.endpoints.registry import Endpoints
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece
-from sidecar.workspace.changes import Changes
-from sidecar.workspace.chat_asking import Draft
-from sidecar.workspace.conversations import Sessions
-from sidecar.workspace.counted_session import CountedSession
+from sidecar.workspace.changes import Draft
+from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.services import Services
+from sidecar.workspace.sessions import CountedSession, Sessions
 from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Workspace
@@ -46,7 +45,7 @@ OWNED = (
     Counts,
     Documents,
     Sessions,
-    Changes,
+    Conversations,
     Workspace,
     Endpoints,
     TextDocument,
@@ -110,7 +109,7 @@ async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
 ) -> None:
     given = list[Found]()
     services = talker.server.services
-    sessions = services.changes(services.roots.default).sessions
+    sessions = services.conversations(services.roots.default).sessions
     real = asyncio.get_running_loop().run_in_executor
 
     def watched(pool: Any, work: Any, *args: Any) -> Any:
@@ -387,7 +386,7 @@ def agents(**more: Any) -> CountedSession:
 
 def fed(client: Client, *sessions: CountedSession) -> None:
     services = client.server.services
-    services.changes(services.roots.default).sessions.feed(sessions)
+    services.conversations(services.roots.default).sessions.feed(sessions)
 
 
 async def test_sessions_are_listed_and_selected_whoever_feeds_them(talker: Client) -> None:
@@ -501,7 +500,7 @@ async def test_an_agents_session_is_not_written_to(talker: Client) -> None:
 async def test_questions_change_nothing(talker: Client) -> None:
     await talker.request("context/append", {"turns": [USER], "session": "s"})
     await settled(talker)
-    changes = talker.server.services.changes(talker.server.services.roots.default)
+    changes = talker.server.services.conversations(talker.server.services.roots.default)
     found = changes.sessions.store.get("s")
     state = changes.sessions.state
     await talker.request("context/usage", {})

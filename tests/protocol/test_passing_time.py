@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.workspace import conversations
-from sidecar.workspace.counted_session import CountedSession
+from sidecar.workspace import sessions
+from sidecar.workspace.sessions import CountedSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,14 +51,14 @@ async def test_costs_of_today_begin_anew_at_midnight(
 async def test_an_agents_session_is_shown_once_the_plugins_has_not_changed_for_a_while(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversations, "PROTOCOL_OUTRANKS", timedelta(seconds=2))
+    monkeypatch.setattr(sessions, "PROTOCOL_OUTRANKS", timedelta(seconds=2))
     turn = {"role": "user", "content": "some words"}
     own = await client.request("context/append", {"session": "mine", "turns": [turn]})
     services = client.server.services
     agents = CountedSession(
         id="a1", source="codex", updated_at=datetime.now(UTC), model="gpt-5", tokens=5_000
     )
-    services.conversations(services.roots.default).feed([agents])
+    services.sessions(services.roots.default).feed([agents])
 
     def shows(tokens: int) -> Any:
         return lambda status: bool(status["context"]) and status["context"]["tokens"] == tokens

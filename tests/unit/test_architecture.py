@@ -35,7 +35,7 @@ BELOW = {
     "text": set(),
     "config": set(),
 }
-BASE = {"text", "config", "defects", "errors", "typed", ""}
+BASE = {"text", "config", "defects", "errors", "typed", "waiting", ""}
 
 # Rooms, or files of rooms, that do no I/O at all.
 PURE = (

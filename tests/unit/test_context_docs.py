@@ -14,7 +14,7 @@ from sidecar.context.occupancy import context_usage
 from sidecar.context.response import handle
 from sidecar.context.session import Session
 from sidecar.context.setting import apply_set
-from sidecar.context.store import DEFAULT_ID, Conversations
+from sidecar.context.store import DEFAULT_ID, ConversationStore
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
@@ -28,7 +28,7 @@ class Played:
     """The requests of the page, answered by the room that the server asks."""
 
     def __init__(self) -> None:
-        self._known = Conversations()
+        self._known = ConversationStore()
 
     def ask(self, method: str, body: Any) -> Any:
         verb = method.removeprefix("context/")

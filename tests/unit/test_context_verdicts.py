@@ -13,7 +13,7 @@ from sidecar.context.preflight import fitting, merged, preflight
 from sidecar.context.results import Alternative, PreflightResult, Reason
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.session import Session
-from sidecar.context.store import SESSIONS_KEPT, Conversations
+from sidecar.context.store import SESSIONS_KEPT, ConversationStore
 from sidecar.context.thresholds import budget_message, crossed, level, severity
 from sidecar.context.usage import ContextUsage
 from sidecar.counting.listing import search
@@ -59,12 +59,13 @@ class TestThresholds:
         assert severity(10**6, 1_000, ()) == "ok"
 
     def test_once_per_crossing_and_armed_again_below(self) -> None:
-        made = session()
+        made, reached = session(), 0
         told = []
         for size in (700, 100, 50, 20, 60, 30, 900):
             made.append([user("x" * (size - ENVELOPE))])
             usage = context_usage(made, window(1_200, 200))
-            told.append((usage.tokens, crossed(made, usage, WARN_AT)))
+            reached, is_crossed = crossed(reached, usage, WARN_AT)
+            told.append((usage.tokens, is_crossed))
         assert told == [
             (703, False),
             (803, True),
@@ -75,9 +76,11 @@ class TestThresholds:
             (1_863, False),
         ]
         made.reset()
-        assert not crossed(made, context_usage(made, window(1_200, 200)), WARN_AT)
+        usage = context_usage(made, window(1_200, 200))
+        assert crossed(reached, usage, WARN_AT) == (0, False)
         made.append([user("x" * 999)])
-        assert crossed(made, context_usage(made, window(1_200, 200)), WARN_AT)
+        usage = context_usage(made, window(1_200, 200))
+        assert crossed(0, usage, WARN_AT) == (2, True)
 
     def test_should_prune_turns_true_past_the_last_threshold(self) -> None:
         made = session(turns=[user("x" * (950 - ENVELOPE - PRIMING))])
@@ -187,7 +190,7 @@ class TestWhichSession:
 
     def test_the_most_recently_updated(self) -> None:
         clock = Clock()
-        known = Conversations()
+        known = ConversationStore()
         first, second = (known.add(Session(name, FakeCounter(), now=clock)) for name in "ab")
         assert known.current() is second
         clock.on(seconds=1)
@@ -197,7 +200,7 @@ class TestWhichSession:
 
     def test_the_oldest_go_when_there_are_too_many(self) -> None:
         clock = Clock()
-        known = Conversations()
+        known = ConversationStore()
         for number in range(SESSIONS_KEPT + 5):
             clock.on(seconds=1)
             known.add(Session(f"s{number}", FakeCounter(), now=clock))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.context.session import Session
-from sidecar.workspace.counted_session import CountedSession
 from sidecar.workspace.services import Services
+from sidecar.workspace.sessions import CountedSession
 from sidecar.workspace.state import State
 from tests.unit.context_fakes import FakeCounter
 
@@ -34,7 +34,7 @@ def test_the_session_that_is_shown(
 ) -> None:
     """Minutes since each was updated."""
     services = Services(state=State(tmp_path))
-    sessions = services.conversations(services.roots.default)
+    sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)
     if mine is not None:
         own = sessions.store.add(Session("mine", FakeCounter()))

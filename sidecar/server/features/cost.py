@@ -78,11 +78,11 @@ def register(server: SidecarServer) -> None:
     async def record(params: CostRecordParams) -> CostRecorded:
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
-        sessions = services.sessions(workspace)
+        sessions = services.known_sessions(workspace)
         session = sessions.recording(params.session) if sessions else params.session
         estimate = params.estimated_tokens
         if estimate is None and sessions and session and params.category == MAIN:
-            await services.changes(workspace).bring_up(session)
+            await services.conversations(workspace).bring_up(session)
             estimate = sessions.sent_estimate(session)
         named = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
         return await _recorded(services, workspace, named)

@@ -35,7 +35,7 @@ class Following:
             return
         services = self._server.services
         for workspace in services.roots:
-            sessions = services.sessions(workspace)
+            sessions = services.known_sessions(workspace)
             if sessions is None or not event.concerns(workspace):
                 continue
             texts = workspace.followed()
@@ -44,5 +44,5 @@ class Following:
                 fed = any(
                     sessions.store
                 )  # else agents' sessions alone, of which nothing is counted
-                work = services.changes(workspace).refresh if fed else sessions.publish
+                work = services.conversations(workspace).refresh if fed else sessions.publish
                 self._server.scheduler.soon(key, DEBOUNCE_SECONDS, work)

@@ -34,7 +34,7 @@ class PassingTime:
         """Publish the workspace's sessions again when another one is to be shown."""
         key = "session age", workspace
         self._server.scheduler.cancel(key)
-        sessions = self._services.sessions(workspace)
+        sessions = self._services.known_sessions(workspace)
         at = None if sessions is None else sessions.next_change()
         if sessions is not None and at is not None:
             seconds = (at - datetime.now(at.tzinfo)).total_seconds() + GRACE_SECONDS
@@ -42,7 +42,7 @@ class PassingTime:
             self._server.scheduler.soon(key, max(0.0, seconds), work)
 
     def _publish(self, workspace: Workspace) -> None:
-        sessions = self._services.sessions(workspace)
+        sessions = self._services.known_sessions(workspace)
         if sessions is not None:
             sessions.publish()
 

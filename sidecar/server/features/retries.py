@@ -84,8 +84,8 @@ class Retries:
             return
         self._services.publish(Event("endpoint"))
         for workspace in self._roots(settings):
-            if self._services.sessions(workspace) is not None:
-                await self._services.changes(workspace).asking.again(model)
+            if self._services.known_sessions(workspace) is not None:
+                await self._services.conversations(workspace).ask_missed(model)
 
     def _roots(self, settings: Settings) -> list[Workspace]:
         return [
@@ -100,7 +100,7 @@ class Retries:
 
     def _counts_for(self, workspace: Workspace, model: str) -> bool:
         services = self._services
-        sessions = services.sessions(workspace)
+        sessions = services.known_sessions(workspace)
         if sessions is not None and any(one.session.model == model for one in sessions.store):
             return True
         mine = [uri for uri in services.documents if services.roots.of_document(uri) is workspace]

@@ -34,10 +34,10 @@ class Sharing:
             self._server.scheduler.soon(("sharing",), SHARE_SECONDS, self._forget_closed)
 
     async def _share(self, workspace: Workspace) -> None:
-        sessions, uri = self._services.sessions(workspace), workspace.uri
+        sessions, uri = self._services.known_sessions(workspace), workspace.uri
         if sessions is None or uri is None or not (any(sessions.store) or uri in self._shared):
             return
-        await self._services.changes(workspace).bring_up()
+        await self._services.conversations(workspace).bring_up()
         self._shared.add(uri)
         await self._write(uri, sessions.own_usages())
 

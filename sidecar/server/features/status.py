@@ -6,7 +6,6 @@ so the number follows the typing instead of waiting for a pause.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.counting.tokenizer import INLINE_CHARACTERS
+from sidecar.waiting import or_meanwhile
 from sidecar.workspace.budgets import budget_of, model_of
 from sidecar.workspace.status import (
     StatusUpdate,
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 DEBOUNCE_SECONDS = 0.075
-PATIENCE_SECONDS = 0.3
-"""How long nothing is shown for an endpoint that is asked: then the estimate is."""
 
 
 @dataclass(eq=False)
@@ -133,15 +131,13 @@ class StatusBoard:
         services = self._services
         workspace, taken = services.roots.of_document(uri), services.documents.snapshot(uri)
         model = model_of(uri, workspace)
-        counting = asyncio.ensure_future(services.counts.count(taken, model, workspace))
-        try:
-            await asyncio.wait({counting}, timeout=PATIENCE_SECONDS)
-            if not counting.done() and services.counts.asks(model, workspace.settings):
-                here = await services.counts.count_here(taken, model, workspace)
-                self._send_if(uri, taken, here)
-            self._send_if(uri, taken, await counting)
-        finally:
-            counting.cancel()
+
+        async def send_estimate() -> None:
+            if services.counts.asks(model, workspace.settings):
+                self._send_if(uri, taken, await services.counts.count_here(taken, model, workspace))
+
+        counting = services.counts.count(taken, model, workspace)
+        self._send_if(uri, taken, await or_meanwhile(counting, send_estimate))
 
     def _send_if(self, uri: str, taken: Snapshot, count: Count) -> None:
         """Send a count if it is of the document as it is; else it is due again."""

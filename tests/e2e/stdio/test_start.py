@@ -109,7 +109,7 @@ def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
         "sidecar.context.plans",
         "sidecar.messages.turns",
     )
-    assert of((*taking_conversations, "sidecar.workspace.changes"), modules) == []
+    assert of((*taking_conversations, "sidecar.workspace.conversations"), modules) == []
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])

@@ -1,0 +1,488 @@
+"""The sessions of a workspace, which of them is shown, and how full it is.
+
+Sessions are conversations that clients feed, agents' own sessions, and conversations of other
+processes. `conversations.py` applies changes; while only agents' sessions are known it is not
+imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from sidecar.context.store import DEFAULT_ID, ConversationStore
+from sidecar.context.thresholds import budget_message, crossed, level, severity
+from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
+from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
+from sidecar.counting.calibration import ConversationCalibration
+from sidecar.counting.count import Method
+from sidecar.errors import RequestError
+from sidecar.text.printable import message as printable
+from sidecar.workspace.events import Event
+from sidecar.workspace.windows import limit_of
+from sidecar.workspace.workspace import ContextState, Workspace
+
+if TYPE_CHECKING:
+    from sidecar.context.conversation import Conversation
+    from sidecar.context.session import Session
+    from sidecar.workspace.followed import FollowedSection
+    from sidecar.workspace.shared import Shared
+
+NO_REPLY = "no reply yet"
+"""Why nothing is known of an agent's session: its file names a model with the first reply."""
+
+PROTOCOL_OUTRANKS = timedelta(minutes=30)
+"""How long a session that is fed by protocol comes before one that an agent updated since."""
+
+
+_SHARED = 64
+"""More conversations than these are not shared with other processes: the newest are."""
+
+PROTOCOL = "protocol"
+"""The source of a conversation that a client feeds."""
+RECENT = timedelta(hours=24)
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+"""When a session was updated that must not be taken for the current one."""
+
+
+class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent's own files say of its session, or another server of its conversation."""
+
+    id: str
+    source: str
+    """The agent's name, or `PROTOCOL`."""
+    updated_at: datetime
+    title: str | None = None
+    model: str | None = None
+    tokens: int | None = None
+    quality: Method = "exact"
+    """How the tokens were counted."""
+    error_percent: float = 0.0
+    """Half of the band of the tokens."""
+    limit: int | None = None
+    """The window by the agent's own word, in tokens."""
+    note: str | None = None
+    """Why a number is missing or weak."""
+    state: Literal["running", "idle", "ended"] = "idle"
+    parent: str | None = None
+    compacted: bool = False
+    usage: ContextUsage | None = None
+    """Of a conversation of another process: all that its server says of it."""
+
+
+def from_usage(usage: ContextUsage) -> CountedSession | None:
+    """The conversation of another process whose size this is; None where it names none."""
+    info = usage.session
+    if info is None:
+        return None
+    try:
+        updated_at = datetime.fromisoformat(info.updated_at)
+    except ValueError:
+        return None
+    return CountedSession(
+        id=info.id, source=PROTOCOL, updated_at=updated_at, model=usage.model, usage=usage
+    )
+
+
+@dataclass(eq=False)
+class ConversationState:
+    """What is known of a conversation besides its content. Only the event loop changes it."""
+
+    named_model: str | None = None
+    """That a client named for it."""
+    answered_model: str | None = None
+    """That its last reply named."""
+    refused_limits: dict[str, int] = field(default_factory=dict)
+    """Windows in tokens, by model, that a server named when it refused the prompt."""
+    calibration: ConversationCalibration | None = None
+    """What reported usage has taught about its estimates; None before the first report."""
+    warned_level: int = 0
+    """How many thresholds it had reached when that was last looked at."""
+    counted_layout: int | None = None
+    """The layout that an endpoint has counted as far as it could."""
+    asking: int = 0
+    """How many requests for an endpoint's count are running."""
+
+
+class Sessions:
+    """All conversations of one workspace. For the event loop."""
+
+    def __init__(self, services: Shared, workspace: Workspace) -> None:
+        self._services, self._workspace = services, workspace
+        self.store = ConversationStore()
+        self._states: dict[str, ConversationState] = {}
+        self._counted: dict[str, CountedSession] = {}
+        self._older: dict[str, CountedSession] = {}
+        """Agents' sessions that are not followed, as they were when all were asked for."""
+        self._elsewhere: dict[str, CountedSession] = {}
+        """Conversations that other running servers hold."""
+        self.chosen: str | None = None
+        """What was named for no session in particular: documents are counted for it."""
+        self.selected: str | None = None
+        self._selected_had_ended = False
+        """Whether the selected session is an agent's that had ended before it was selected."""
+        self._warned: dict[str, tuple[int, bool]] = {}
+        """Of agents' sessions: how many thresholds are reached, and whether it was compacted."""
+        self._published: Conversation | CountedSession | None = None
+        self._listed: tuple[Any, ...] = ()
+        """What the sessions' rows were made of when the state was published."""
+
+    def model_of(self, session_id: str) -> str:
+        """The model that a session counts for; another session's is never it."""
+        return self._named(session_id) or self._workspace.settings.model
+
+    def _named(self, session_id: str) -> str | None:
+        state = self.state_of(session_id)
+        return state.named_model or state.answered_model or self.chosen
+
+    def state_of(self, session_id: str) -> ConversationState:
+        """What is known of a conversation; nothing yet of one that is not there."""
+        return self._states.get(session_id) or ConversationState()
+
+    def add(self, session: Session) -> ConversationState:
+        """Take in a session that was restored. Returns what is known of it."""
+        self.store.add(session)
+        return self._states.setdefault(session.id, ConversationState())
+
+    def put(self, conversation: Conversation) -> ConversationState:
+        """Replace the conversation of the same id, or add one. Returns what is known of it."""
+        dropped = self.store.put(conversation)
+        if dropped is not None:
+            self._states.pop(dropped, None)
+        return self._states.setdefault(conversation.session.id, ConversationState())
+
+    # -- which session ----------------------------------------------------------------------
+
+    def reading(self, session_id: str | None) -> Conversation | CountedSession | None:
+        """What a question is about: the session named; else the selected one, else one that is
+        fed by protocol and was updated within 30 minutes, else the latest."""
+        named = session_id or self._selected()
+        if named is not None:
+            return self._by_id(named)
+        mine = self._newest_conversation()
+        latest = max(self._counted.values(), key=lambda one: one.updated_at, default=None)
+        if mine is None or latest is None:
+            return mine or latest
+        fresh = datetime.now(UTC) - PROTOCOL_OUTRANKS
+        return mine if _updated_at(mine) >= min(latest.updated_at, fresh) else latest
+
+    def next_change(self) -> datetime | None:
+        """When another session is shown if none changes until then; None: not by itself."""
+        shown = self.reading(None)
+        if shown is None or self._selected() is not None:
+            return None
+        at = _updated_at(shown) + (
+            RECENT if isinstance(shown, CountedSession) else PROTOCOL_OUTRANKS
+        )
+        return at if at > datetime.now(UTC) else None
+
+    def _newest_conversation(self) -> Conversation | CountedSession | None:
+        """Of those that clients feed, here or in another process."""
+        mine = self.store.current()
+        every: list[Conversation | CountedSession] = [*self._elsewhere.values()]
+        every += [] if mine is None else [mine]
+        return max(every, key=_updated_at, default=None)
+
+    def _selected(self) -> str | None:
+        found = None if self.selected is None else self._by_id(self.selected)
+        if isinstance(found, CountedSession) and found.state == "ended":
+            return self.selected if self._selected_had_ended else None
+        return None if found is None else self.selected
+
+    def _by_id(self, session_id: str) -> Conversation | CountedSession | None:
+        known = self._elsewhere.get(session_id) or self.store.get(session_id)
+        return known or self._counted.get(session_id) or self._older.get(session_id)
+
+    def writing(self, session_id: str | None) -> str:
+        """The id of the session that a change is for: the one named, else the newest that is fed
+        by protocol, else a new one.
+
+        Raises:
+            RequestError: `badParams` for an agent's own session.
+        """
+        if session_id is None:
+            newest = max(self.store, key=lambda one: one.session.updated_at, default=None)
+            return DEFAULT_ID if newest is None else newest.session.id
+        if isinstance(self.reading(session_id), CountedSession):
+            raise RequestError("badParams", "the session is an agent's own: it cannot be changed")
+        return session_id
+
+    def recording(self, session_id: str | None) -> str | None:
+        """The session that a recorded call is of: as `writing`, but none is begun by it."""
+        return None if session_id is None and not list(self.store) else self.writing(session_id)
+
+    def sent_estimate(self, session_id: str) -> int | None:
+        """What a session's last request was thought to hold, in tokens; None where not counted."""
+        found = self.store.get(session_id)
+        if found is None:
+            return None
+        from sidecar.context.occupancy import sent_estimate
+
+        return sent_estimate(found.session, self.calibration(found.session))
+
+    def choose(self, model: str) -> bool:
+        """Count documents for a model from now on. Whether a session that is fed by protocol is
+        shown, whose model it is then too."""
+        self.chosen = model
+        shown = self.reading(None)
+        return shown is not None and not isinstance(shown, CountedSession)
+
+    def select(self, session_id: str | None) -> None:
+        """Show this session until it ends, or one that has ended until another one is selected;
+        None chooses by itself again.
+
+        Raises:
+            RequestError: `badParams` for a session that is not known.
+        """
+        found = None if session_id is None else self._by_id(session_id)
+        if session_id is not None and found is None:
+            raise RequestError("badParams", "there is no such session in this workspace")
+        self.selected = session_id
+        self._selected_had_ended = isinstance(found, CountedSession) and found.state == "ended"
+        self.publish()
+
+    def feed(self, sessions: Iterable[CountedSession]) -> None:
+        """Take what agents' files say now: all sessions of this workspace that are followed."""
+        self._counted = {one.id: one for one in sessions}
+        selected = self._counted.get(self.selected or "")
+        if selected is not None and selected.state != "ended":
+            self._selected_had_ended = False  # it goes on, and is shown until it ends again
+        self._warned = {name: at for name, at in self._warned.items() if name in self._counted}
+        self.publish()
+
+    def feed_older(self, sessions: Iterable[CountedSession]) -> None:
+        """Take all sessions of this workspace's agents, however old, as they are now."""
+        self._older = {one.id: one for one in sessions}
+
+    def feed_elsewhere(self, usages: Iterable[ContextUsage]) -> None:
+        """Take the conversations that other running servers hold, by their sizes."""
+        found = [one for one in map(from_usage, usages) if one is not None]
+        found.sort(key=_updated_at)
+        self._elsewhere = {one.id: one for one in found}
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a session of the last day was found that is not followed yet."""
+        since, older = datetime.now(UTC) - RECENT, self._older.values()
+        return any(one.updated_at >= since and one.id not in self._counted for one in older)
+
+    def rows(self, *, every: bool = False) -> list[SessionRow]:
+        """The sessions of the last day, or `every` one that is known; newest first."""
+        since = LONG_AGO if every else datetime.now(UTC) - RECENT
+        agents = self._older | self._counted if every else self._counted
+        own = {one.session.id: one for one in self.store if not _is_unfed(one.session)}
+        known = agents | own | self._elsewhere
+        found = sorted(known.values(), key=_updated_at, reverse=True)
+        return [self._row(one) for one in found if _updated_at(one) >= since]
+
+    def own_usages(self) -> list[ContextUsage]:
+        """How full the conversations of this process are, as other processes show them."""
+        fed = [one for one in self.store if not _is_unfed(one.session)]
+        newest = sorted(fed, key=_updated_at, reverse=True)[:_SHARED]
+        return [msgspec.structs.replace(self.usage(one), cost_usd=None) for one in newest]
+
+    def _row(self, one: Conversation | CountedSession) -> SessionRow:
+        counted = one if isinstance(one, CountedSession) else None
+        usage = self.usage(one)
+        info = usage.session
+        return SessionRow(
+            id=info.id if info else "",
+            source=info.source if info else "",
+            title=counted.title if counted else None,
+            model=usage.model,
+            tokens=usage.tokens,
+            limit=usage.limit,
+            percent=usage.percent,
+            method=usage.method,
+            note=usage.note,
+            state=counted.state if counted else "idle",
+            parent=counted.parent if counted else None,
+            cost_usd=usage.cost_usd,
+            updated_at=info.updated_at if info else "",
+            shown=self._published is not None and _id(one) == _id(self._published),
+            pinned=info is not None and info.id == self._selected(),
+        )
+
+    def followed(self) -> Iterator[FollowedSection]:
+        """The sections of these conversations that follow a document."""
+        if not any(self.store):
+            return
+        from sidecar.workspace.followed import FollowedSection, FollowedText
+
+        for one in self.store:
+            for section in one.session.sections:
+                source, known = section.source, section.settled
+                if isinstance(source, FollowedText):
+                    tokens = section.capped(known.measure).tokens if known else 0
+                    yield FollowedSection(source.followed, tokens, one is self._published)
+
+    @property
+    def state(self) -> ContextState:
+        """What is shown, as it was published last."""
+        return self._workspace.context
+
+    # -- numbers ----------------------------------------------------------------------------
+
+    def usage(self, one: Conversation | CountedSession) -> ContextUsage:
+        """How full a context is: the one function that says so. Counts nothing anew."""
+        warn_at = self._workspace.settings.context.warn_at
+        if isinstance(one, CountedSession):
+            if one.usage is not None:
+                cost = self._workspace.costs.sessions.get(one.id)
+                return msgspec.structs.replace(one.usage, cost_usd=cost)
+            return self._counted_usage(one, warn_at)
+        from sidecar.context.occupancy import context_usage
+
+        session = one.session
+        return context_usage(
+            session,
+            self.window(session),
+            warn_at=warn_at,
+            calibration=self.calibration(session),
+            cost_usd=self._workspace.costs.sessions.get(session.id),
+        )
+
+    def latest(self, one: Conversation) -> ContextUsage:
+        """The same, as it was published where it is what is shown."""
+        usage = self.state.usage
+        return self.usage(one) if usage is None or self._published is not one else usage
+
+    def _counted_usage(self, one: CountedSession, warn_at: tuple[float, ...]) -> ContextUsage:
+        unanswered = one.model is None and one.tokens is None
+        model = one.model or self._workspace.settings.model
+        settings, tokens = self._workspace.settings, one.tokens
+        limit = self._limit(model, NamedLimits(transcript=one.limit))
+        usage = ContextUsage(
+            tokens=tokens,
+            method=None if tokens is None else one.quality,
+            error_percent=None if tokens is None else one.error_percent,
+            model=one.model,
+            session=SessionInfo.of(one.id, one.source, one.updated_at),
+            compacted=one.compacted,
+            cost_usd=self._workspace.costs.sessions.get(one.id),
+            note=one.note or (NO_REPLY if unanswered else None),
+        )
+        if limit is None or (unanswered and one.limit is None):
+            return usage  # no window is better than a wrong one: of another model, or a guess
+        return in_window(usage, Window(limit, settings.context.reserve), warn_at)
+
+    def window(self, session: Session) -> Window:
+        """The limit in force with the reply's reserve taken off; `know` has looked it up."""
+        settings = self._workspace.settings
+        limit = self._limit(session.model, self._limits(session))
+        reserve = settings.context.reserve if session.reserve is None else session.reserve
+        return Window(limit or resolve_limit(setting=settings.context.limit), reserve)
+
+    def _limits(self, session: Session) -> NamedLimits:
+        refused = self.state_of(session.id).refused_limits.get(session.model)
+        return NamedLimits(request=session.limit, endpoint=refused)
+
+    def _limit(self, model: str, session: NamedLimits) -> Limit | None:
+        """A window as documents have it too: one session's model has one."""
+        settings, counts = self._workspace.settings, self._services.counts
+        return limit_of(model, settings, counts.named_limits(model, settings, session))
+
+    def calibration(self, session: Session) -> ConversationCalibration:
+        """What reported usage has taught about this session's estimates, to be asked: a session
+        that is only tried with another model loses nothing that its own has learned."""
+        known, tokenizer = self.state_of(session.id).calibration, session.counter.tokenizer
+        if known is None:
+            shared = self._services.state.calibrations()
+            client = f"{self._services.client} {session.source}".strip()
+            known = ConversationCalibration(shared, session.model, tokenizer, client)
+        return known.switched(session.model, tokenizer)
+
+    def publish(self) -> None:
+        """Work out what is shown, and publish it where it has changed."""
+        current, before = self.reading(None), self.state
+        if isinstance(current, CountedSession) and not self._is_shown(current):
+            current = None
+        state = ContextState() if current is None else self._state(current)
+        self._workspace.context = state._replace(revision=self._revision(current))
+        self._published = current
+        if _basis(self.state) != _basis(before):
+            self._services.publish(Event("model", self._workspace))
+        if self.state != before:
+            self._services.publish(Event("context", self._workspace))
+        if isinstance(current, CountedSession) and self.state.usage is not None:
+            self._warn_of(current, self.state.usage)
+
+    def _is_shown(self, one: CountedSession) -> bool:
+        return one.updated_at >= datetime.now(UTC) - RECENT or one.id == self._selected()
+
+    def _revision(self, current: Conversation | CountedSession | None) -> int:
+        """The state's revision: the next one where any session has changed."""
+        mine = tuple((one.session.id, one.session.updated_at) for one in self.store)
+        name = current and _id(current)
+        now = self.selected, name, mine, tuple(self._counted.values())
+        changed, self._listed = now != self._listed, now
+        return self.state.revision + changed
+
+    def _warn_of(self, current: CountedSession, usage: ContextUsage) -> None:
+        """Warn once where an agent's session crossed a threshold or was compacted.
+
+        What it had reached when it was first seen is news only while it runs.
+        """
+        if usage.usable is None:
+            return
+        warn_at = self._workspace.settings.context.warn_at
+        now = level(usage.tokens or 0, usage.usable, warn_at)
+        first = (0 if current.state == "running" else now), current.compacted
+        reached, compacted = self._warned.get(current.id, first)
+        now, is_crossed = crossed(reached, usage, warn_at)
+        self._warned[current.id] = now, current.compacted
+        if is_crossed:
+            self.warn("budget", budget_message(usage), usage)
+        if current.compacted and not compacted:
+            self.warn("compacted", "The conversation was compacted by its agent.", usage)
+
+    def _state(self, current: Conversation | CountedSession) -> ContextState:
+        usage = self.usage(current)
+        warn_at = self._workspace.settings.context.warn_at
+        grade = severity(usage.tokens if usage.usable else None, usage.usable or 1, warn_at)
+        if isinstance(current, CountedSession):
+            limits = NamedLimits(transcript=current.limit)
+            if self.chosen not in (None, current.model):
+                limits = NamedLimits()
+            return ContextState(self.chosen or current.model, limits, usage, grade, self.chosen)
+        session = current.session
+        chosen = self.state_of(session.id).named_model or self.chosen
+        return ContextState(self._named(session.id), self._limits(session), usage, grade, chosen)
+
+    def warn(
+        self, kind: Any, message: str, usage: ContextUsage | None, session: str | None = None
+    ) -> None:
+        """Send a warning to the client."""
+        session = usage.session.id if usage and usage.session else session
+        warning = ContextWarning(
+            workspace=self._workspace.uri,
+            session=session,
+            kind=kind,
+            message=printable(message),
+            usage=usage,
+        )
+        self._services.publish(Event("warning", self._workspace, warning=warning))
+
+
+def _id(one: Conversation | CountedSession) -> str:
+    return one.id if isinstance(one, CountedSession) else one.session.id
+
+
+def _updated_at(one: Conversation | CountedSession) -> datetime:
+    return one.updated_at if isinstance(one, CountedSession) else one.session.updated_at
+
+
+def _is_unfed(session: Session) -> bool:
+    """Whether nobody has begun the conversation: a model was chosen before it, or a request was
+    assembled without one."""
+    unnamed = session.id == DEFAULT_ID and not session.turns and not session.assembled
+    return session.updated_at == LONG_AGO or (unnamed and session.is_empty)
+
+
+def _basis(state: ContextState) -> tuple[str | None, NamedLimits, str | None]:
+    """What the counts of documents depend on."""
+    return state.model, state.limits, state.chosen
