@@ -80,7 +80,7 @@ async def test_turns_that_follow_a_reply_are_not_taken_for_part_of_its_prompt(
         {"role": "assistant", "content": "", "toolCalls": [CALL]},
         {"role": "tool", "content": RESULT, "toolCallId": "c1"},
     ]
-    monkeypatch.setattr("sidecar.server.features.context.read_reply", hold.first(read_reply))
+    monkeypatch.setattr("sidecar.workspace.changes.read_reply", hold.first(read_reply))
     replied, appended = (
         asyncio.ensure_future(client.request(method, {"session": "s", **params}))
         for method, params in (
