@@ -24,10 +24,11 @@ from sidecar.counting.tokenizers import Corrected
 from sidecar.defects import log_defect
 from sidecar.endpoints.outcome import EndpointCount
 from sidecar.workspace.documents import Snapshot
+from sidecar.workspace.events import Event, Missed
 from sidecar.workspace.gauges import Gauge, Gauges, may_ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from sidecar.config.settings import Settings
     from sidecar.context.window import NamedLimits
@@ -89,8 +90,19 @@ class _Asking:
 class Counts(Gauges):
     """Counts for every workspace of a process; for the event loop, but where a method says so."""
 
-    def __init__(self, workers: Workers, state: State, windows: Windows) -> None:
-        super().__init__(state)
+    def __init__(
+        self,
+        workers: Workers,
+        state: State,
+        windows: Windows,
+        *,
+        roots: Iterable[Workspace] | None = None,
+        publish: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        """`roots`: whose settings are in force; all are by default. `publish`: tells listeners what
+        has changed."""
+        super().__init__(state, roots=roots)
+        self._publish = publish
         self.workers, self.windows = workers, windows
         self.seconds = ENDPOINT_SECONDS
         """How long a count waits for an endpoint."""
@@ -98,12 +110,6 @@ class Counts(Gauges):
         """Endpoints' counts by all that they depend on; holds no text."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
         self._asking: dict[Hashable, tuple[_Asking, asyncio.Task[_Answer]]] = {}
-        self.changed: Callable[[], None] = lambda: None
-        """Called when an endpoint says something else of a text than it last did."""
-        self.missed: Callable[[str, Settings, MissKind], bool] = lambda *_: False
-        """Called with a model whose endpoint gave no count. Whether it may after a while."""
-        self.learned: Callable[[], None] = lambda: None
-        """Called when something was learned that is to be written."""
 
     # -- what counts ------------------------------------------------------------------------
 
@@ -195,7 +201,14 @@ class Counts(Gauges):
         before = self._outcomes.get(text, tokens)
         self._outcomes[text] = tokens
         if before != tokens:
-            self.changed()
+            self._publish(Event("endpoint"))
+
+    def missed(self, model: str, settings: Settings, kind: MissKind) -> bool:
+        """Note that a model's endpoint gave no count. Returns whether it may after a while."""
+        may_later = self.endpoints(settings).again_in(model, kind, 1) is not None
+        if may_later:
+            self._publish(Event("missed", missed=Missed(model, settings, kind)))
+        return may_later
 
     async def _learn(self, taken: Snapshot, model: str, settings: Settings, real: int) -> None:
         """What an endpoint counted corrects later estimates of texts of this kind."""
@@ -214,7 +227,7 @@ class Counts(Gauges):
     def was_learned(self) -> None:
         """Have what was learned written soon. No hook of the state: workers hold that."""
         self.state.calibrations_changed()
-        self.learned()
+        self._publish(Event("learned"))
 
     def _fitted(self, taken: Snapshot, model: str, settings: Settings, whole: Measure) -> Tokenizer:
         """What counts the parts of a text whose whole the endpoint has counted."""

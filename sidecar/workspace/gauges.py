@@ -12,7 +12,7 @@ from sidecar.endpoints.outcome import NO_ENDPOINT, OFF, undeclared
 from sidecar.models.names import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from sidecar.config.settings import Endpoint, Settings
     from sidecar.counting.count import Measure
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.documents import Snapshot
     from sidecar.workspace.state import State
+    from sidecar.workspace.workspace import Workspace
 
 _CORRECTED_KEPT = 4_096
 
@@ -46,16 +47,23 @@ class Gauge(NamedTuple):
 class Gauges:
     """Chooses what counts. Any thread may ask while nothing is learned."""
 
-    def __init__(self, state: State, purpose: Purpose = "interactive") -> None:
-        """`purpose`: what the shipped engines are for."""
+    def __init__(
+        self,
+        state: State,
+        purpose: Purpose = "interactive",
+        *,
+        roots: Iterable[Workspace] | None = None,
+    ) -> None:
+        """`purpose`: what the shipped engines are for.
+
+        `roots`: whose settings are in force; all are by default.
+        """
         self.state = state
         self._purpose: Purpose = purpose
         self._tokenizers: dict[Any, Tokenizers] = {}
         self._endpoints: dict[Any, Endpoints] = {}
         self._corrected: dict[tuple[Tokenizer, float, float], Corrected] = {}
-        self.in_force: Callable[[Settings], bool] = lambda _: True
-        """Whether what some settings declare may be asked still: work that began by older ones
-        must not have its text sent to who was withdrawn meanwhile."""
+        self._roots = roots
 
     def tokenizers(self, settings: Settings) -> Tokenizers:
         """The tokenizers of some settings: shared by all that name the same files."""
@@ -69,12 +77,18 @@ class Gauges:
         settings that are no longer in force."""
         from sidecar.endpoints.registry import Endpoints
 
-        if not self.in_force(settings):
+        if not self._is_in_force(settings):
             return Endpoints((), use_endpoint=False)
         key = servers(settings)
         if key not in self._endpoints:
             self._endpoints[key] = Endpoints(*key[:2], window=settings.tokenize.endpoint_window)
         return self._endpoints[key]
+
+    def _is_in_force(self, settings: Settings) -> bool:
+        """Whether the endpoints of some settings may still be asked: work that began by older ones
+        must not have its text sent to one that was withdrawn meanwhile."""
+        declared, roots = servers(settings), self._roots
+        return roots is None or any(servers(one.settings) == declared for one in roots)
 
     async def keep_endpoints(self, used: Iterable[Settings]) -> None:
         """Close what was declared by settings that hold no longer."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents
-from sidecar.workspace.events import Event
 from sidecar.workspace.roots import Workspaces
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
@@ -18,6 +16,7 @@ from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
+    from sidecar.workspace.events import Event
     from sidecar.workspace.workspace import Workspace
 
 
@@ -35,8 +34,9 @@ class Shared:
 
     def __post_init__(self) -> None:
         self.windows = Windows(self.state)
-        self.counts = Counts(self.workers, self.state, self.windows)
-        self.counts.changed = partial(self.publish, Event("endpoint"))
+        self.counts = Counts(
+            self.workers, self.state, self.windows, roots=self.roots, publish=self.publish
+        )
 
     def spending(self, workspace: Workspace) -> Spending:
         """What a workspace spends: blocking, for worker threads."""

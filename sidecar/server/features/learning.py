@@ -26,7 +26,7 @@ class Learning:
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
-        server.services.counts.learned = self._learned
+        server.services.listeners.append(self._on_event)
         self._watch: Subscription | None = None
 
     def watch(self) -> None:
@@ -39,8 +39,9 @@ class Learning:
     def _changed(self, _changes: object) -> None:
         self._server.scheduler.soon(("learned elsewhere",), 0.0, self._look)
 
-    def _learned(self) -> None:
-        self._server.scheduler.soon(("learned",), SAVE_SECONDS, self._save)
+    def _on_event(self, event: Event) -> None:
+        if event.what == "learned":
+            self._server.scheduler.soon(("learned",), SAVE_SECONDS, self._save)
 
     async def _save(self) -> None:
         """A full disk is no defect: it is tried again with what is learned next."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.workspace.budgets import model_of
 from sidecar.workspace.events import Event
-from sidecar.workspace.gauges import may_ask, servers
+from sidecar.workspace.gauges import may_ask
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -42,17 +42,13 @@ class Retries:
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         self._rounds: dict[JobKey, _Round] = {}
-        server.services.counts.missed = self._missed
-        server.services.counts.in_force = self._is_in_force
         server.services.listeners.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
         if event.what == "settings":
             self._server.scheduler.soon(("endpoints-closed",), 0.0, self._close_unused)
-
-    def _is_in_force(self, settings: Settings) -> bool:
-        declared = servers(settings)
-        return any(servers(workspace.settings) == declared for workspace in self._services.roots)
+        elif event.missed is not None:
+            self._schedule(*event.missed)
 
     async def _close_unused(self) -> None:
         """Let go of the model servers that no root's settings declare any more."""
@@ -61,7 +57,8 @@ class Retries:
         self._rounds = {key: one for key, one in self._rounds.items() if key[2] in now}
         await self._services.counts.keep_endpoints(used)
 
-    def _missed(self, model: str, settings: Settings, kind: MissKind) -> bool:
+    def _schedule(self, model: str, settings: Settings, kind: MissKind) -> None:
+        """Ask again when that is worth it, later after each miss in a row."""
         key: JobKey = ("endpoint", model, settings.endpoints)
         last = self._rounds.get(key, _Round())
         if asyncio.get_running_loop().time() > last.over_at:
@@ -70,7 +67,6 @@ class Retries:
         if seconds is not None and self._is_used(model, settings):
             work = partial(self._ask_again, key, model, settings, last.tries + 1)
             self._server.scheduler.soon(key, seconds + GRACE_SECONDS, work)
-        return seconds is not None
 
     async def _ask_again(self, key: JobKey, model: str, settings: Settings, tries: int) -> None:
         endpoints = self._services.counts.endpoints(settings)
@@ -80,7 +76,7 @@ class Retries:
         self._rounds[key] = _Round(tries, asyncio.get_running_loop().time() + ROUND_SECONDS)
         await endpoints.wake(model)
         if endpoints.away_for(model) is not None:
-            self._missed(model, settings, "unreachable")
+            self._schedule(model, settings, "unreachable")
             return
         self._services.publish(Event("endpoint"))
         for workspace in self._roots(settings):

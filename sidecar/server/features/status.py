@@ -84,7 +84,7 @@ class StatusBoard:
 
     def on_event(self, event: Event) -> None:
         """Work out again what an event may have changed."""
-        if event.what == "warning":
+        if not event.shows:
             return
         if event.uri is not None:
             self.changed(event.uri)
