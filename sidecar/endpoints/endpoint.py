@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cachetools import LRUCache, TLRUCache
@@ -47,6 +48,7 @@ from sidecar.endpoints.servers import lmstudio
 from sidecar.endpoints.servers.base import ReadTokens, Request, Server, refuse_unless_ok
 from sidecar.endpoints.turns import always_wanted
 from sidecar.models.names import matches
+from sidecar.waiting import SharedTasks
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint as EndpointSettings
@@ -96,7 +98,7 @@ class DeclaredEndpoint:
         self._sdk = lmstudio.SdkCounter(root)
         self._bindings: TLRUCache[str, Binding] = TLRUCache(MODELS_KEPT, _expires, time.monotonic)
         self._asked: dict[str, Binding] = {}
-        self._probes: dict[str, asyncio.Task[Binding]] = {}
+        self._probes = SharedTasks[str, Binding]("probing", outlives_waiters=True)
         self._message_costs: LRUCache[str, int] = LRUCache(MODELS_KEPT)
         self._offered: tuple[str, ...] = ()
         self._failures = 0
@@ -177,11 +179,7 @@ class DeclaredEndpoint:
         known = self._bindings.get(model)
         if known is not None:
             return known
-        task = self._probes.get(model)
-        if task is None:
-            task = self._probes[model] = asyncio.create_task(self._probe(model))
-            task.add_done_callback(lambda _: self._probes.pop(model, None))
-        return await asyncio.shield(task)
+        return await self._probes.run(model, partial(self._probe, model))
 
     async def probe_again(self, model: str) -> Binding:
         """Forget what is known of the model, and ask."""
@@ -228,7 +226,7 @@ class DeclaredEndpoint:
 
     async def aclose(self) -> None:
         """Close the connection; counts from now on fault."""
-        probes = list(self._probes.values())
+        probes = self._probes.tasks()
         for task in probes:
             task.cancel()
         await asyncio.gather(*probes, return_exceptions=True)

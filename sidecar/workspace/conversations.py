@@ -249,8 +249,8 @@ class Conversations:
     async def try_out(self, session_id: str | None, model: str | None) -> Draft:
         """Draft a change that nothing puts in force; of an empty conversation where there is none.
 
-        Earlier changes of the conversation are in it. An agent's own session, of which only the size
-        is known, is one prompt of that size.
+        Earlier changes of the conversation are in it. An agent's own session, of which only the
+        size is known, is one prompt of that size.
         """
         await self.restore()
         async with self._order(session_id or self.sessions.writing(None)):

@@ -7,7 +7,7 @@ decided in `Counts.gauge`; everything else is counted with the gauge that it giv
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -21,8 +21,8 @@ from sidecar.counting.fit import Fitted, Mode
 from sidecar.counting.incremental import Stopped
 from sidecar.counting.tokenizer import SAMPLED
 from sidecar.counting.tokenizers import Corrected
-from sidecar.defects import log_defect
 from sidecar.endpoints.outcome import EndpointCount
+from sidecar.waiting import SharedTasks
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.events import Event, Missed
 from sidecar.workspace.gauges import Gauge, Gauges, may_ask
@@ -66,27 +66,6 @@ _Answer: TypeAlias = tuple[Measure | None, str | None]
 """A count, or why there is none."""
 
 
-class _Asking:
-    """A text that an endpoint is being asked about, and who waits for it."""
-
-    def __init__(self, taken: Snapshot) -> None:
-        self.waiting = 0
-        self._taken = taken
-
-    def is_wanted(self) -> bool:
-        """Whether it is still to be sent: somebody waits, or a document shows an estimate."""
-        return self.waiting > 0 or self._taken.is_newest
-
-    async def wait(self, task: asyncio.Future[_Answer], seconds: float) -> _Answer | None:
-        """The answer, where it comes in time."""
-        self.waiting += 1
-        try:
-            await asyncio.wait({task}, timeout=seconds)
-        finally:
-            self.waiting -= 1
-        return task.result() if task.done() and not task.cancelled() else None
-
-
 class Counts(Gauges):
     """Counts for every workspace of a process; for the event loop, but where a method says so."""
 
@@ -109,7 +88,9 @@ class Counts(Gauges):
         self._answers: LRUCache[Any, Measure] = LRUCache(_ANSWERS_KEPT)
         """Endpoints' counts by all that they depend on; holds no text."""
         self._outcomes: LRUCache[Hashable, int | None] = LRUCache(_ANSWERS_KEPT)
-        self._asking: dict[Hashable, tuple[_Asking, asyncio.Task[_Answer]]] = {}
+        self._asking = SharedTasks[_AskedText, _Answer](
+            "counting by an endpoint", outlives_waiters=True
+        )
 
     # -- what counts ------------------------------------------------------------------------
 
@@ -157,27 +138,21 @@ class Counts(Gauges):
         known = self._answer_to(text)
         if known is not None:
             return known, None
-        if text not in self._asking:
-            one = _Asking(taken)
-            work = self._answer(taken, model, settings, text, one.is_wanted)
-            self._asking[text] = one, (task := asyncio.create_task(work))
-            task.add_done_callback(partial(self._answered, text))
-        one, task = self._asking[text]
-        found = await one.wait(task, self.seconds)
-        if found is not None:
-            return found
-        self._take_outcome(text, None)
-        return None, f"no answer within {self.seconds:g} s"
+        answer = partial(self._answer, taken, model, settings, text)
+        try:
+            return await self._asking.run(text, answer, self.seconds)
+        except TimeoutError:
+            self._take_outcome(text, None)
+            return None, f"no answer within {self.seconds:g} s"
 
     async def _answer(
-        self,
-        taken: Snapshot,
-        model: str,
-        settings: Settings,
-        text: _AskedText,
-        wanted: Callable[[], bool],
-    ) -> tuple[Measure | None, str | None]:
-        found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS, wanted)
+        self, taken: Snapshot, model: str, settings: Settings, text: _AskedText
+    ) -> _Answer:
+        def is_wanted() -> bool:
+            """Whether it is still to be sent: a request waits, or a document shows an estimate."""
+            return self._asking.waiting(text) > 0 or taken.is_newest
+
+        found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS, is_wanted)
         if not isinstance(found, EndpointCount):
             self._take_outcome(text, None)
             self.missed(model, settings, found.kind)
@@ -186,15 +161,10 @@ class Counts(Gauges):
         standing = text.endpoints.standing(model)
         if standing is not None:
             self._answers[standing, text] = measure
-        await self._learn(taken, model, settings, measure.tokens)
+        with suppress(Stopped):  # the server ends, and nothing more is learned
+            await self._learn(taken, model, settings, measure.tokens)
         self._take_outcome(text, measure.tokens)
         return measure, None
-
-    def _answered(self, text: Hashable, task: asyncio.Future[Any]) -> None:
-        self._asking.pop(text, None)
-        exc = None if task.cancelled() else task.exception()
-        if exc is not None and not isinstance(exc, Stopped):
-            log_defect(exc, "counting by an endpoint")
 
     def _take_outcome(self, text: Hashable, tokens: int | None) -> None:
         """An endpoint's count of a text, None where it gave none; listeners hear of a change."""

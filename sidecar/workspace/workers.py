@@ -6,11 +6,11 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.counting.incremental import count_pieces, units_of
+from sidecar.waiting import SharedTasks
 from sidecar.workspace.second_process import SecondProcess, can_count, count_together
 
 if TYPE_CHECKING:
@@ -28,14 +28,6 @@ GIANT_CHARACTERS = 100_000
 """A piece that long, a stretch without cuts, takes its time and cannot be given up half-way."""
 
 
-@dataclass(eq=False)
-class _Counting:
-    """A count that runs, for all who wait for it."""
-
-    task: asyncio.Task[int]
-    waiting: int = 0
-
-
 class Workers:
     """Counts documents and texts; the only place that tokenizes on behalf of the server."""
 
@@ -45,8 +37,10 @@ class Workers:
         self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
         self._closing = threading.Event()
         self._loaded: set[Tokenizer] = set()
-        self._cutting: dict[TextDocument, asyncio.Task[None]] = {}
-        self._counting: dict[tuple[Snapshot, Tokenizer], _Counting] = {}
+        self._cutting: SharedTasks[TextDocument, None]
+        self._cutting = SharedTasks("cutting", outlives_waiters=True)
+        self._counting: SharedTasks[tuple[Snapshot, Tokenizer], int]
+        self._counting = SharedTasks("counting", outlives_waiters=False)
         self.second = SecondProcess()
         self.loaded: Callable[[], None] = lambda: None
         """Called on the event loop after a count had to load its tokenizer."""
@@ -96,44 +90,23 @@ class Workers:
 
     async def cut(self, document: TextDocument) -> None:
         """Have a long text cut into pieces, once for all who wait for that."""
-        if document not in self._cutting:
-            self._cutting[document] = asyncio.ensure_future(self._cut(document))
-        await asyncio.shield(self._cutting[document])
+        await self._cutting.run(document, partial(self._cut, document))
 
     async def _cut(self, document: TextDocument) -> None:
-        try:
-            while not document.is_cut:  # its text may be replaced meanwhile
-                cutting = document.cutting()
-                document.adopt(await self.run(cutting), cutting)
-        finally:
-            del self._cutting[document]
+        while not document.is_cut:  # its text may be replaced meanwhile
+            cutting = document.cutting()
+            document.adopt(await self.run(cutting), cutting)
 
     async def count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
         """A snapshot's tokens; only what no count of these pieces knows yet is tokenized."""
         if (known := self.known(taken, tokenizer)) is not None:
             return known
         new = not self._is_loaded(tokenizer)
-        tokens = await self._together(taken, tokenizer)
+        count = partial(self._count, taken, tokenizer)
+        tokens = await self._counting.run((taken, tokenizer.basis), count)
         if new:
             self.loaded()
         return tokenizer.scale(tokens)
-
-    async def _together(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
-        """The one count of a snapshot by a basis that runs, whoever else waits for it; it is given
-        up with the last of them."""
-        key = taken, tokenizer.basis
-        running = self._counting.get(key)
-        if running is None:
-            task = asyncio.ensure_future(self._count(taken, tokenizer))
-            running = self._counting[key] = _Counting(task)
-        running.waiting += 1
-        try:
-            return await asyncio.shield(running.task)
-        finally:
-            running.waiting -= 1
-            if not running.waiting:
-                running.task.cancel()
-                self._counting.pop(key, None)
 
     async def _count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
         """By the threads of ordinary counts, or where a piece is a giant by the one of those: so

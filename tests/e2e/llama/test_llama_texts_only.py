@@ -40,8 +40,8 @@ def some_text(source: random.Random, number: int) -> str:
 
 async def _turn_counts(client: Any) -> list[int]:
     """What the server of the texts counted of each turn, template apart."""
-    [changes] = client.server.services._changes.values()
-    ledger = changes.sessions.store.get("s").session.ledger()
+    [conversations] = client.server.services._conversations.values()
+    ledger = conversations.sessions.store.get("s").session.ledger()
     return [measure.counted for measure in ledger.counts.measures]
 
 
