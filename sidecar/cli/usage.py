@@ -70,17 +70,23 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
 
 def _changes(view: SessionsView) -> Iterator[object]:
     """At once, and after each change of what sessions are read from."""
-    from sidecar.agents.watch import paths_to_watch
     from sidecar.workspace.file_watcher import Changes, FileWatcher
 
-    settings, path = view.workspace.settings.agents, view.workspace.path
     yield ()
     changed: queue.SimpleQueue[Changes] = queue.SimpleQueue()
-    find_paths = partial(paths_to_watch, settings, [str(path)] if path else [])
-    FileWatcher().subscribe(find_paths, changed.put, POLL_SECONDS)
+    FileWatcher().subscribe(partial(_paths_to_watch, view), changed.put, POLL_SECONDS)
     while True:
         with suppress(queue.Empty):  # on Windows a wait without end does not hear Ctrl-C
             yield changed.get(timeout=1.0)
+
+
+def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
+    """The agents' files, and where running servers share their conversations."""
+    from sidecar.agents.watch import paths_to_watch
+
+    settings, path = view.workspace.settings.agents, view.workspace.path
+    shared = str(view.services.state.live.folder)
+    return *paths_to_watch(settings, [str(path)] if path else []), shared
 
 
 def _show(

@@ -33,7 +33,8 @@ class LiveSessions:
     """Writes this process's conversations, and reads those of other running processes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
+        """Where running servers write."""
         self._name = secrets.token_hex(8)
         self._running = contextlib.ExitStack()
         """Holds this process's lock from the first file on."""
@@ -58,7 +59,7 @@ class LiveSessions:
     def read(self, workspace: str) -> list[ContextUsage]:
         """The conversations of all running servers in a workspace. Never raises."""
         found: list[ContextUsage] = []
-        for path in self._folder.glob(f"*.{_digest(workspace)}.json"):
+        for path in self.folder.glob(f"*.{_digest(workspace)}.json"):
             with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
                 if _is_held(_lock_of(path)):
                     with path.open("rb") as file:
@@ -76,21 +77,21 @@ class LiveSessions:
             self._written.clear()
 
     def _begin(self) -> None:
-        make_folder(self._folder)
-        for path in self._folder.glob("*.lock"):
+        make_folder(self.folder)
+        for path in self.folder.glob("*.lock"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _NEW_SECONDS and not _is_held(path):
-                    for left in (*self._folder.glob(f"{path.stem}.*.json"), path):
+                    for left in (*self.folder.glob(f"{path.stem}.*.json"), path):
                         left.unlink(missing_ok=True)
         if not self._running.enter_context(locked(self._lock_path, _LOCK_SECONDS)):
             raise OSError("the lock of this process's conversations is held by another one")
 
     @property
     def _lock_path(self) -> Path:
-        return self._folder / f"{self._name}.lock"
+        return self.folder / f"{self._name}.lock"
 
     def _file(self, workspace: str) -> Path:
-        return self._folder / f"{self._name}.{_digest(workspace)}.json"
+        return self.folder / f"{self._name}.{_digest(workspace)}.json"
 
 
 def _lock_of(path: Path) -> Path:
