@@ -65,6 +65,13 @@ class Calibrations:
         made._hidden = Shelf(self._hidden.entries)
         return made
 
+    def frozen(self) -> Calibrations:
+        """The same knowledge with what is not written yet, for a worker that writes it."""
+        made = Calibrations()
+        made.lessons = self.lessons
+        made._learned, made._hidden = self._learned.copy(), self._hidden.copy()
+        return made
+
     def learned(self, key: str) -> Learned | None:
         """What was learned for a key."""
         return self._learned.entries.get(key)

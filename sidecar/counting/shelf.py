@@ -34,6 +34,12 @@ class Shelf(Generic[T]):
         self.entries = newest(entries or {})
         self._unwritten: list[_Lesson[T]] = []
 
+    def copy(self) -> Shelf[T]:
+        """The same entries and unwritten lessons, apart from these."""
+        made = Shelf(self.entries)
+        made._unwritten = self._unwritten
+        return made
+
     def learn(self, number: int, key: str, teach: Callable[[T | None], T]) -> None:
         """Take a lesson for a key. Numbers rise."""
         lesson = _Lesson(number, key, teach)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sidecar.config.paths import state_dir
 from sidecar.config.private import locked, make_folder, set_aside, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from sidecar.config.settings import Price, Settings
@@ -26,6 +26,22 @@ _LOCK_NAME = "state.lock"
 _LOCK_SECONDS = 10.0
 
 
+Stamp: TypeAlias = tuple[int, int, int]
+"""What identifies a version of a file."""
+
+
+class Synced(NamedTuple):
+    """What a worker brings back that has written or read what was learned."""
+
+    calibrations: Calibrations | None
+    """What the file holds; None where that has not changed."""
+    stamp: Stamp | None
+    """The version of the file."""
+    has_written: bool = False
+    number: int = 0
+    """Of the last lesson that was written."""
+
+
 class State:
     """The user's state folder. Opened and read when first needed; safe to share by threads."""
 
@@ -35,8 +51,7 @@ class State:
         self._calibrations: Calibrations | None = None
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
         self._dirty = False
-        self._saving = threading.Lock()
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: Stamp | None = None
         """The version of the calibrations' file that is known here."""
 
     def calibrations(self) -> Calibrations:
@@ -55,42 +70,50 @@ class State:
         return self._calibrations
 
     def calibrations_changed(self) -> None:
-        """Something was learned; `save` writes it."""
+        """Something was learned; the next `begin_sync` writes it."""
         self._dirty = True
 
-    @property
-    def is_dirty(self) -> bool:
-        """Whether something was learned that is not written yet."""
-        return self._dirty
+    def begin_sync(self) -> Callable[[], Synced] | None:
+        """What a worker does to share what was learned with other processes: write what is new
+        here, or read what is new there. None before anything was read; OSError where it fails."""
+        known = self._calibrations
+        if known is None:
+            return None
+        writes, self._dirty = self._dirty, False
+        return partial(self._sync, known.frozen() if writes else None, self._seen)
+
+    def finish_sync(self, synced: Synced) -> bool:
+        """Take over what a worker brought back. Returns whether another process had learned
+        something that was not known here."""
+        self._seen, known, theirs = synced.stamp, self._calibrations, synced.calibrations
+        if known is None or theirs is None:
+            return False
+        if synced.has_written:
+            known.written(synced.number)
+        return known.take(theirs)
+
+    def _sync(self, unwritten: Calibrations | None, seen: Stamp | None) -> Synced:
+        from sidecar.counting import calibration_file
+
+        if unwritten is None:
+            now = self._stamp()
+            is_new = now not in (None, seen)
+            return Synced(calibration_file.load(self.folder) if is_new else None, now or seen)
+        number = unwritten.lessons
+        with self._locked():
+            calibration_file.save(self.folder, unwritten)
+            return Synced(unwritten, self._stamp(), has_written=True, number=number)
 
     def save(self) -> bool:
-        """Write what was learned since the last time. True where another process had learned
-        something meanwhile, which holds here from now on. Raises OSError: then it is still due."""
-        from sidecar.counting import calibration_file
-
-        with self._saving:
-            if not self._dirty or self._calibrations is None:
-                return False
-            self._dirty = False  # what is learned while this is written is due again
-            try:
-                with self._locked():
-                    taken = calibration_file.save(self.folder, self._calibrations)
-                    self._seen = self._stamp()
-            except OSError:
-                self._dirty = True
-                raise
-            return taken
-
-    def look(self) -> bool:
-        """Take over what another process has learned and written since. Whether there was any."""
-        from sidecar.counting import calibration_file
-
-        with self._saving:
-            now = self._stamp()
-            if self._calibrations is None or now in (None, self._seen):
-                return False
-            self._seen = now
-            return self._calibrations.take(calibration_file.load(self.folder))
+        """Write what was learned, without an event loop. Raises OSError: then it is still due."""
+        work = self.begin_sync() if self._dirty else None
+        if work is None:
+            return False
+        try:
+            return self.finish_sync(work())
+        except OSError:
+            self.calibrations_changed()
+            raise
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -107,7 +130,7 @@ class State:
 
         return self.folder / calibration_file.FILE_NAME
 
-    def _stamp(self) -> tuple[int, int, int] | None:
+    def _stamp(self) -> Stamp | None:
         """What identifies a version of the calibrations' file; None where there is none."""
         try:
             status = self.calibrations_path.stat()

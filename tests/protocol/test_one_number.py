@@ -194,7 +194,7 @@ async def kept(client: Client) -> None:
     """Wait until all that was learned is written; nobody is to end for that."""
     server = client.server
     async with asyncio.timeout(60):
-        while server.services.state.is_dirty or server.scheduler.is_due(("learned",)):
+        while server.scheduler.is_due(("learned",)):
             await asyncio.sleep(0.01)
 
 

@@ -37,20 +37,27 @@ class Learning:
             self._watch = self._server.watch(find, self._changed, math.inf)
 
     def _changed(self, _changes: object) -> None:
-        self._server.scheduler.soon(("learned elsewhere",), 0.0, self._look)
+        self._server.scheduler.soon(("learned",), 0.0, self._sync)
 
     def _on_event(self, event: Event) -> None:
         if event.what == "learned":
-            self._server.scheduler.soon(("learned",), SAVE_SECONDS, self._save)
+            self._server.scheduler.soon(("learned",), SAVE_SECONDS, self._sync)
 
-    async def _save(self) -> None:
-        """A full disk is no defect: it is tried again with what is learned next."""
+    async def _sync(self) -> None:
+        """Write what was learned, or read what others have. A full disk is no defect: it is tried
+        again with what is learned next."""
+        state, work = self._services.state, self._services.state.begin_sync()
+        if work is None:
+            return
         try:
-            taken = await self._services.workers.run(self._services.state.save)
+            synced = await self._services.workers.run(work)
         except OSError as exc:
+            state.calibrations_changed()
             logger.warning("what was learned was not kept: %s", type(exc).__name__)
             return
-        self._tell(taken or self._is_shown())
+        is_new = state.finish_sync(synced)
+        if is_new or (synced.has_written and self._is_shown()):
+            self._services.publish(Event("endpoint"))  # what rests on it is worked out again
 
     def _is_shown(self) -> bool:
         """Whether something open is too long for a server to be asked: what others taught holds
@@ -58,12 +65,3 @@ class Learning:
         asked = any(may_ask(workspace.settings) for workspace in self._services.roots)
         documents = self._services.documents.values()
         return asked and any(one.characters > LARGEST_CHARACTERS for one in documents)
-
-    async def _look(self) -> None:
-        """Take over what another process has learned, where it has written that."""
-        self._tell(await self._services.workers.run(self._services.state.look))
-
-    def _tell(self, is_new: bool) -> None:
-        """Have all that rests on what was learned worked out anew, where it is."""
-        if is_new:
-            self._services.publish(Event("endpoint"))
