@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from sidecar.config.paths import state_dir
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.models import families
-from sidecar.models.names import LOCAL_PROVIDERS, parse
+from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import price_list
 from sidecar.models.windows import input_limit, overruling_window, published_window
 
@@ -46,6 +46,14 @@ def provider_of(model: str) -> str:
     "" where its name does not show it.
     """
     return parse(model).provider or families.maker_of(model) or ""
+
+
+@lru_cache(maxsize=4096)
+def billing_provider(named: str, model: str) -> str:
+    """Who is taken to bill a call: the provider that a user named, or the model's maker for one
+    that no price list knows, such as a proxy."""
+    known = KNOWN_PROVIDERS.get(named.lower())
+    return known or provider_of(model) or named
 
 
 def loaded() -> bool:

@@ -50,6 +50,24 @@ HOSTS = {
 """First path segments that name who serves a model. Makers (`openai/…`, `anthropic/…`) are not
 here: `vendor/model` is how OpenRouter writes its models, and means OpenRouter."""
 
+_MAKERS = (
+    "anthropic", "openai", "google", "mistral", "moonshotai", "x-ai", "deepseek", "zhipuai", "zai",
+    "cohere", "meta", "minimax", "perplexity", "arcee",
+)  # fmt: skip
+KNOWN_PROVIDERS = (
+    {name: name for name in (*_MAKERS, *HOSTS.values(), *LOCAL_PROVIDERS, *CREDIT_PROVIDERS)}
+    | HOSTS
+    | {
+        "amazon-bedrock": "aws",
+        "google-vertex": "google",
+        "azure-openai": "azure",
+        "togetherai": "together",
+        "fireworks-ai": "fireworks",
+        "moonshot": "moonshotai",
+    }
+)
+"""What users and agents call the providers that have prices, and what the price list calls them."""
+
 _QUANTISATION = re.compile(
     r"""[-._](?:ud[-_])?
         (?:i?q\d\w*|[bf]p?(?:16|32|8)|mxfp4\w*|tq\d\w*|imat\w*|awq|gptq|[48]bit|gguf)

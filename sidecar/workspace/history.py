@@ -27,6 +27,7 @@ from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.cost.sources import forget_marks, keep_marks, marks_in
 from sidecar.cost.storage import create_folder, inode_of, translated
 from sidecar.errors import BadParamsError
+from sidecar.models.catalogue import billing_provider
 
 if TYPE_CHECKING:
     from sidecar.cost.book import CostBook
@@ -165,7 +166,7 @@ def event_of(call: Call) -> LedgerEvent:
     return LedgerEvent(
         at=call.at,
         model=call.model,
-        provider=call.provider,
+        provider=billing_provider(call.provider, call.model),
         agent=call.agent,
         session=call.session,
         workspace=_folder_uri(call.workspace),

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from sidecar.counting.listing import find, search
-from sidecar.models.catalogue import known_window, providers, similar_models, warm, window_of
+from sidecar.models.catalogue import (
+    billing_provider,
+    known_window,
+    providers,
+    similar_models,
+    warm,
+    window_of,
+)
 from sidecar.models.families import is_misspelt
 from sidecar.models.names import parse
 
@@ -102,3 +109,24 @@ def test_no_listed_model_is_taken_for_a_misspelling() -> None:
     assert len(listed) > 1000
     assert [name for name in listed if is_misspelt(parse(name).bare)] == []
     assert [name for name in listed if similar_models(name) is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("named", "model", "provider"),
+    [
+        ("anthropic", "claude-opus-5", "anthropic"),
+        ("my-proxy", "gpt-5", "openai"),
+        ("opencode", "claude-sonnet-5", "anthropic"),
+        ("", "gemini-2.5-pro", "google"),
+        ("amazon-bedrock", "anthropic.claude-sonnet-4-5-v1:0", "aws"),
+        ("openai-codex", "gpt-5", "openai"),
+        ("Groq", "llama-3.3-70b-versatile", "groq"),
+        ("ollama", "qwen3", "ollama"),
+        ("github-copilot", "gpt-5", "github-copilot"),
+        ("my-proxy", "my-model", "my-proxy"),
+    ],
+)
+def test_a_provider_without_prices_stands_for_the_models_maker(
+    named: str, model: str, provider: str
+) -> None:
+    assert billing_provider(named, model) == provider

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 AGENT = "pi"
 _HEAD = 64 << 10
 _FAILED = ("aborted", "error")
-_PROVIDERS = {"openai-codex": "openai", "amazon-bedrock": "aws", "google-vertex": "google"}
-"""Pi's names of providers, where ours are others."""
 
 
 class _Usage(CamelRecord):
@@ -142,13 +140,12 @@ def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
         return None
     message, usage = entry.call
     model = message.model or "unknown"
-    provider = message.provider or provider_of(model)
     return Call(
         at=at,
         agent=AGENT,
         session=origin.session,
         model=model,
-        provider=_PROVIDERS.get(provider, provider),
+        provider=message.provider or provider_of(model),
         usage=usage,
         # Forks copy entries with their ids and times.
         request=f"{entry.id or origin.session}/{entry.timestamp}",
