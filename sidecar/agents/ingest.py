@@ -7,6 +7,7 @@ goes on from there. Only bytes that are new are read.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,11 @@ def plan(
         found = stores_of(reader, places, roots)
         listed.update(one.path for one in found)
         stores += fresh(reader, found, marks)
-    gone = (path for path, mark in marks.items() if path not in listed and mark.agent in names)
+    gone = (
+        path
+        for path, mark in marks.items()
+        if path not in listed and mark.agent in names and not os.path.exists(path)
+    )
     return IngestPlan(tuple(stores), () if roots is not None else tuple(gone))
 
 

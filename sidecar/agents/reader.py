@@ -87,6 +87,11 @@ _MODULES = {"cline": "cline_sessions", "continue": "continue_sessions"}
 """The modules of `sidecar.agents.readers` that are not called as their agents are."""
 
 
+DELETING_AGENTS = frozenset(("gemini-cli", "vibe"))
+"""Agents that delete calls which nobody asked them to: Gemini CLI whole sessions at its next start,
+Vibe the journals of old generations."""
+
+
 def readers_of(settings: Agents) -> tuple[Reader, ...]:
     """The readers that the settings allow; none where agents are disabled."""
     return tuple(map(reader_of, agents_of(settings)))

@@ -170,13 +170,17 @@ def _folders(workspace: Path | None) -> tuple[str, ...]:
 
 def _ingest(book: CostBook, workspace: Path | None) -> None:
     """Bring the agents' calls into the ledger; only what is new is read."""
+    from sidecar.config.load import find_root
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.history import ingest_all
 
-    settings = _settings().agents
-    sources = Sources.of(settings, *([] if workspace is None else [str(workspace.resolve())]))
-    if sources is not None:
-        ingest_all(book, sources, mine=workspace is not None)
+    root = find_root(Path.cwd()) if workspace is None else workspace.resolve()
+    sources = Sources.of(_settings().agents, str(root))
+    if sources is None:
+        return
+    ingest_all(book, sources, mine=True)  # some agents' files are found by their project only
+    if workspace is None:
+        ingest_all(book, sources, mine=False)
 
 
 @cost.command("update-prices")

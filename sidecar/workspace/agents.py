@@ -16,7 +16,7 @@ import msgspec
 
 from sidecar.agents.live import SeenStores, look, look_again
 from sidecar.agents.places import Places
-from sidecar.agents.reader import Reader, readers_here
+from sidecar.agents.reader import DELETING_AGENTS, Reader, readers_here
 from sidecar.agents.roots import Roots
 from sidecar.workspace.sessions import RECENT, CountedSession
 from sidecar.workspace.statuslines import Kept, kept, with_window
@@ -44,6 +44,11 @@ class Sources(msgspec.Struct, frozen=True):
             return None
         places, roots = Places.of(settings), Roots.of(folders)
         return cls(readers_here(settings, places, roots), places, roots)
+
+    def that_may_vanish(self) -> Sources:
+        """Those of agents that delete sessions themselves."""
+        readers = (one for one in self.readers if one.agent in DELETING_AGENTS)
+        return msgspec.structs.replace(self, readers=tuple(readers))
 
     def look(self, before: SeenStores | None = None, *, every: bool = False) -> SeenStores:
         """The sessions of the last day, or all of them; only what changed is read. Blocking."""

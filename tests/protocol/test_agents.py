@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
+from benchmarks.agents.gemini import GeminiHome
 from sidecar.cli import main
 from sidecar.cli.checking.verb import run
 from sidecar.config.paths import config_file, state_dir
@@ -86,6 +87,24 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
     assert (row["shown"], row["pinned"]) == (True, False)
     assert f" ${usage['costUsd']:,.2f} " in row["detail"]
     assert (await bare.request("cost/detail", {}))["note"] == ""
+
+
+async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
+    bare: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemini CLI's next start may delete a session."""
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(history, "IDLE_SECONDS", 1_000.0)
+    gemini = GeminiHome(tmp_path / "home" / ".gemini")
+    gemini.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    session = gemini.session(tmp_path)
+    session.user()
+    session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda status: bool(status["context"]))
+    bare.ignore("status/update", "context/warning")
+    session.path.unlink()
+    assert calls_in_the_ledger() == len(gemini.truth.calls) == 1
 
 
 def calls_in_the_ledger() -> int:

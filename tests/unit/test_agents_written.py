@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +32,16 @@ class Written(NamedTuple):
     model: str = ""
     adds_up: bool = False
     """Whether the agent's files tell some calls as a sum only."""
+    untold: str = ""
+    """The kind of calls that no file tells."""
     cache_told: bool = True
     """Whether they tell of each call what a cache held."""
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """What the vendor reported, in its order."""
+        """What the vendor reported, in its order, without what no file tells."""
         lines = (FIXTURES / self.folder / "vendor.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return [call for call in map(json.loads, lines) if call["kind"] != self.untold]
 
 
 RUNS = (
@@ -47,6 +51,9 @@ RUNS = (
     Written("vibe-compaction", "vibe", (8_708,), 200_000, "devstral-medium-latest"),
     Written("vibe-resumed", "vibe", (8_717, 8_841), None, "devstral-medium-latest", adds_up=True),
     Written("qwen-code-telemetry", "qwen-code", (20_553, 20_843), 1_000_000, "qwen3-coder-plus"),
+    Written("codex-resumed", "codex", (8_139, 10_995, 10_419), 190_000, "gpt-5"),
+    Written("gemini-cli-resumed", "gemini-cli", (13_082,), None, "gemini-2.5-pro"),
+    Written("opencode-subagent", "opencode", (8_271,), 200_000, "gpt-5", untold="other"),
     Written("continue-abort", "continue", (2_977, 3_099), None, "gpt-4.1", cache_told=False),
 )
 
@@ -59,7 +66,12 @@ def install(world: World, folder: str) -> None:
             path = world.home / source.relative_to(home)
             path.parent.mkdir(parents=True, exist_ok=True)
             text = source.read_text().replace("@ROOT@", str(world.root))
-            path.write_text(text.replace("@HOME@", str(world.home)))
+            text = text.replace("@HOME@", str(world.home))
+            if path.suffix != ".sql":
+                path.write_text(text)
+                continue
+            with closing(sqlite3.connect(path.with_suffix(""))) as database:
+                database.executescript(text)
 
 
 @pytest.fixture(params=RUNS, ids=lambda run: run.folder)
@@ -144,3 +156,28 @@ def test_vibe_bills_no_call_again_when_its_journal_goes(tmp_path: Path) -> None:
     world.ingest()
     assert len(world.calls) == len(before) == 4
     assert world.recorded() == before
+
+
+def test_codex_thread_of_a_subagent_is_a_conversation_once_a_person_resumes_it(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, "codex")
+    install(world, "codex-resumed")
+    world.ingest()
+    thread = "01a2090a-7979-7a91-98b0-6dc061401d62"
+    assert thread in world.sessions()
+    first, resumed = (one for one in world.calls if one.usage.prompt_tokens in (7_673, 7_751))
+    assert (first.category, resumed.category) == ("subagent", "main")
+    assert (first.session == thread, resumed.session == thread) == (False, True)
+
+
+def test_gemini_cli_file_without_a_reply_never_wins(tmp_path: Path) -> None:
+    """A resumption begins another file of the session, before anything was asked."""
+    world = World(tmp_path, "gemini-cli")
+    install(world, "gemini-cli-resumed")
+    real, _ = sorted((world.home / ".gemini/tmp/p/chats").iterdir())
+    lines = real.read_text().splitlines(keepends=True)
+    replied = next(n for n, line in enumerate(lines) if '"tokens"' in line)
+    real.write_text("".join(lines[: replied + 1]))
+    (shown,) = world.sessions().values()
+    assert (shown.path, shown.occupancy.tokens, shown.active) == (str(real), 12_904, False)

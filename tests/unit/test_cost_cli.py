@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.agents.others import AIDER
 from sidecar.cli.cost import cost, spark
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
@@ -324,3 +325,16 @@ def test_reported_costs_are_marked(book: CostBook) -> None:
         "unpriced",
     }
     assert Decimal(str(json.loads(exported[-1])["costUsd"])) == Decimal("0.5")
+
+
+def test_aiders_calls_of_the_project_it_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aider keeps its history in the project alone, which no other place names."""
+    project = tmp_path / "project"
+    (project / ".git").mkdir(parents=True)
+    (project / "src").mkdir()
+    (project / ".aider.chat.history.md").write_text(AIDER)
+    monkeypatch.chdir(project / "src")
+    rows = json.loads(run("--by", "agent", "--json").stdout)["rows"]
+    assert [(row["agent"], row["calls"]) for row in rows] == [("aider", 3)]

@@ -66,11 +66,13 @@ class Codex(LineFiles):
     def glance(self, look: Look) -> Glance:
         found = look.found
         meta = look.before.memory if look.before else _first(found.path)
-        if meta is None or meta.is_subagent:
-            return Glance(found, memory=meta)
+        if meta is None:
+            return Glance(found)
         newest, lines = _Newest(), Decoded(_newest_lines(found.path), entry)
         for one in lines:
             newest.take(one)
+        if meta.is_subagent and not newest.is_persons:
+            return Glance(found, memory=meta)
         cwd = next(filter(look.roots.hold, (newest.cwd, meta.cwd)), None)
         if cwd is None:
             return Glance(found, memory=meta, skipped=lines.skipped)
@@ -116,6 +118,8 @@ def _fold(path: str, before: RolloutState, data: bytes) -> Folded[RolloutState]:
 def _take(state: RolloutState, one: RolloutLine, payload: Payload) -> Call | None:
     """Take a line into the state; the call that it reports, where that is a new one."""
     kind = one.kind
+    if state.subagent and state.own and payload.is_persons is not None:
+        state.resumed = payload.is_persons
     if kind == "session_meta":
         state.begin(payload, one.timestamp)
     elif kind in ("turn_context", "thread_settings_applied"):
@@ -161,13 +165,13 @@ def _call(
     return Call(
         at=at,
         agent=AGENT,
-        session=state.session or state.thread,
+        session=state.thread if state.resumed else state.session or state.thread,
         model=named,
         provider=_provider(state.provider, named),
         usage=usage_of(parts),
         request=request,
         workspace=state.cwd or "",
-        category="subagent" if state.subagent else "main",
+        category="subagent" if state.subagent and not state.resumed else "main",
     )
 
 
@@ -188,6 +192,8 @@ class _Newest:
         self.title: str | None = None
         self.at: datetime | None = None
         self.active: bool | None = None
+        self.is_persons: bool | None = None
+        """Whether a person began the newest turn."""
         self._state = RolloutState(thread="")
         self._summary: str | None = None
 
@@ -197,6 +203,8 @@ class _Newest:
             self._take(one.kind, one.payload)
 
     def _take(self, kind: str | None, payload: Payload) -> None:
+        if payload.is_persons is not None:
+            self.is_persons = payload.is_persons
         self.window = payload.model_context_window or self.window
         if kind in ("turn_context", "thread_settings_applied"):
             changed = payload.thread_settings or payload

@@ -71,6 +71,8 @@ class Payload(Record):
     parent_thread_id: str | None = None
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
+    root_turn_id: str | None = None
+    """The turn that a person began: of a sub-agent's turn that of its root thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -85,6 +87,12 @@ class Payload(Record):
     def is_subagent(self) -> bool:
         """Whether the thread of this `session_meta` was started by another thread."""
         return b'"subagent"' in bytes(self.source)
+
+    @property
+    def is_persons(self) -> bool | None:
+        """Whether a person began the turn; None where the line does not say."""
+        known = self.turn_id is not None and self.root_turn_id is not None
+        return self.turn_id == self.root_turn_id if known else None
 
     @property
     def parent(self) -> str | None:
@@ -157,6 +165,8 @@ class RolloutState(msgspec.Struct):
     own: bool = False
     """Whether all lines from here on are the thread's own."""
     subagent: bool = False
+    resumed: bool = False
+    """Whether the present turn of a sub-agent's thread is a person's, who resumed it."""
     records: bool = False
     """Whether there are usage records: then they alone count."""
     count: int = 0

@@ -140,6 +140,7 @@ class GeminiCli:
             model=model,
             title=log.title,
             active=log.active,
+            rank=log.rank,
         )
         return Glance(found, (session,), log.skipped)
 
@@ -166,6 +167,8 @@ class _Log:
         self.at: str | None = None
         self.active: bool | None = None
         self.skipped = 0
+        self.rank = 0
+        """1 where there was a reply: a session that is resumed begins with a file without any."""
         self._messages: dict[str, Reading | None] = {}
         self._lost: str | None = None
 
@@ -204,6 +207,7 @@ class _Log:
     def _put(self, message: _Message, *, counts: bool = True) -> None:
         """A message; a size from before a compaction is not the size after it."""
         self.at = message.timestamp or self.at
+        self.rank = 1 if message.type == "gemini" else self.rank
         self.active = message.type == "user" if message.type in ("user", "gemini") else self.active
         self._messages[message.id or ""] = message.reading if counts else None
 

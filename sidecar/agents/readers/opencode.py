@@ -21,6 +21,7 @@ from sidecar.agents.homes import homes, named_database
 from sidecar.agents.listing import below, database, entries, files_of, stat_of
 from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.opencode_messages import MessagePath, OpenCodeMessage, decode
+from sidecar.agents.readers.opencode_settings import own_window
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession, stored
 
 if TYPE_CHECKING:
@@ -110,10 +111,10 @@ class OpenCode:
     def glance(self, look: Look) -> Glance:
         found, roots = look.found, look.roots
         if found.path.endswith(".json"):
-            return self._glance_file(found, roots)
+            return self._glance_file(found, look)
         with read_only(found.path) as connection:
             made = tuple(
-                self._session(found, row, _track(connection, row))
+                self._session(found, row, _track(connection, row), look.places)
                 for row in _sessions(connection).values()
                 if row.parent is None and roots.hold(row.folder)
             )
@@ -166,16 +167,20 @@ class OpenCode:
         parent = row.parent if row else None
         return one.call(self.agent, parent or session, folder or "", parent is not None)
 
-    def _session(self, found: Found, row: _Row, track: Track, rank: int = 1) -> StoredSession:
+    def _session(
+        self, found: Found, row: _Row, newest: _Newest, places: Places, rank: int = 1
+    ) -> StoredSession:
+        window = own_window(places, self.agent, row.folder, *newest.model)
         return stored(
             found,
             row.id,
             row.folder,
             from_ms(row.updated),
-            occupancy(track),
-            model=track.newest.model if track.newest else None,
+            occupancy(newest.track, window=window),
+            model=newest.model[1] or None,
             title=row.title,
             parent=row.forked,
+            active=newest.active,
             rank=rank,
         )
 
@@ -184,14 +189,15 @@ class OpenCode:
         call = self._call(one, one.session_id or "", None) if one.role == "assistant" else None
         return Folded(state, () if call is None else (call,))
 
-    def _glance_file(self, found: Found, roots: Roots) -> Glance:
+    def _glance_file(self, found: Found, look: Look) -> Glance:
         one = whole_file(found.path, _SessionFile)
-        if one.id is None or one.parent_id or not roots.hold(one.directory):
+        if one.id is None or one.parent_id or not look.roots.hold(one.directory):
             return Glance(found)
         updated = (one.time or _SessionTime()).updated or 0
         row = _Row(one.id, one.directory or "", None, one.title, updated)
         messages = Path(found.path).parents[2] / "message" / one.id
-        return Glance(found, (self._session(found, row, _track_of_files(messages), rank=0),))
+        newest = _newest_of_files(messages)
+        return Glance(found, (self._session(found, row, newest, look.places, rank=0),))
 
 
 READER = OpenCode("opencode")
@@ -240,35 +246,55 @@ def _changed(
     )
 
 
-def _track(connection: sqlite3.Connection, row: _Row) -> Track:
-    """What a session's newest messages say of its size."""
-    track = Track()
+class _Newest:
+    """What a session's newest messages say, from the newest back to the last call."""
+
+    def __init__(self) -> None:
+        self.track = Track()
+        self.active: bool | None = None
+        self.model: tuple[str, str] = "", ""
+        """Provider and model."""
+
+    def take(self, one: OpenCodeMessage) -> bool:
+        """Take a message; True where nothing older is needed."""
+        if self.active is None:
+            self.active = not one.ends_turn
+        if one.role == "user":
+            return False
+        name, provider = one.named
+        self.model = self.model if self.model[1] else (provider, name)
+        if one.is_summary:
+            self.track = self.track.compaction()
+            return True
+        if one.tokens is None:
+            return False
+        usage = one.tokens.usage
+        if usage.prompt_tokens or (one.time and one.time.completed):
+            # Without either the reply is under way: its numbers come with its end.
+            self.track = self.track.call(Reading.of(usage, name))
+        return self.track.newest is not None
+
+
+def _track(connection: sqlite3.Connection, row: _Row) -> _Newest:
+    """What a session's newest messages say."""
+    newest = _Newest()
     compacted = _compacted_at(connection, row.id)
-    for kind, at, data in _newest(connection, row.id):
+    for kind, at, data in _messages(connection, row.id):
         if at < compacted or kind in _COMPACTIONS:
-            return track.compaction()
+            break
         with suppress(msgspec.DecodeError):
             one = decode(data)
-            if kind not in (None, "assistant") or one.role not in (None, "assistant"):
-                continue
-            if one.is_summary:
-                return track.compaction()
-            track = _with(track, one)
-        if track.newest:
-            break
-    return track.compaction() if compacted and not track.newest else track
+            one.role = one.role or kind
+            if one.role in ("user", "assistant") and newest.take(one):
+                return newest
+    else:
+        if not compacted:
+            return newest
+    newest.track = newest.track.compaction()
+    return newest
 
 
-def _with(track: Track, one: OpenCodeMessage) -> Track:
-    if one.tokens is None:
-        return track
-    usage = one.tokens.usage
-    if not usage.prompt_tokens and not (one.time and one.time.completed):
-        return track  # under way: its numbers come with its end
-    return track.call(Reading.of(usage, one.named[0]))
-
-
-def _newest(
+def _messages(
     connection: sqlite3.Connection, session: str
 ) -> Iterator[tuple[str | None, int, bytes]]:
     """Kind, time and data of a session's messages, the newest first; of the newer table if any."""
@@ -305,17 +331,12 @@ def _compacted_at(connection: sqlite3.Connection, session: str) -> int:
     return int(row[0] or 0)
 
 
-def _track_of_files(folder: Path) -> Track:
+def _newest_of_files(folder: Path) -> _Newest:
     """What the newest message files say; their names rise with time."""
-    track = Track()
+    newest = _Newest()
     names = sorted((entry.path for entry in entries(folder)), reverse=True)
     for path in names[:_NEWEST]:
         one = beside(path, OpenCodeMessage)
-        if one is None or one.role != "assistant":
-            continue
-        if one.is_summary:
-            return track.compaction()
-        track = _with(track, one)
-        if track.newest:
+        if one is not None and one.role in ("user", "assistant") and newest.take(one):
             break
-    return track
+    return newest

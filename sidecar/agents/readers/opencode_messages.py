@@ -57,7 +57,16 @@ class OpenCodeMessage(Record):
     tokens: _Tokens | None = None
     time: _Time | None = None
     path: MessagePath | None = None
+    finish: str | None = None
+    error: msgspec.Raw = msgspec.Raw(b"null")
     summary: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def ends_turn(self) -> bool:
+        """Whether the agent has nothing more to do after this message."""
+        if self.role != "assistant" or bytes(self.error) != b"null":
+            return self.role == "assistant"
+        return bool(self.time and self.time.completed) and self.finish != "tool-calls"
 
     @property
     def is_summary(self) -> bool:

@@ -131,20 +131,24 @@ class History:
     async def appended(self, workspace: Workspace, changed: Collection[str]) -> None:
         """Keep what was appended to files, once there was reason to read any.
 
-        Where none is named anything may have been.
+        What an agent may delete itself is read at once. Where no file is named anything may have
+        been appended.
         """
-        if not self._is_known(workspace):
-            return
+        is_known = self._is_known(workspace)
         agents = self._services.agents
         sources = agents.seen_by(workspace) or await agents.sources(workspace)
         if sources is None:
             return
+        if not is_known:
+            sources = sources.that_may_vanish()
+            if not sources.readers:
+                return
         try:
             done = await self._ingest_fresh(workspace, sources, changed)
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
             return
-        if done.bytes_read:
+        if is_known and done.bytes_read:
             # An agent appends several lines at a time: their costs are summed up once.
             work = partial(self.refresh, workspace, every=False)
             self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)

@@ -1,0 +1,70 @@
+"""opencode's own settings: the windows that a user gives to models."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.fields import Record, TokenCount
+from sidecar.agents.tail import open_quietly
+
+if TYPE_CHECKING:
+    from sidecar.agents.places import Places
+
+_NAMES = ("{0}.jsonc", "{0}.json", "config.json")
+_LARGEST = 1 << 20
+_COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*+")|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.DOTALL)
+
+
+class _Limit(Record):
+    context: TokenCount = None
+
+
+class _Model(Record):
+    limit: _Limit | None = None
+
+
+class _Provider(Record):
+    models: dict[str, _Model] | None = None
+
+
+class _Settings(Record):
+    provider: dict[str, _Provider] | None = None
+
+
+def own_window(places: Places, agent: str, folder: str, provider: str, model: str) -> int | None:
+    """The window in tokens that a project's settings give to a model, or else the user's."""
+    for path in _paths(places, agent, folder):
+        try:
+            settings = _settings(path, os.stat(path).st_mtime_ns)
+        except OSError:
+            continue
+        models = ((settings.provider or {}).get(provider) or _Provider()).models or {}
+        limit = (models.get(model) or _Model()).limit
+        if limit is not None and limit.context:
+            return limit.context
+    return None
+
+
+def _paths(places: Places, agent: str, folder: str) -> list[str]:
+    folders = [folder, os.path.join(folder, f".{agent}"), str(places.xdg_config / agent)]
+    named = places.variable(f"{agent.upper()}_CONFIG")
+    paths = [os.path.join(one, name.format(agent)) for one in folders for name in _NAMES]
+    return [named, *paths] if named else paths
+
+
+@lru_cache(maxsize=32)
+def _settings(path: str, _mtime_ns: int) -> _Settings:
+    """Settings in JSON with comments. Raises OSError."""
+    with open_quietly(path) as file:
+        text = file.read(_LARGEST).decode("utf-8", "replace")
+    plain = _COMMENTS.sub(lambda found: found[1] or "", text)
+    try:
+        return typed.decode(plain, _Settings)
+    except msgspec.DecodeError:
+        return _Settings()
