@@ -101,6 +101,11 @@ def from_ns(nanoseconds: int) -> datetime:
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
+def usd(amount: Number) -> Decimal | None:
+    """An agent's own figure; None for 0, which stands for a model without a price."""
+    return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
+
+
 def credits_usd(credits: float | None) -> Decimal | None:
     """USD of GitHub's AI credits: 0.01 each."""
     return None if credits is None or credits < 0 else Decimal(repr(credits)) / 100

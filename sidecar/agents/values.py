@@ -177,6 +177,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     web_searches: int = 0
     cost_usd: Decimal | None = None
     """What the agent says that it was billed (AI credits are 0.01 USD each); never worked out."""
+    agent_cost_usd: Decimal | None = None
+    """What the agent says that it cost, by a price list of its own."""
     quality: Quality = "exact"
 
     @property

@@ -282,6 +282,11 @@ def _print_table(found: CostReport, params: CostDetailParams) -> None:
     for row in found.rows:
         if row.listed_cost_usd is not None:
             console.print(_compared(row, params), style="dim")
+        if row.agent_cost_usd is not None:
+            label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
+            console.print(
+                f"{label}: ${row.agent_cost_usd:,.6f} by the agent's own list", style="dim"
+            )
     if found.basis:
         console.print(found.basis, style="dim")
     if found.totals.unpriced_tokens:

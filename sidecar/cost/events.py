@@ -73,7 +73,11 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One call of a model. `reported_cost` is the USD that the vendor itself named."""
+    """One call of a model.
+
+    `reported_cost` is the USD that the vendor itself named. `agent_cost` is the figure of the agent
+    that made the call, by a list of its own: it stands in where ours has no price.
+    """
 
     at: datetime
     model: str
@@ -90,6 +94,7 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     estimated_tokens: int | None = None
     """What the prompt was thought to hold before it was sent."""
     reported_cost: Decimal | None = None
+    agent_cost: Decimal | None = None
 
 
 def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
@@ -171,9 +176,9 @@ def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
     estimated = event.estimated_tokens or 0
     if min(numbers) < 0 or max(numbers) > MOST_TOKENS or not 0 <= estimated <= MOST_TOKENS:
         raise BadParamsError(f"a number of tokens is not between 0 and {MOST_TOKENS:,}")
-    cost = event.reported_cost
-    if cost is not None and not (cost.is_finite() and 0 <= cost <= MOST_USD):
-        raise BadParamsError(f"a cost is not between 0 and {MOST_USD:,} USD")
+    for cost in (event.reported_cost, event.agent_cost):
+        if cost is not None and not (cost.is_finite() and 0 <= cost <= MOST_USD):
+            raise BadParamsError(f"a cost is not between 0 and {MOST_USD:,} USD")
     if not FIRST_YEAR <= event.at.year <= LAST_YEAR:
         raise BadParamsError(
             f"the year {event.at.year} is not between {FIRST_YEAR} and {LAST_YEAR}"

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar import typed
+from sidecar.cost.bands import REPORTED
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.ledger import Ledger, usd
 from sidecar.cost.schema import BUCKETS
@@ -58,8 +59,11 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     other_tools: int
     estimated_tokens: int | None
     cost_usd: float | None
-    cost_source: Literal["reported", "list", "partly", "unpriced"]
-    """`partly`: by list, but a part of the call has no price and is left out."""
+    cost_source: Literal["reported", "list", "partly", "unpriced", "agent"]
+    """`partly`: by list, but a part of the call has no price and is left out. `agent`: the model
+    has no price, and the agent says what it cost."""
+    agent_cost_usd: float | None
+    """What the agent says that it cost, by a list of its own."""
 
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
@@ -67,7 +71,7 @@ _FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
 """The fields of a call that `BUCKETS` are exported as."""
 _SELECT = (
     "SELECT at, workspace, session.name, agent, provider.name, model, category, tier, request, "  # noqa: S608
-    f"estimated, reported, {', '.join(BUCKETS)} "
+    f"estimated, band, reported, {', '.join(BUCKETS)} "
     "FROM event JOIN session ON session.id = event.session JOIN kind ON kind.id = event.kind "
     "JOIN provider ON provider.id = kind.provider WHERE {times} {owner} ORDER BY at"
 )
@@ -96,9 +100,14 @@ def write_calls(
 
 def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
     """An event as it is exported."""
-    listed: Literal["list", "partly", "unpriced"] = "list" if cost.whole else "partly"
-    if cost.usd is None:
-        listed = "unpriced"
+    source: Literal["reported", "list", "partly", "unpriced", "agent"]
+    source = "list" if cost.whole else "partly"
+    if event.reported_cost is not None:
+        source = "reported"
+    elif cost.usd is None:
+        source = "unpriced"
+    elif cost.usd == event.agent_cost:
+        source = "agent"
     return ExportedCall(
         at=event.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         workspace=event.workspace,
@@ -112,13 +121,15 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
         **dict(zip(_FIELDS, msgspec.structs.astuple(event.buckets), strict=True)),
         estimated_tokens=event.estimated_tokens,
         cost_usd=None if cost.usd is None else float(cost.usd),
-        cost_source=listed if event.reported_cost is None else "reported",
+        cost_source=source,
+        agent_cost_usd=None if event.agent_cost is None else float(event.agent_cost),
     )
 
 
 def _event(row: tuple[object, ...]) -> LedgerEvent:
     at, workspace, session, agent, provider, model, category, tier, request, *numbers = row
-    estimated, reported, *buckets = numbers
+    estimated, band, said, *buckets = numbers
+    cost = None if said is None else usd(int(str(said)))
     return typed.convert(
         {
             "at": datetime.fromtimestamp(int(str(at)) / 1000, UTC),
@@ -132,7 +143,8 @@ def _event(row: tuple[object, ...]) -> LedgerEvent:
             "agent": agent,
             "request_id": request,
             "estimated_tokens": estimated,
-            "reported_cost": None if reported is None else usd(int(str(reported))),
+            "reported_cost": cost if band == REPORTED else None,
+            "agent_cost": None if band == REPORTED else cost,
         },
         LedgerEvent,
     )

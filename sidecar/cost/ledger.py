@@ -248,7 +248,8 @@ class Ledger:
         request = event.request_id
         if request is not None and (len(request) > LONGEST_ID or not request.isascii()):
             check_names(requestId=request)
-        reported = None if event.reported_cost is None else _pico(event.reported_cost)
+        is_reported = event.reported_cost is not None
+        said = event.reported_cost if is_reported else event.agent_cost
         return (
             None if request is None else _key(event.provider, request),
             request,
@@ -256,10 +257,10 @@ class Ledger:
             local_day(event.at, self._zone),
             self._session(connection, event),
             self._kind(connection, event),
-            band(sum(numbers[:_PROMPT_PARTS])) if reported is None else REPORTED,
+            REPORTED if is_reported else band(sum(numbers[:_PROMPT_PARTS])),
             *numbers,
             event.estimated_tokens,
-            reported,
+            None if said is None else _pico(said),
         )
 
     def _provider(self, connection: sqlite3.Connection, name: str) -> int:
@@ -335,9 +336,9 @@ def _key(provider: str, request: str) -> int:
 
 
 def _holder(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
-    """Who has the key: id, request, provider, reported, buckets."""
+    """Who has the key: id, request, provider, band, reported, buckets."""
     found = connection.execute(
-        f"SELECT event.id, request, provider.name, reported, {', '.join(BUCKETS)} "  # noqa: S608
+        f"SELECT event.id, request, provider.name, band, reported, {', '.join(BUCKETS)} "  # noqa: S608
         "FROM event JOIN kind ON kind.id = event.kind JOIN provider ON provider.id = kind.provider "
         "WHERE key = ?",
         (key,),
@@ -350,11 +351,13 @@ def _amend(
 ) -> None:
     """Replace the numbers of an event by those of `row`, where they hold more output or cost."""
     seen = dict(zip(_COLUMNS, row, strict=True))
-    known = dict(zip(("reported", *BUCKETS), stored, strict=True))
+    known = dict(zip(("band", "reported", *BUCKETS), stored, strict=True))
     if (_output(seen), seen["reported"] or 0) <= (_output(known), known["reported"] or 0):
         return
     if seen["reported"] is None and known["reported"] is not None:
-        seen |= {"reported": known["reported"], "band": REPORTED}
+        is_reported = known["band"] == REPORTED
+        band = REPORTED if is_reported else seen["band"]
+        seen |= {"reported": known["reported"], "band": band}
     connection.execute(_AMEND, (*(seen[name] for name in _AMENDED), event))
 
 

@@ -52,10 +52,11 @@ class Prices:
             return self._found[key]
 
     def cost(self, event: LedgerEvent) -> Cost:
-        """What one call cost: as the vendor reported, else by tariff."""
+        """What one call cost: as the vendor reported, else by tariff, else as the agent says."""
         if event.reported_cost is not None:
             return Cost(event.reported_cost)
-        return self._cost(event.buckets, event.model, event.provider, event.at, event.tier)
+        cost = self._cost(event.buckets, event.model, event.provider, event.at, event.tier)
+        return Cost(event.agent_cost) if cost.usd is None and event.agent_cost else cost
 
     def price(
         self,

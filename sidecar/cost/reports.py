@@ -117,6 +117,8 @@ def priced_sums(
             tariff, tier = tariffs[found.kind], kinds[found.kind][3]
             unit_prices[key] = _unit_prices(tariff, tier, found, cut)
         cost = cost_of(unit_prices[key], found.buckets, found.calls)
+        if cost.usd is None and found.reported:  # the agents' own figure
+            cost = Cost(usd(found.reported))
         yield Priced(kinds[found.kind], found, cost)
 
 
@@ -192,9 +194,12 @@ def _add(tally: Tally, priced: Priced) -> None:
     found = priced.sum
     tally.add(found.calls, found.buckets, priced.cost)
     tally.add_estimates(found.estimated_calls, found.estimated, found.estimated_prompt)
-    tally.reported += usd(found.reported)
+    said = usd(found.reported)
     if found.band == REPORTED:
+        tally.reported += said
         tally.compare(priced.listed)
+    else:
+        tally.agent += said
 
 
 def _order(line: CostRow) -> tuple[str, float, str]:

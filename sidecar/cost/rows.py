@@ -47,6 +47,9 @@ class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     listed_cost_usd: float | None = None
     """What that part would cost by the price list; null where nothing was reported, or no one
     price holds for it."""
+    agent_cost_usd: float | None = None
+    """What agents that keep such a figure say that these calls cost, by lists of their own: it
+    stands in for calls without a price. Null where none says so."""
     unpriced: bool
     """True where some call, or a part of one, has no known price: `cost_usd` leaves it out."""
     note: str
@@ -136,6 +139,8 @@ class Tally:
         self.estimated_prompt = 0
         self.cost = Decimal(0)
         self.reported = Decimal(0)
+        self.agent = Decimal(0)
+        """By the agents' own lists."""
         self.listed: Decimal | None = None
         """What the reported calls would cost by the price list."""
         self._unlisted = False
@@ -189,6 +194,7 @@ def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
         cost_usd=float(tally.cost) if tally.priced_calls else None,
         reported_cost_usd=float(tally.reported),
         listed_cost_usd=None if tally.listed is None else float(tally.listed),
+        agent_cost_usd=float(tally.agent) if tally.agent else None,
         unpriced=tally.unpriced,
         note=note,
         text=_row_text(tally, keys, note),

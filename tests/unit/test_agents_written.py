@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,3 +182,11 @@ def test_gemini_cli_file_without_a_reply_never_wins(tmp_path: Path) -> None:
     real.write_text("".join(lines[: replied + 1]))
     (shown,) = world.sessions().values()
     assert (shown.path, shown.occupancy.tokens, shown.active) == (str(real), 12_904, False)
+
+
+def test_continue_tells_its_own_costs(tmp_path: Path) -> None:
+    world = World(tmp_path, "continue")
+    install(world, "continue-abort")
+    world.ingest()
+    costs = {call.usage.prompt_tokens: call.agent_cost_usd for call in world.calls}
+    assert (costs[2_538], costs[190_028]) == (Decimal("0.09"), Decimal("5.72"))

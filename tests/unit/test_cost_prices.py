@@ -514,6 +514,18 @@ def test_a_reported_cost_wins() -> None:
     assert Prices().cost(msgspec.structs.replace(event, reported_cost=None)).usd == Decimal("1.25")
 
 
+def test_the_agents_figure_stands_in_where_no_list_has_a_price() -> None:
+    event = LedgerEvent(
+        at=datetime.fromisoformat(NOW),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=1_000_000),
+        agent_cost=Decimal("0.5"),
+    )
+    assert Prices().cost(event).usd == Decimal("1.25")
+    assert Prices().cost(msgspec.structs.replace(event, model="my-own")).usd == Decimal("0.5")
+
+
 @pytest.mark.parametrize("provider", sorted(LOCAL_PROVIDERS))
 def test_local_models_are_free_only_when_the_user_says_so(provider: str) -> None:
     call = Buckets(input=1000, output=10)

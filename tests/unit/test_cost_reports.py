@@ -143,6 +143,24 @@ def test_a_reported_cost_wins_and_is_marked(book: CostBook) -> None:
     assert (row.cost_usd, row.reported_cost_usd) == (0.012519, 0.0123)
 
 
+def test_the_agents_figures_stand_beside_ours_and_in_for_them(book: CostBook) -> None:
+    call = LedgerEvent(
+        at=datetime(2026, 11, 20, tzinfo=UTC),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=1_000_000),
+        agent_cost=Decimal("0.5"),
+    )
+    book.ledger.record(call)
+    book.ledger.record(msgspec.structs.replace(call, model="my-own"))
+    rows = {row.model: row for row in book.detail(CostDetailParams()).rows}
+    assert {model: (row.cost_usd, row.agent_cost_usd) for model, row in rows.items()} == {
+        "gpt-5": (1.25, 0.5),
+        "my-own": (0.5, 0.5),
+    }
+    assert [row.unpriced for row in rows.values()] == [False, False]
+
+
 def test_reported_costs_add_up_exactly(book: CostBook) -> None:
     for _ in range(10):
         record(book, usage={"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.1})

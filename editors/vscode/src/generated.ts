@@ -282,6 +282,7 @@ export interface CostRow {
   costUsd: number | null;
   reportedCostUsd: number;
   listedCostUsd: number | null;
+  agentCostUsd: number | null;
   unpriced: boolean;
   note: string;
   text: string;

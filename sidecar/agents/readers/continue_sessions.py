@@ -21,6 +21,7 @@ from sidecar.agents.fields import (
     count,
     from_ns,
     provider_of,
+    usd,
     whole_file,
 )
 from sidecar.agents.folding import Folded, fold_store
@@ -63,6 +64,8 @@ class _MessageUsage(Record):
     prompt_tokens_details: _Cached | None = None
     completion_tokens: Number = None
     completion_tokens_details: _Reasoning | None = None
+    cost_cents: Number = None
+    """By Continue's own list, rounded."""
 
     @property
     def usage(self) -> Usage:
@@ -194,7 +197,9 @@ def _fold(found: Found, before: _State) -> Folded[_State]:
         if total.prompt_tokens is not None and usage.prompt_tokens > prompt:
             break
         prompt, output = prompt - usage.prompt_tokens, output - usage.output_tokens
-        calls.append(_call(found, session, name, model, usage, key))
+        call = _call(found, session, name, model, usage, key)
+        cost = usd(one.cost_cents and one.cost_cents / 100)
+        calls.append(msgspec.structs.replace(call, agent_cost_usd=cost))
     is_over = bool(new) and not session.is_waiting
     if prompt > 0 and (is_over or time.time() - found.mtime_ns / 1e9 > _SILENT_SECONDS):
         rest = disjoint(prompt, 0, 0, 0, max(0, output), 0)

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.fields import Number, Record, count, from_ms
+from sidecar.agents.fields import Number, Record, count, from_ms, usd
 from sidecar.agents.values import Call
 from sidecar.messages.usage import Usage, disjoint
 
@@ -57,6 +57,8 @@ class OpenCodeMessage(Record):
     tokens: _Tokens | None = None
     time: _Time | None = None
     path: MessagePath | None = None
+    cost: Number = None
+    """By opencode's own list; 0 for a model that is not in it."""
     finish: str | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
     summary: msgspec.Raw = msgspec.Raw(b"null")
@@ -96,6 +98,7 @@ class OpenCodeMessage(Record):
             usage=usage,
             request=blake2b(kept.encode(), digest_size=12).hexdigest(),
             workspace=folder,
+            agent_cost_usd=usd(self.cost),
             category="subagent" if child else "summary" if self.is_summary else "main",
         )
 

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar import typed
-from sidecar.agents.fields import CamelRecord, TokenCount, provider_of, when
+from sidecar.agents.fields import (
+    CamelRecord,
+    Number,
+    Record,
+    TokenCount,
+    provider_of,
+    usd,
+    when,
+)
 from sidecar.agents.folding import fold_lines
 from sidecar.agents.line_files import Decoded, LineFiles, Newest, fold_entries
 from sidecar.agents.tail import first_lines
@@ -22,6 +30,11 @@ _HEAD = 64 << 10
 _FAILED = ("aborted", "error")
 
 
+class _Cost(Record):
+    total: Number = None
+    """USD, by the prices of the user's or Pi's own list."""
+
+
 class _Usage(CamelRecord):
     """Tokens in parts that do not overlap."""
 
@@ -29,6 +42,7 @@ class _Usage(CamelRecord):
     output: TokenCount = None
     cache_read: TokenCount = None
     cache_write: TokenCount = None
+    cost: _Cost | None = None
 
 
 class _Message(CamelRecord):
@@ -139,7 +153,7 @@ def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
     if entry.call is None or at is None:
         return None
     message, usage = entry.call
-    model = message.model or "unknown"
+    model, cost = message.model or "unknown", message.usage and message.usage.cost
     return Call(
         at=at,
         agent=AGENT,
@@ -150,6 +164,7 @@ def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
         # Forks copy entries with their ids and times.
         request=f"{entry.id or origin.session}/{entry.timestamp}",
         workspace=origin.workspace,
+        agent_cost_usd=usd(cost.total) if cost else None,
     )
 
 

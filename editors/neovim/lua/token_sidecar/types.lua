@@ -218,6 +218,7 @@
 ---@field costUsd? number
 ---@field reportedCostUsd number
 ---@field listedCostUsd? number
+---@field agentCostUsd? number
 ---@field unpriced boolean
 ---@field note string
 ---@field text string
