@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
     for check in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         if code := _run([python, "-m", *check]):
             return code
-    return _run([python, "-m", "pytest", *arguments])
+    # One process for each of two cores, also where there are more: editors need air to breathe.
+    return _run([python, "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments])
 
 
 def _python() -> Path:
