@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -122,6 +122,7 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of this reading that are broken."""
 
 
+@runtime_checkable
 class StoreReader(Protocol):
     """One agent. A store that is gone, locked or damaged raises OSError."""
 

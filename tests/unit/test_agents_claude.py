@@ -115,7 +115,7 @@ def test_a_vanished_session_stays_billed(
     world.ingest()
     session.path.unlink()
     world.ingest()
-    assert world.marks == {}
+    assert world.states() == {}
     world.check(home.truth)
     assert world.sessions() == {}
 
@@ -226,7 +226,7 @@ def test_broken_lines_are_counted_and_passed_over(
     world.ingest()
     world.check(home.truth)
     world.check_context(home.truth)
-    assert world.marks[str(session.path)].skipped == 2
+    assert world.skipped[str(session.path)] == 2
 
 
 def test_a_window_that_more_was_seen_in_is_the_large_one(world: World, home: ClaudeHome) -> None:

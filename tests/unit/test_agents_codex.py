@@ -247,7 +247,7 @@ def test_nulls_and_broken_lines(world: World, home: CodexHome, thread: Rollout) 
     world.ingest()
     world.check(home.truth)
     world.check_context(home.truth)
-    assert world.marks[str(thread.path)].skipped == 2
+    assert world.skipped[str(thread.path)] == 2
 
 
 def test_the_state_of_a_turn(world: World, home: CodexHome) -> None:

@@ -162,7 +162,7 @@ def test_lines_that_are_broken_half_written_or_huge(
     world.ingest()
     world.check(home.truth)
     world.check_context(home.truth)
-    assert [mark.skipped for mark in world.marks.values()] == [3]
+    assert [*world.skipped.values()] == [3]
 
 
 def test_the_output_of_a_turn_is_not_that_of_its_last_call(world: World, chat: ChatLog) -> None:
@@ -476,7 +476,7 @@ def test_nothing_that_was_said_is_kept(world: World, home: CodeHome, flat: bool)
     world.ingest()
     chat.turn()
     world.ingest()
-    kept = b"".join(mark.state for mark in world.marks.values())
+    kept = b"".join(world.states().values())
     assert b"tokenizer" in chat.path.read_bytes()
     assert b"tokenizer" not in kept
     assert b"secret" not in kept

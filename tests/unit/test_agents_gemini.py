@@ -127,4 +127,4 @@ def test_half_written_files_wait(world: World, home: GeminiHome, chat: Chat) -> 
     world.ingest()
     world.check(home.truth)
     world.check_context(home.truth)
-    assert world.marks[str(chat.path)].skipped == 1
+    assert world.skipped[str(chat.path)] == 1

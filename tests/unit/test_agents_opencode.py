@@ -129,6 +129,7 @@ def test_a_summary_is_no_size(world: World, home: OpenHome, form: Form) -> None:
     made.user()
     assert world.sessions()[made.id].occupancy.note == COMPACTED
     made.reply()
+    made.save()
     world.check_context(home.truth)
 
 

@@ -1,0 +1,578 @@
+"""The session index: what coding agents' stores say, in tables of the ledger's database. Blocking.
+
+`store` holds how far each store was read, `agent_session` what it says of each session, and the
+ledger each call once. A store's rows and calls are written in one transaction with its state. All
+of it but the calls can be read again from the stores at any time, so that these tables are simply
+made anew for another version of their form.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.events import (
+    CallFinished,
+    Compacted,
+    ContextSize,
+    SessionChanged,
+    SessionEvent,
+    SessionStarted,
+    Store,
+    StoreRead,
+    StoreReader,
+)
+from sidecar.agents.occupancy import COMPACTED, REWOUND
+from sidecar.agents.values import Occupancy, Quality, StoredSession
+from sidecar.cost.events import LedgerEvent, check_event, check_names
+from sidecar.defects import log_defect
+from sidecar.errors import BadParamsError
+from sidecar.messages.bounds import MOST_TOKENS
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from sidecar.agents.places import Places
+    from sidecar.agents.roots import Roots
+    from sidecar.cost.ledger import Ledger
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 1
+_CALLS_AT_ONCE = 2_000
+_STORES_AT_ONCE = 200
+_LONGEST_REST = 0.5
+
+
+class IndexedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """What one store says of one session: a row of the index."""
+
+    name: str
+    first_folder: str | None = None
+    folder: str | None = None
+    """Where the agent works now."""
+    parent: str | None = None
+    model: str | None = None
+    tokens: int | None = None
+    window: int | None = None
+    quality: Quality = "exact"
+    error_percent: float = 0.0
+    note: str | None = None
+    compacted: bool = False
+    updated_at: int | None = None
+    """Milliseconds since 1970; None where the store does not say."""
+    active: bool | None = None
+    ended: bool = False
+    rank: int = 0
+    title_at: str | None = None
+
+    def after(self, event: SessionEvent) -> IndexedSession:
+        """The session after an event of its own."""
+        change = msgspec.structs.replace
+        if isinstance(event, SessionStarted):
+            return change(
+                self,
+                first_folder=self.first_folder or event.folder,
+                folder=event.folder or self.folder,
+                updated_at=_ms(event.at) or self.updated_at,
+                model=event.model or self.model,
+                parent=event.parent or self.parent,
+                rank=event.rank,
+            )
+        if isinstance(event, SessionChanged):
+            return change(
+                self,
+                updated_at=_ms(event.at) or self.updated_at,
+                folder=event.folder or self.folder,
+                model=event.model or self.model,
+                active=self.active if event.active is None else event.active,
+                title_at=event.title_at or self.title_at,
+                ended=False,
+            )
+        if isinstance(event, ContextSize):
+            return change(
+                self,
+                tokens=event.tokens,
+                window=event.window or self.window,
+                quality=event.quality,
+                error_percent=event.error_percent,
+                note=event.note,
+                compacted=self.compacted and event.tokens is None,
+            )
+        if isinstance(event, Compacted):
+            note = REWOUND if event.rewound else COMPACTED
+            return change(self, tokens=None, note=note, compacted=not event.rewound)
+        return change(self, ended=True)
+
+
+_FIELDS = IndexedSession.__struct_fields__
+_TABLES = (
+    "CREATE TABLE store (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, agent TEXT NOT NULL, "
+    "inode INTEGER NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, "
+    "live INTEGER NOT NULL, state BLOB NOT NULL, previewed INTEGER NOT NULL)",
+    f"CREATE TABLE agent_session (store INTEGER NOT NULL, {', '.join(_FIELDS)}, "
+    "PRIMARY KEY (store, name)) WITHOUT ROWID",
+    "CREATE TABLE index_form (version INTEGER NOT NULL)",
+    f"INSERT INTO index_form VALUES ({_VERSION})",  # noqa: S608
+)
+
+
+class StoreRow(NamedTuple):
+    """How far a store was read."""
+
+    id: int
+    path: str
+    agent: str
+    inode: int
+    size: int
+    mtime_ns: int
+    state: bytes
+    previewed: bool = False
+    """Whether only its sessions were read, and none of its calls recorded."""
+
+    def is_current(self, store: Store, *, preview: bool = False) -> bool:
+        """Whether the store is as it was when it was read to its end, or at least previewed."""
+        seen = (self.inode, self.size, self.mtime_ns)
+        same = seen == (store.inode, store.size, store.mtime_ns)
+        return same and (preview or not self.previewed)
+
+
+class Ingested(NamedTuple):
+    """What reading stores came to."""
+
+    calls: int = 0
+    """New in the ledger."""
+    refused: int = 0
+    """Calls with impossible numbers."""
+    bytes_read: int = 0
+    whole: bool = True
+    """False where it was stopped."""
+
+
+class Pace(NamedTuple):
+    """How a reading goes on: until it is told to stop, with so much rest, telling its progress."""
+
+    stop: threading.Event
+    rest: float = 0.0
+    """Seconds of rest for each second of work."""
+    progress: Callable[[float], None] = lambda _: None
+    """Is called with the share that is done, 0 to 1."""
+
+    @classmethod
+    def quick(cls) -> Pace:
+        """Without rest, to the end."""
+        return cls(threading.Event())
+
+
+class SessionIndex:
+    """Agents' sessions and calls. Safe to share by threads and processes."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def unread(
+        self, readers: Sequence[StoreReader], stores: Iterable[Store], *, preview: bool = False
+    ) -> list[Store]:
+        """The stores of which something is unread, in the order of reading. Raises LedgerError.
+
+        A call that was copied belongs to the session that made it: older stores come first, and
+        those that were begun as copies after all others. Main conversations come before the
+        sub-agents' replays. To `preview`, the newest come first.
+        """
+        with self._ledger.reader() as connection:
+            rows = _store_rows(connection)
+        by_agent = {one.agent: one for one in readers}
+        found = [
+            one
+            for one in stores
+            if one.path not in rows or not rows[one.path].is_current(one, preview=preview)
+        ]
+        if preview:
+            return sorted(found, key=lambda one: -one.mtime_ns)
+        copies = {
+            one.path
+            for one in found
+            if one.live and one.path not in rows and _is_copy(by_agent[one.agent], one)
+        }
+        return sorted(found, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
+
+    def read(
+        self,
+        readers: Sequence[StoreReader],
+        stores: Iterable[Store],
+        pace: Pace | None = None,
+        *,
+        preview: bool = False,
+        record: Callable[..., list[LedgerEvent]] | None = None,
+    ) -> Ingested:
+        """Read what is new of stores, in this order.
+
+        A store that cannot be read now is left for another time. `preview`: of stores that were
+        never read only the sessions are kept, until all are read in the order of `unread`.
+        `record`: keeps the calls; `Ledger.record_many` by default. Raises LedgerError.
+        """
+        pace, record = pace or Pace.quick(), record or self._ledger.record_many
+        by_agent = {one.agent: one for one in readers}
+        wanted = list(stores)
+        whole_size = max(1, sum(one.size for one in wanted))
+        done, began = Ingested(), time.monotonic()
+        for some in _together(_readings(by_agent, wanted, self._rows_of, preview=preview)):
+            calls = (
+                event
+                for one in some
+                for event in one.read.events
+                if not one.preview and _is_call(event)
+            )
+            events, refused = _checked(calls)
+
+            def also(connection: sqlite3.Connection, some: list[_Reading] = some) -> None:
+                for one in some:
+                    _write(connection, one)
+
+            new = record(events, amend=True, also=also)
+            done = Ingested(
+                done.calls + len(new),
+                done.refused + refused,
+                done.bytes_read + sum(one.read.bytes_read for one in some),
+            )
+            pace.progress(min(1.0, done.bytes_read / whole_size))
+            took = time.monotonic() - began
+            if pace.stop.wait(min(_LONGEST_REST, took * pace.rest)):
+                return done._replace(whole=False)
+            began = time.monotonic()
+        if done.refused:
+            _log.warning("%d calls in session files have impossible numbers", done.refused)
+        return done
+
+    def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
+        """Forget the sessions of stores that are gone; their calls stay. Raises LedgerError."""
+        agents = {one.agent for one in readers}
+        with self._ledger.transaction() as connection:
+            gone = [
+                row.id
+                for row in _store_rows(connection).values()
+                if row.agent in agents and row.path not in listed and not os.path.exists(row.path)
+            ]
+            for table, column in (("agent_session", "store"), ("store", "id")) if gone else ():
+                connection.executemany(
+                    f"DELETE FROM {table} WHERE {column} = ?",  # noqa: S608
+                    ((one,) for one in gone),
+                )
+
+    def sessions(
+        self, readers: Sequence[StoreReader], places: Places, roots: Roots, since_ms: int = 0
+    ) -> list[StoredSession]:
+        """Each session of the roots once, from its best store, newest first.
+
+        `since_ms`: those updated then or later, and each agent's newest one. Titles are read from
+        the stores. Raises LedgerError.
+        """
+        by_agent = {one.agent: one for one in readers}
+        with self._ledger.reader() as connection:
+            found = _sessions(connection, by_agent, roots)
+        best: dict[tuple[str, str], list[_Row]] = {}
+        for row in found:
+            best.setdefault((row.store.agent, row.session.name), []).append(row)
+        merged = [_merged(sorted(rows, key=_order, reverse=True)) for rows in best.values()]
+        merged.sort(key=lambda one: one[0].updated_at, reverse=True)
+        shown: list[StoredSession] = []
+        agents: set[str] = set()
+        for session, rows in merged:
+            old = session.updated_at.timestamp() * 1000 < since_ms
+            if old and session.source in agents:
+                continue
+            agents.add(session.source)
+            reader = by_agent[session.source]
+            limit = session.occupancy.limit or reader.window(places)
+            size = msgspec.structs.replace(session.occupancy, limit=limit)
+            title = next(filter(None, (_title(reader, row) for row in rows)), None)
+            shown.append(msgspec.structs.replace(session, occupancy=size, title=title))
+        return shown
+
+    def _rows_of(self, stores: Sequence[Store]) -> dict[str, StoreRow]:
+        with self._ledger.reader() as connection:
+            return _store_rows(connection, [one.path for one in stores])
+
+
+class _Reading(NamedTuple):
+    """A step of a store, and what was known of it before."""
+
+    store: Store
+    before: StoreRow | None
+    """None: it was never read. Of a later step, with the state that this step began with."""
+    read: StoreRead
+    preview: bool = False
+
+
+class _Row(NamedTuple):
+    store: Store
+    session: IndexedSession
+
+
+def _readings(
+    readers: dict[str, StoreReader],
+    stores: Sequence[Store],
+    rows_of: Callable[[Sequence[Store]], dict[str, StoreRow]],
+    *,
+    preview: bool,
+) -> Iterator[_Reading]:
+    for start in range(0, len(stores), _STORES_AT_ONCE):
+        some = stores[start : start + _STORES_AT_ONCE]
+        rows = rows_of(some)
+        for store in some:
+            try:
+                row = rows.get(store.path)
+                yield from _steps(readers[store.agent], store, row, preview=preview)
+            except OSError as error:
+                why = error.strerror or "damaged"
+                _log.info("%s: a session file cannot be read: %s", store.agent, why)
+            except Exception as exc:  # whatever one store holds, the others are read
+                log_defect(exc, f"a session file of {store.agent}")
+
+
+def _steps(
+    reader: StoreReader, store: Store, before: StoreRow | None, *, preview: bool
+) -> Iterator[_Reading]:
+    if before is not None and before.is_current(store, preview=preview):
+        return
+    preview = preview and (before is None or before.previewed)
+    state = before.state if before and before.previewed == preview else b""
+    while True:
+        read = reader.read(store, state)
+        yield _Reading(store, before, read, preview)
+        if read.is_complete:
+            return
+        number, state = before.id if before else 0, read.state
+        before = StoreRow(number, store.path, store.agent, 0, 0, 0, state, preview)
+
+
+def _together(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
+    """Readings for one transaction: a commit for each small store takes longer than reading."""
+    some: list[_Reading] = []
+    events = 0
+    for one in readings:
+        some.append(one)
+        events += len(one.read.events)
+        if events >= _CALLS_AT_ONCE or len(some) >= _STORES_AT_ONCE or not one.read.is_complete:
+            yield some
+            some, events = [], 0
+    if some:
+        yield some
+
+
+def _write(connection: sqlite3.Connection, one: _Reading) -> None:
+    """Keep a step's state and what it says of sessions, unless another process was quicker."""
+    _prepare(connection)
+    store, read = one.store, one.read
+    known = _store_rows(connection, [store.path]).get(store.path)
+    expected = one.before.state if one.before else b""
+    if (known.state if known else b"") != expected:
+        return  # another process has read it on from the same place: its rows are as new
+    seen = (store.inode, store.size, store.mtime_ns) if read.is_complete else (0, 0, 0)
+    connection.execute(
+        "INSERT INTO store (path, agent, inode, size, mtime_ns, live, state, previewed) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET inode = excluded.inode, "
+        "size = excluded.size, mtime_ns = excluded.mtime_ns, state = excluded.state, "
+        "previewed = excluded.previewed",
+        (store.path, store.agent, *seen, store.live, read.state, one.preview),
+    )
+    (number,) = connection.execute("SELECT id FROM store WHERE path = ?", (store.path,)).fetchone()
+    if read.restarted:
+        connection.execute("DELETE FROM agent_session WHERE store = ?", (number,))
+    sessions: dict[str, IndexedSession] = {}
+    for event in read.events:
+        if _is_call(event):
+            continue
+        name = event.session
+        before = sessions.get(name) or _session_of(connection, number, name)
+        sessions[name] = before.after(event)
+    connection.executemany(
+        f"INSERT OR REPLACE INTO agent_session (store, {', '.join(_FIELDS)}) "  # noqa: S608
+        f"VALUES ({', '.join('?' * (len(_FIELDS) + 1))})",
+        ((number, *msgspec.structs.astuple(one)) for one in sessions.values() if _is_storable(one)),
+    )
+
+
+def _is_storable(session: IndexedSession) -> bool:
+    """Whether its names can be names: a store may hold anything, and no database takes it all."""
+    try:
+        check_names(
+            session=session.name,
+            model=session.model or "unknown",
+            parent=session.parent or "",
+            titleAt=session.title_at or "",
+        )
+        for folder in (session.first_folder, session.folder):
+            (folder or "").encode()
+    except (BadParamsError, UnicodeEncodeError):
+        return False
+    numbers = (session.tokens or 0, session.window or 0)
+    return bool(session.name) and all(0 <= number <= MOST_TOKENS for number in numbers)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Have the index's tables, of this version."""
+    if _has_tables(connection):
+        return
+    for table in ("store", "agent_session", "index_form"):
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
+    for statement in _TABLES:
+        connection.execute(statement)
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'index_form'").fetchone()
+    if known is None:
+        return False
+    return bool(connection.execute("SELECT version FROM index_form").fetchone() == (_VERSION,))
+
+
+def _store_rows(
+    connection: sqlite3.Connection, paths: Collection[str] | None = None
+) -> dict[str, StoreRow]:
+    """The stores at these paths, or all."""
+    if not _has_tables(connection):
+        return {}
+    query = "SELECT id, path, agent, inode, size, mtime_ns, state, previewed FROM store"
+    if paths is None:
+        rows = connection.execute(query).fetchall()
+    else:
+        rows = [
+            row
+            for path in paths
+            for row in connection.execute(f"{query} WHERE path = ?", (path,)).fetchall()
+        ]
+    return {row[1]: StoreRow(*row) for row in rows}
+
+
+def _session_of(connection: sqlite3.Connection, store: int, name: str) -> IndexedSession:
+    row = connection.execute(
+        f"SELECT {', '.join(_FIELDS)} FROM agent_session WHERE store = ? AND name = ?",  # noqa: S608
+        (store, name),
+    ).fetchone()
+    return IndexedSession(name=name) if row is None else _indexed(row)
+
+
+def _indexed(row: Sequence[Any]) -> IndexedSession:
+    fields = dict(zip(_FIELDS, row, strict=True))
+    return typed.convert(fields, IndexedSession, strict=False)
+
+
+def _sessions(connection: sqlite3.Connection, readers: Collection[str], roots: Roots) -> list[_Row]:
+    """The sessions of the roots, from all their stores."""
+    if not _has_tables(connection):
+        return []
+    folders = connection.execute("SELECT DISTINCT first_folder, folder FROM agent_session")
+    ours = {pair for pair in folders if roots.hold(pair[0]) or roots.hold(pair[1])}
+    query = (
+        "SELECT agent, path, inode, size, mtime_ns, live, "  # noqa: S608
+        f"{', '.join(_FIELDS)} FROM agent_session JOIN store ON store.id = store "
+        "WHERE first_folder IS ? AND folder IS ?"
+    )
+    rows = (row for pair in ours for row in connection.execute(query, pair))
+    return [
+        _Row(Store(row[0], row[1], row[2], row[3], row[4], bool(row[5])), _indexed(row[6:]))
+        for row in rows
+        if row[0] in readers
+    ]
+
+
+def _merged(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
+    """One session of its stores, best first: what the best does not know is the next one's."""
+    best = rows[0]
+    size = next((one.session for one in rows if _has_size(one.session)), best.session)
+    if best.session.compacted or best.session.tokens is not None:
+        size = best.session
+
+    def first(field: str) -> Any:
+        found = (getattr(one.session, field) for one in rows)
+        return next((value for value in found if value is not None), None)
+
+    session = StoredSession(
+        id=best.session.name,
+        source=best.store.agent,
+        path=best.store.path,
+        cwd=best.session.folder,
+        updated_at=_updated(best),
+        model=first("model"),
+        occupancy=Occupancy(
+            tokens=size.tokens,
+            limit=size.window or first("window"),
+            quality=size.quality,
+            error_percent=size.error_percent,
+            compacted=size.compacted,
+            note=size.note,
+        ),
+        parent=best.session.parent,
+        active=first("active"),
+        ended=best.session.ended,
+        rank=best.session.rank,
+    )
+    return session, rows
+
+
+def _has_size(session: IndexedSession) -> bool:
+    return session.tokens is not None
+
+
+def _order(row: _Row) -> tuple[int, float]:
+    return row.session.rank, _updated(row).timestamp()
+
+
+def _updated(row: _Row) -> datetime:
+    at = row.session.updated_at
+    return datetime.fromtimestamp(row.store.mtime_ns / 1e9 if at is None else at / 1000, UTC)
+
+
+def _title(reader: StoreReader, row: _Row) -> str | None:
+    if row.session.title_at is None:
+        return None
+    try:
+        return reader.title(row.store, row.session.title_at)
+    except OSError:
+        return None
+    except Exception as exc:
+        log_defect(exc, f"a session file of {row.store.agent}")
+        return None
+
+
+def _is_copy(reader: StoreReader, store: Store) -> bool:
+    try:
+        return reader.is_copy(store)
+    except OSError:
+        return False
+    except Exception as exc:
+        log_defect(exc, f"a session file of {reader.agent}")
+        return False
+
+
+def _is_call(event: SessionEvent) -> bool:
+    return isinstance(event, CallFinished)
+
+
+def _checked(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
+    """The calls that can be kept, and how many cannot: one of these would undo the whole batch."""
+    from sidecar.workspace.history import event_of
+
+    events, refused = [], 0
+    for call in calls:
+        event = event_of(call)
+        try:
+            check_event(event)
+        except BadParamsError:
+            refused += 1
+        else:
+            events.append(event)
+    return events, refused
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * 1000)

@@ -1,0 +1,239 @@
+"""The session index: sessions and calls of agents' stores in the ledger's database, read once."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.agents import claude, codex
+from benchmarks.agents.claude import ClaudeHome
+from benchmarks.agents.codex import CodexHome
+from sidecar.agents.adapter import index_readers
+from sidecar.agents.events import (
+    Compacted,
+    ContextSize,
+    SessionChanged,
+    SessionEnded,
+    SessionStarted,
+    StoreRead,
+)
+from sidecar.agents.places import Places
+from sidecar.agents.reader import readers_of
+from sidecar.agents.roots import Roots
+from sidecar.config.settings import Agents
+from sidecar.cost.ledger import Ledger
+from sidecar.workspace import session_index
+from sidecar.workspace.session_index import IndexedSession, Ingested, Pace, SessionIndex
+from tests.unit.agents_world import recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.agents.events import SessionEvent, Store
+    from sidecar.agents.values import StoredSession
+
+AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+class World:
+    """Two agents' homes, a root, and an index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.other = folder / "root", folder / "other"
+        self.root.mkdir()
+        self.other.mkdir()
+        self.claude = ClaudeHome(folder / ".claude")
+        self.codex = CodexHome(folder / ".codex")
+        settings = Agents(sources=("claude-code", "codex"))
+        self.places = Places.of(settings, {"HOME": str(folder)})
+        self.roots = Roots.of([self.root])
+        self.readers = index_readers(readers_of(settings), self.places, self.roots)
+        self.ledger = Ledger(folder / "state" / "ledger.db")
+        self.index = SessionIndex(self.ledger)
+
+    def stores(self) -> list[Store]:
+        return [store for reader in self.readers for store in reader.find(self.places)]
+
+    def unread(self, *, preview: bool = False) -> list[Store]:
+        return self.index.unread(self.readers, self.stores(), preview=preview)
+
+    def read(self, pace: Pace | None = None, *, preview: bool = False) -> Ingested:
+        unread = self.unread(preview=preview)
+        return self.index.read(self.readers, unread, pace, preview=preview)
+
+    def sessions(self) -> dict[str, StoredSession]:
+        found = self.index.sessions(self.readers, self.places, self.roots)
+        return {one.id: one for one in found}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.ledger.close()
+
+
+def test_each_byte_is_read_once_and_each_call_counts_once(world: World) -> None:
+    claude.everyday(world.claude, world.root)
+    codex.everyday(world.codex, world.root)
+    size = sum(store.size for store in world.stores())
+    done = world.read()
+    truth = world.claude.truth.calls | world.codex.truth.calls
+    assert recorded(world.ledger) == truth
+    assert (done.calls, done.bytes_read, done.whole) == (len(truth), size, True)
+    assert world.unread() == []
+    assert world.read() == Ingested()
+
+
+def test_only_sessions_that_work_in_the_roots_are_shown_with_their_size(world: World) -> None:
+    mine = claude.everyday(world.claude, world.root)
+    claude.everyday(world.claude, world.other)
+    world.read()
+    truth = world.claude.truth.context
+    sizes = {name: one.occupancy.tokens for name, one in world.sessions().items()}
+    assert mine.id in sizes
+    assert sizes == {name: truth[name] for name in sizes}
+    assert len(sizes) < len(truth)
+
+
+def test_a_preview_shows_sessions_and_leaves_their_calls_to_the_reading(world: World) -> None:
+    session = claude.everyday(world.claude, world.root)
+    world.read(preview=True)
+    assert session.id in world.sessions()
+    assert recorded(world.ledger) == {}
+    assert world.unread(preview=True) == []
+    assert len(world.unread()) == len(world.stores())
+    world.read()
+    assert recorded(world.ledger) == world.claude.truth.calls
+    session.reply()
+    world.read(preview=True)
+    assert recorded(world.ledger) == world.claude.truth.calls, "nothing older is unread"
+
+
+def test_a_reading_that_is_stopped_goes_on_where_it_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_index, "_STORES_AT_ONCE", 1)
+    for _ in range(3):
+        codex.everyday(world.codex, world.root)
+    size = sum(store.size for store in world.stores())
+    stop = threading.Event()
+    stop.set()
+    readings = [world.read(Pace(stop))]
+    assert 0 < len(recorded(world.ledger)) < len(world.codex.truth.calls)
+    while not readings[-1].whole:
+        readings.append(world.read(Pace(stop)))
+        assert len(readings) < 30
+    assert recorded(world.ledger) == world.codex.truth.calls
+    assert sum(done.bytes_read for done in readings) == size
+
+
+def test_titles_are_read_from_the_agents_files_and_never_stored(
+    world: World, tmp_path: Path
+) -> None:
+    session = claude.everyday(world.claude, world.root)
+    session.write({"type": "custom-title", "customTitle": "zebra crossing"})
+    world.read()
+    assert world.sessions()[session.id].title == "zebra crossing"
+    world.ledger.close()
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "state").iterdir())
+    assert session.id.encode() in kept
+    assert b"zebra" not in kept
+
+
+def test_sessions_of_a_store_that_is_gone_are_forgotten_and_stay_billed(world: World) -> None:
+    session = claude.everyday(world.claude, world.root)
+    world.read()
+    session.path.unlink()
+    world.index.forget_missing(world.readers, {store.path for store in world.stores()})
+    assert session.id not in world.sessions()
+    assert recorded(world.ledger) == world.claude.truth.calls
+
+
+def test_what_another_process_read_on_is_not_overwritten_by_an_older_reading(
+    world: World,
+) -> None:
+    session = world.claude.session(world.root)
+    session.reply()
+    world.read()
+    session.reply()
+    late = SlowReader(world)
+    session_before = world.sessions()[session.id].occupancy.tokens
+    world.index.read([late], world.unread())
+    assert session_before != world.claude.truth.context[session.id]
+    assert world.sessions()[session.id].occupancy.tokens == world.claude.truth.context[session.id]
+    assert recorded(world.ledger) == world.claude.truth.calls
+    assert world.unread() == []
+
+
+class SlowReader:
+    """Claude Code's reader; while it reads, another process reads a later version of the store."""
+
+    def __init__(self, world: World) -> None:
+        (self._reader,) = (one for one in world.readers if one.agent == "claude-code")
+        self._world = world
+        self.agent = self._reader.agent
+        self.folders, self.find = self._reader.folders, self._reader.find
+        self.store_at, self.is_copy = self._reader.store_at, self._reader.is_copy
+        self.title, self.window = self._reader.title, self._reader.window
+
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        found = self._reader.read(store, state)
+        other = SessionIndex(Ledger(self._world.ledger.path))
+        other.read([self._reader], self._world.stores())
+        return found
+
+
+def test_an_index_of_another_form_is_made_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = claude.everyday(world.claude, world.root)
+    world.read()
+    monkeypatch.setattr(session_index, "_VERSION", session_index._VERSION + 1)
+    monkeypatch.setattr(
+        session_index,
+        "_TABLES",
+        (*session_index._TABLES[:-1], "INSERT INTO index_form VALUES (2)"),
+    )
+    assert world.sessions() == {}
+    world.read()
+    assert session.id in world.sessions()
+    assert recorded(world.ledger) == world.claude.truth.calls
+
+
+@pytest.mark.parametrize(
+    ("events", "fields"),
+    [
+        ([ContextSize(session="s", tokens=10, window=99)], {"tokens": 10, "window": 99}),
+        (
+            [ContextSize(session="s", tokens=10, window=99), Compacted(session="s")],
+            {"tokens": None, "window": 99, "compacted": True},
+        ),
+        (
+            [Compacted(session="s"), ContextSize(session="s", tokens=4)],
+            {"tokens": 4, "compacted": False, "note": None},
+        ),
+        ([Compacted(session="s", rewound=True)], {"compacted": False, "tokens": None}),
+        (
+            [SessionStarted(session="s", folder="/a"), SessionChanged(session="s", folder="/b")],
+            {"first_folder": "/a", "folder": "/b"},
+        ),
+        (
+            [SessionChanged(session="s", active=True), SessionChanged(session="s", at=AT)],
+            {"active": True, "updated_at": 1_795_168_800_000},
+        ),
+        ([SessionEnded(session="s")], {"ended": True}),
+        ([SessionEnded(session="s"), SessionChanged(session="s", at=AT)], {"ended": False}),
+    ],
+)
+def test_events_change_what_is_known_of_a_session(
+    events: list[SessionEvent], fields: dict[str, object]
+) -> None:
+    session = IndexedSession(name="s")
+    for event in events:
+        session = session.after(event)
+    assert {name: getattr(session, name) for name in fields} == fields
