@@ -17,11 +17,15 @@ PATIENCE_SECONDS = 0.3
 """How long nothing is shown for an endpoint that is asked: then the estimate is."""
 
 
-async def or_meanwhile(answer: Awaitable[T], meanwhile: Callable[[], Awaitable[None] | None]) -> T:
-    """Await an answer, and do something else once where it takes longer than `PATIENCE_SECONDS`."""
+async def or_meanwhile(
+    answer: Awaitable[T],
+    meanwhile: Callable[[], Awaitable[None] | None],
+    seconds: float = PATIENCE_SECONDS,
+) -> T:
+    """Await an answer, and do something else once where it takes longer than so many seconds."""
     task = asyncio.ensure_future(answer)
     try:
-        await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
+        await asyncio.wait({task}, timeout=seconds)
         if not task.done() and (other := meanwhile()) is not None:
             await other
         return await task

@@ -7,6 +7,8 @@ decided in `Counts.gauge`; everything else is counted with the gauge that it giv
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -45,6 +47,10 @@ ENDPOINT_SECONDS = 2.0
 """How long somebody who types waits for an endpoint."""
 LATEST_SECONDS = 30.0
 """How long an answer is waited for that a count could not wait for."""
+QUIET_CHARACTERS = 20_000
+"""A longer document is sent to an endpoint when typing pauses, not after every key."""
+CHARACTERS_PER_QUIET_SECOND = 200_000
+LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
 _FIT_ROUNDS = 12
 GUESS_PERCENT = 25.0
@@ -64,6 +70,14 @@ class _AskedText(NamedTuple):
 
 _Answer: TypeAlias = tuple[Measure | None, str | None]
 """A count, or why there is none."""
+
+
+def quiet_seconds(taken: Snapshot) -> float:
+    """How much longer a document must stay unedited before an endpoint is sent it."""
+    if taken.edited_at is None or taken.characters < QUIET_CHARACTERS:
+        return 0.0
+    quiet = min(LONGEST_QUIET_SECONDS, taken.characters / CHARACTERS_PER_QUIET_SECOND)
+    return max(0.0, taken.edited_at + quiet - time.monotonic())
 
 
 class Counts(Gauges):
@@ -91,6 +105,8 @@ class Counts(Gauges):
         self._asking = SharedTasks[_AskedText, _Answer](
             "counting by an endpoint", outlives_waiters=True
         )
+        self._edits: dict[str, asyncio.Event] = {}
+        """By document that waits for a pause in typing, set at its next edit."""
 
     # -- what counts ------------------------------------------------------------------------
 
@@ -152,6 +168,8 @@ class Counts(Gauges):
             """Whether it is still to be sent: a request waits, or a document shows an estimate."""
             return self._asking.waiting(text) > 0 or taken.is_newest
 
+        if not await self._typing_pauses(taken):
+            return None, "the document is being edited"
         found = await text.endpoints.count_text(model, taken.text, LATEST_SECONDS, is_wanted)
         if not isinstance(found, EndpointCount):
             self._take_outcome(text, None)
@@ -165,6 +183,20 @@ class Counts(Gauges):
             await self._learn(taken, model, settings, measure.tokens)
         self._take_outcome(text, measure.tokens)
         return measure, None
+
+    async def _typing_pauses(self, taken: Snapshot) -> bool:
+        """Wait for a pause in typing. False where the document is edited before that."""
+        if (seconds := quiet_seconds(taken)) <= 0:
+            return True
+        edited = self._edits.setdefault(taken.uri, asyncio.Event())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(edited.wait(), seconds)
+        return not edited.is_set()
+
+    def document_edited(self, uri: str) -> None:
+        """Drop the requests for an earlier version of the document that have not been sent."""
+        if (edited := self._edits.pop(uri, None)) is not None:
+            edited.set()
 
     def _take_outcome(self, text: Hashable, tokens: int | None) -> None:
         """An endpoint's count of a text, None where it gave none; listeners hear of a change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ class Snapshot(Pieced):
         self._pieces = None if pieces is None else tuple(pieces)
         self._text = text
         self._characters: int | None = None
+        self.edited_at: float | None = None
+        """When the edit that it follows was seen, by `time.monotonic`; None where none came."""
 
     @classmethod
     def of(cls, document: TextDocument) -> Snapshot:
@@ -157,7 +160,9 @@ class Documents(dict[str, TextDocument]):
             return Snapshot.of(document)
         known = self._taken.get(uri)
         if known is None or not known.is_of(document):
+            edited_at = None if known is None else time.monotonic()
             known = self._taken[uri] = Snapshot.of(document)
+            known.edited_at = edited_at
         known.version = document.version
         return known
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.llama.test_llama_session import session
+from tests.protocol.client import edit
 from tests.unit.endpoints_fake_server import (
     REASONS,
     Asked,
@@ -384,3 +385,50 @@ def declares(client: Client, model: str) -> bool:
     """Whether a model is declared by the settings in force."""
     [one] = client.server.services.roots.default.settings.endpoints
     return model in one.models
+
+
+KEYS = 20
+
+
+async def test_typing_in_a_long_document_sends_it_when_the_typing_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates follow the keys meanwhile."""
+    text = WORDS * 6_000
+    uri = f"{tmp_path.as_uri()}/a.md"
+    async with (
+        llamacpp() as server,
+        session(server.url, tmp_path, monkeypatch, ignored=IGNORED) as client,
+    ):
+        client.open(text, uri=uri)
+        await client.take("status/update", shows("exact"))
+        before = len(server.posts())
+        for key in range(KEYS):
+            client.change(edit((0, key), (0, key), "a"), uri=uri)
+            await asyncio.sleep(0.05)
+        versions = {one["params"]["version"] for one in client.unread}
+        status = await client.take(
+            "status/update", lambda one: one["version"] == client.version and shows("exact")(one)
+        )
+        assert status["document"]["method"] == "endpoint"
+        assert len(server.posts()) - before <= 2
+        assert len(versions) >= 3, "no estimate followed the keys"
+        client.ignore("status/update")
+
+
+async def test_a_count_that_is_asked_for_waits_for_the_pause_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint's own number where nothing more is typed; else an estimate, at the next key."""
+    uri = f"{tmp_path.as_uri()}/a.md"
+    async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
+        client.ignore("status/update")
+        client.open(WORDS * 6_000, uri=uri)
+        assert (await client.count(uri))["method"] == "endpoint"
+        client.change(edit((0, 0), (0, 0), "a"), uri=uri)
+        assert (await client.count(uri))["method"] == "endpoint"
+        client.change(edit((0, 0), (0, 0), "a"), uri=uri)
+        counting = asyncio.ensure_future(client.count(uri))
+        await asyncio.sleep(0.05)
+        client.change(edit((0, 0), (0, 0), "a"), uri=uri)
+        assert (await counting)["method"] != "endpoint"

@@ -89,6 +89,7 @@ def _apply(server: SidecarServer, document: TextDocument, params: DidChangeParam
 
 def _edited(server: SidecarServer, uri: str) -> None:
     services = server.services
+    services.counts.document_edited(uri)
     services.publish(Event("document", services.roots.of_document(uri), uri))
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.counting.tokenizer import INLINE_CHARACTERS
-from sidecar.waiting import or_meanwhile
+from sidecar.waiting import PATIENCE_SECONDS, or_meanwhile
 from sidecar.workspace.budgets import budget_of, model_of
+from sidecar.workspace.counts import quiet_seconds
 from sidecar.workspace.status import (
     StatusUpdate,
     document_severity,
@@ -127,7 +128,8 @@ class StatusBoard:
             await work
 
     async def _count(self, uri: str) -> None:
-        """Send what takes its time to count; an estimate meanwhile, where an endpoint is slow."""
+        """Send what takes its time to count; an estimate meanwhile, where an endpoint is slow or
+        is not sent the document until typing pauses."""
         services = self._services
         workspace, taken = services.roots.of_document(uri), services.documents.snapshot(uri)
         model = model_of(uri, workspace)
@@ -137,7 +139,8 @@ class StatusBoard:
                 self._send_if(uri, taken, await services.counts.count_here(taken, model, workspace))
 
         counting = services.counts.count(taken, model, workspace)
-        self._send_if(uri, taken, await or_meanwhile(counting, send_estimate))
+        patience = 0.0 if quiet_seconds(taken) else PATIENCE_SECONDS
+        self._send_if(uri, taken, await or_meanwhile(counting, send_estimate, patience))
 
     def _send_if(self, uri: str, taken: Snapshot, count: Count) -> None:
         """Send a count if it is of the document as it is; else it is due again."""
