@@ -82,6 +82,11 @@ def test_a_broken_configuration_is_told(verb: tuple[str, ...], tmp_path: Path) -
     assert done.stdout.startswith("No ")
 
 
+def hear_interrupts() -> None:
+    """In a child: a background job's children inherit that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT to a process alone")
 @pytest.mark.parametrize("used", [True, False], ids=["watched", "waited for"])
 def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
@@ -97,6 +102,7 @@ def test_watching_ends_quietly_at_ctrl_c(used: bool, tmp_path: Path) -> None:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=hear_interrupts,
     ) as process:
         assert process.stdout
         assert process.stdout.readline()
