@@ -178,6 +178,6 @@ class Newest(Generic[T]):
     ) -> StoredSession:
         """The session that the lines are of. `window`: where its calls carry none."""
         newest = self.track.newest
-        model = newest.model if newest else self.model
+        model = (newest.model if newest else None) or self.model
         size = occupancy(self.track, window=window)
         return stored(found, name, cwd, self.at, size, model=model, title=title, active=self.active)

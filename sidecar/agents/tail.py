@@ -69,6 +69,19 @@ def lines_with(data: bytes, needle: bytes) -> Iterator[bytes]:
         at = find(needle, end)
 
 
+def lines_with_any(data: bytes, *needles: bytes) -> Iterator[bytes]:
+    """The lines of `data`, which ends with a line feed, that hold one of the needles."""
+    ends: dict[int, int] = {}
+    for needle in needles:
+        at = data.find(needle)
+        while at >= 0:
+            end = data.find(b"\n", at)
+            ends[data.rfind(b"\n", 0, at) + 1] = end
+            at = data.find(needle, end)
+    for start in sorted(ends):
+        yield data[start : ends[start]]
+
+
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
     """Whole lines from where `file` stands, about `size` bytes at once, and the bytes passed over.
 

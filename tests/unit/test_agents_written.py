@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks.agents.claude import slug_of
 from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
 from tests.unit.agents_world import World
 
@@ -55,6 +56,9 @@ RUNS = (
     Written("codex-resumed", "codex", (8_139, 10_995, 10_419), 190_000, "gpt-5"),
     Written("gemini-cli-resumed", "gemini-cli", (13_082,), None, "gemini-2.5-pro"),
     Written("opencode-subagent", "opencode", (8_271,), 200_000, "gpt-5", untold="other"),
+    Written(
+        "claude-code-compaction", "claude-code", (23_289,), None, "claude-sonnet-4-5", adds_up=True
+    ),
     Written("continue-abort", "continue", (2_977, 3_099), None, "gpt-4.1", cache_told=False),
 )
 
@@ -190,3 +194,55 @@ def test_continue_tells_its_own_costs(tmp_path: Path) -> None:
     world.ingest()
     costs = {call.usage.prompt_tokens: call.agent_cost_usd for call in world.calls}
     assert (costs[2_538], costs[190_028]) == (Decimal("0.09"), Decimal("5.72"))
+
+
+def claude_transcript(world: World) -> tuple[Path, list[str]]:
+    """A real transcript, its folder named after the world's root, and its lines."""
+    install(world, "claude-code-compaction")
+    projects = world.home / ".claude" / "projects"
+    (projects / "-work-p").rename(projects / slug_of(world.root))
+    (path,) = (projects / slug_of(world.root)).glob("*.jsonl")
+    return path, path.read_text().splitlines(keepends=True)
+
+
+def test_claude_code_calls_that_made_a_summary_are_billed(tmp_path: Path) -> None:
+    """No message tells them: what the session took so far does."""
+    world = World(tmp_path, "claude-code")
+    claude_transcript(world)
+    world.ingest()
+    (made,) = (call for call in world.calls if call.category == "summary")
+    assert (made.usage.prompt_tokens, made.usage.output_tokens) == (50_360, 809)
+    assert (made.model, made.workspace) == ("claude-sonnet-4-5", str(world.root))
+
+
+def test_claude_code_subagents_calls_made_no_summary(tmp_path: Path) -> None:
+    """A compaction in a turn with a sub-agent, whose calls lie in another file."""
+    world = World(tmp_path, "claude-code")
+    path, lines = claude_transcript(world)
+    boundary = next(line for line in lines if "compact_boundary" in line)
+    third = next(n for n, line in enumerate(lines) if "third prompt" in line)
+    path.write_text("".join([*lines[: third + 1], boundary, *lines[third + 1 :]]))
+    world.ingest()
+    (made,) = (call for call in world.calls if call.category == "summary")
+    assert made.usage.output_tokens == 809
+
+
+def test_claude_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> None:
+    world = World(tmp_path, "claude-code")
+    path, lines = claude_transcript(world)
+    after = next(n for n, line in enumerate(lines) if "after prompt" in line)
+    path.write_text("".join(lines[:after]))
+    (shown,) = world.sessions().values()
+    size = shown.occupancy
+    assert (size.tokens, size.quality, size.note) == (2_671, "estimate", BY_ESTIMATE)
+    assert (shown.active, shown.model) == (False, "claude-sonnet-4-5")
+
+
+def test_claude_code_is_idle_after_an_interruption(tmp_path: Path) -> None:
+    world = World(tmp_path, "claude-code")
+    path, lines = claude_transcript(world)
+    assert [one.active for one in world.sessions().values()] == [False]
+    asked = next(n for n, line in enumerate(lines) if "hang prompt" in line)
+    for end in (asked + 1, len(lines) - 1):  # a prompt, and a tool's result
+        path.write_text("".join(lines[:end]))
+        assert [one.active for one in world.sessions().values()] == [True]

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from sidecar.agents.homes import homes
 from sidecar.agents.line_files import Decoded, Newest
 from sidecar.agents.listing import below, entries, listed, stat_of
 from sidecar.agents.occupancy import COMPACTED, Track
+from sidecar.agents.readers.claude_costs import CostCheck, parts_of
 from sidecar.agents.readers.claude_lines import (
     TranscriptLine,
     decode,
@@ -31,18 +33,22 @@ from sidecar.agents.readers.claude_lines import (
     tier_of,
     usage_of,
 )
-from sidecar.agents.tail import first_lines, lines_with
+from sidecar.agents.tail import first_lines, lines_with_any
 from sidecar.agents.values import Batch, Call, Found, Glance, Mark
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sidecar.agents.places import Places
     from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
+    from sidecar.messages.usage import Usage
 
 AGENT = "claude-code"
 _LONGEST_SLUG = 200
 _SMALL_WINDOW, _LARGE_WINDOW = 200_000, 1_000_000
 _HEAD = 64 << 10
+_NEEDLES = (b'"usage"', b'"cost-state"', b'"compact_boundary"')
 _TITLES = ("custom_title", "ai_title", "summary")
 
 
@@ -90,7 +96,7 @@ class ClaudeCode:
         return _first_entry(found.path).session_kind == "bg"
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, _State(Path(found.path).stem), _fold)
+        return fold_lines(found, mark, _State(Path(found.path).stem), partial(_fold, found.path))
 
 
 READER = ClaudeCode()
@@ -118,10 +124,17 @@ class _Newest(Newest[TranscriptLine]):
             return False
         self.at, self.cwd = self.at or when(entry.timestamp), self.cwd or entry.cwd
         if entry.subtype == "compact_boundary" or entry.is_compact_summary:
-            if self.track.newest is None:
-                self.track = self.track.compaction()
-            return self.track.newest is not None
+            if self._is_measured:
+                return True
+            left = entry.compact_metadata.post_tokens if entry.compact_metadata else None
+            if self.track.newest is None:  # the newest compaction counts
+                self.track = self.track.compaction().estimate(left or 0, None)
+            return False
         return self._take(entry)
+
+    @property
+    def _is_measured(self) -> bool:
+        return self.track.newest is not None and not self.track.is_estimate
 
     def _take(self, entry: TranscriptLine) -> bool:
         if self.active is None and entry.type in ("user", "assistant"):
@@ -129,7 +142,7 @@ class _Newest(Newest[TranscriptLine]):
         if entry.call is None or entry.is_api_error_message:
             return False
         message, usage = entry.call
-        if self.track.why == COMPACTED:
+        if self.track.why == COMPACTED or self.track.is_estimate:
             self.model = message.model
             return True
         reading, newest = reading_of(message, usage), self.track.newest
@@ -155,31 +168,43 @@ class _State(msgspec.Struct, frozen=True):
     """Of a transcript, after some of its lines."""
 
     session: str
+    workspace: str = ""
     timestamp: str | None = None
     """Of the newest line that has one."""
+    costs: CostCheck = msgspec.field(default_factory=CostCheck)
 
 
-def _fold(state: _State, data: bytes) -> Folded[_State]:
+def _fold(path: str, state: _State, data: bytes) -> Folded[_State]:
     """The calls in some lines; each message once, with the most output that its lines give.
 
     A line without a time has that of the line before it.
     """
     replies: dict[str, tuple[int, TranscriptLine]] = {}
-    entries = Decoded(lines_with(data, b'"usage"'), decode)
+    summaries: list[Call] = []
+    costs, folder = msgspec.structs.replace(state.costs), state.workspace
+    entries = Decoded(lines_with_any(data, *_NEEDLES), decode)
     for entry in entries:
-        call = entry.call
-        if call is None:
-            continue
         if entry.timestamp is None:
             entry.timestamp = _newest_time(data[: data.find(entries.line)]) or state.timestamp
+        call, folder = entry.call, entry.cwd or folder
+        if entry.type == "cost-state":
+            made = costs.apply(entry, entry.timestamp, path)
+            if made is not None and (at := when(entry.timestamp)) is not None:
+                summaries.append(_summary(entry.session_id or state.session, folder, at, *made))
+        elif entry.subtype == "compact_boundary":
+            costs.compacted = costs.compacted or not entry.is_sidechain
+        if call is None:
+            continue
         name = call[0].id or entry.request_id or entry.uuid or str(entry.timestamp)
         output = call[1].output_tokens or 0
         known = replies.get(name)
         if known is None or known[0] <= output:
             replies[name] = output, entry
+        costs.add_message(name, parts_of(usage_of(call[1])))
     calls = [call for name, (_, entry) in replies.items() for call in _calls(name, entry, state)]
     newest = _newest_time(data) or state.timestamp
-    return Folded(_State(state.session, newest), calls, entries.skipped)
+    after = _State(state.session, folder, newest, costs)
+    return Folded(after, [*calls, *summaries], entries.skipped)
 
 
 def _newest_time(data: bytes) -> str | None:
@@ -192,6 +217,21 @@ def _newest_time(data: bytes) -> str | None:
             if entry.timestamp:
                 return entry.timestamp
     return None
+
+
+def _summary(session: str, folder: str, at: datetime, model: str, usage: Usage) -> Call:
+    """The call, or calls, that made the summary of a compaction."""
+    return Call(
+        at=at,
+        agent=AGENT,
+        session=session,
+        model=model,
+        provider=provider_of(model) or "anthropic",
+        usage=usage,
+        request=f"{session}/summary/{at.isoformat()}",
+        workspace=folder,
+        category="summary",
+    )
 
 
 def _calls(request: str, entry: TranscriptLine, state: _State) -> Iterator[Call]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from sidecar import typed
-from sidecar.agents.fields import CamelRecord, Record, TokenCount
+from sidecar.agents.fields import CamelRecord, Number, Record, TokenCount
 from sidecar.agents.values import Reading
 from sidecar.messages.billing import normal_tier, place_of
 from sidecar.messages.usage import Usage, disjoint
 
 _SYNTHETIC = "<synthetic>"
+_MARKED_SINCE = (2, 1, 300)
 
 
 class _Split(Record):
@@ -55,6 +58,38 @@ class ClaudeMessage(Record):
     usage: MessageUsage | None = None
 
 
+class _CompactMetadata(CamelRecord):
+    post_tokens: TokenCount = None
+    """Claude Code's own estimate of what a compaction left."""
+
+
+class ModelUsage(CamelRecord):
+    """What a session took of one model so far, sub-agents and compactions included."""
+
+    input_tokens: TokenCount = None
+    output_tokens: TokenCount = None
+    cache_read_input_tokens: TokenCount = None
+    cache_creation_input_tokens: TokenCount = None
+    cache_creation_ephemeral_1h_input_tokens: TokenCount = msgspec.field(
+        default=None, name="cacheCreationEphemeral1hInputTokens"
+    )
+    cost_usd: Number = msgspec.field(default=None, name="costUSD")
+
+    @property
+    def parts(self) -> ModelParts:
+        return (
+            self.input_tokens or 0,
+            self.cache_read_input_tokens or 0,
+            self.cache_creation_input_tokens or 0,
+            self.cache_creation_ephemeral_1h_input_tokens or 0,
+            self.output_tokens or 0,
+        )
+
+
+ModelParts = tuple[int, int, int, int, int]
+"""Fresh input, cache reads and writes, of these those for an hour, and output."""
+
+
 class TranscriptLine(CamelRecord):
     """A line of a transcript."""
 
@@ -72,13 +107,29 @@ class TranscriptLine(CamelRecord):
     custom_title: str | None = None
     ai_title: str | None = None
     summary: str | None = None
+    version: str | None = None
+    is_meta: bool | None = None
+    prompt_source: msgspec.Raw = msgspec.Raw(b"")
+    turn_position: msgspec.Raw = msgspec.Raw(b"")
+    tool_use_result: msgspec.Raw = msgspec.Raw(b"")
+    compact_metadata: _CompactMetadata | None = None
+    model_usage: dict[str, ModelUsage] | None = None
+    """Of a `cost-state`."""
     message: ClaudeMessage | None = None
+
+    @property
+    def starts_turn(self) -> bool:
+        """Whether a user's line is a prompt or a tool's result: an interruption is neither."""
+        if self.is_meta:
+            return False
+        marks = (self.prompt_source, self.turn_position, self.tool_use_result)
+        return any(map(bytes, marks)) or not _marks_prompts(self.version)
 
     @property
     def ends_turn(self) -> bool:
         """Whether the agent has nothing more to do after this line of a conversation."""
         if self.type != "assistant" or self.message is None:
-            return False
+            return self.type == "user" and not self.starts_turn
         return self.call is None or self.message.stop_reason == "end_turn"
 
     @property
@@ -91,6 +142,15 @@ class TranscriptLine(CamelRecord):
 
 
 decode = typed.decoder(TranscriptLine)
+
+
+def _marks_prompts(version: str | None) -> bool:
+    """Whether a version of Claude Code marks the lines that start a turn."""
+    try:
+        numbers = tuple(map(int, (version or "").split(".")))
+    except ValueError:
+        return False
+    return numbers >= _MARKED_SINCE
 
 
 def reading_of(message: ClaudeMessage, usage: MessageUsage) -> Reading:
