@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
 """Billed by credits: their tokens are never multiplied by a vendor's price."""
+PARTLY_TOLD_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
+"""Agents some of whose calls are in no file, such as those that make titles or summaries."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
@@ -168,6 +170,8 @@ def _basis(connection: sqlite3.Connection, scope: Scope) -> str:
         notes.append(
             f"{', '.join(others)}: at API prices; what a subscription bills is in no file."
         )
+    if partly := [agent for agent in agents if agent in PARTLY_TOLD_AGENTS]:
+        notes.append(f"{', '.join(partly)}: at least this much; some calls are in no file.")
     if credits:
         notes.append(f"{', '.join(credits)}: AI credits as reported, 0.01 USD each.")
     return printable(" ".join(notes))

@@ -74,6 +74,21 @@ def test_aider(tmp_path: Path) -> None:
     assert len({one.request for one in calls}) == 3
 
 
+def test_aider_is_idle_once_a_message_is_counted(tmp_path: Path) -> None:
+    world = World(tmp_path, "aider")
+    history = world.root / ".aider.chat.history.md"
+    text = "\n# aider chat started at 2026-09-01 10:00:00\n"
+    for line, active in (
+        ("#### do it  ", True),
+        ("> Tokens: 2.4k sent, 3 received. Cost: $0.006 message, $0.006 session.  ", False),
+        ("#### do more  ", True),
+        ("#### /exit  ", False),
+    ):
+        text += f"\n{line}\n"
+        history.write_text(text)
+        assert [one.active for one in world.sessions().values()] == [active]
+
+
 class ContinueSession:
     """A session as Continue's command line saves it, in parts as it happens to be read."""
 

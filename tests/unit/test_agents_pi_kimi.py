@@ -103,6 +103,7 @@ def test_pi_hides_the_size_after_a_compaction(pi_world: World, pi: Pi) -> None:
     pi.entry("session_info", name="Named")
     (shown,) = pi_world.sessions().values()
     assert (shown.occupancy.note, shown.title) == (COMPACTED, "Named")
+    assert shown.active is False
 
 
 class Kimi:

@@ -417,3 +417,19 @@ def _compare(found: CostReport, calls: list[LedgerEvent], prices: Prices, zone: 
         assert row.prompt_tokens == sum(call.buckets.prompt for call in of_key)
     known = [cost for call in calls if (cost := prices.cost(call).usd) is not None]
     assert found.totals.cost_usd == float(sum(known, Decimal(0)))
+
+
+@pytest.mark.parametrize(("agent", "is_partly_told"), [("opencode", True), ("codex", False)])
+def test_a_report_says_whose_calls_are_not_all_told(
+    book: CostBook, agent: str, is_partly_told: bool
+) -> None:
+    call = LedgerEvent(
+        at=datetime(2026, 11, 20, tzinfo=UTC),
+        model="gpt-5",
+        provider="openai",
+        buckets=Buckets(input=1_000),
+        agent=agent,
+    )
+    book.ledger.record(call)
+    basis = book.detail(CostDetailParams()).basis
+    assert (f"{agent}: at least this much" in basis) == is_partly_told

@@ -80,10 +80,14 @@ class Aider:
         cwd = os.path.dirname(found.path)
         if not look.roots.hold(cwd):
             return Glance(found)
-        reading = model = None
+        reading = model = active = None
         started = ""
         with open_quietly(found.path) as file:
             for line in lines_backwards(file, most=_TAIL):
+                if active is None and line.startswith(b"#### "):
+                    active = not line.startswith(b"#### /")  # a prompt, and no command
+                elif active is None and _TOKENS.match(line):
+                    active = False
                 if reading is None and (numbers := _TOKENS.match(line)):
                     prompt, _, _, output = _counts(numbers)
                     reading = Reading(prompt, output)
@@ -93,7 +97,7 @@ class Aider:
                     started = begun.group(1).decode()
                     break
         size = occupancy(Track(newest=reading), "estimate", error_percent=_BAND)
-        session = stored(found, f"{cwd}#{started}", cwd, None, size, model=model)
+        session = stored(found, f"{cwd}#{started}", cwd, None, size, model=model, active=active)
         return Glance(found, (session,))
 
     def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:

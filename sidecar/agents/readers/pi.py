@@ -132,6 +132,7 @@ class _Newest(Newest[_Entry]):
             return False
         self._begun, self._wanted = True, entry.parent_id
         if entry.type == "compaction":
+            self.active = bool(self.active)
             self.track = self.track.compaction()
             return True
         return self._take(entry)
