@@ -8,6 +8,7 @@ import re
 import unicodedata
 import zlib
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
@@ -182,6 +183,33 @@ class Transcript:
         )
         self.cached = self.clock.rng.randrange(1_000, 9_000)
         self.home.truth.context[self.id] = None
+
+    def compact_with_costs(self) -> None:
+        """The same of a version that says what the session took before it and after it.
+
+        Only the difference tells the call that made the summary.
+        """
+        self.reply()  # what the session took is written at the end of a turn
+        before, made, left = self.tokens(), self.tokens(), self.clock.rng.randrange(1_000, 9_000)
+        after = Tokens(*(one + other for one, other in zip(before, made, strict=True)))
+        meta = {"trigger": "auto", "preTokens": self.cached, "postTokens": left}
+        text = {"role": "user", "content": self.clock.text(self.size)}
+        boundary = self.line("system", subtype="compact_boundary", compactMetadata=meta)
+        summary = self.line("user", isCompactSummary=True, message=text)
+        self.write(self.cost_state(before), boundary, summary, self.cost_state(after))
+        at = datetime.fromisoformat(summary["timestamp"]).isoformat()
+        name = f"summary/{at}/{made.prompt}/{made.output}"
+        self.home.truth.calls[name] = (self.id, made)
+        self.home.truth.context[self.id] = left
+
+    def cost_state(self, total: Tokens) -> dict[str, Any]:
+        """What the session is said to have taken so far."""
+        used = {
+            "inputTokens": total.fresh, "cacheReadInputTokens": total.read,
+            "cacheCreationInputTokens": total.write, "outputTokens": total.output,
+            "cacheCreationEphemeral1hInputTokens": total.write_1h, "costUSD": 0.5,
+        }  # fmt: skip
+        return {"type": "cost-state", "sessionId": self.id, "modelUsage": {self.model: used}}
 
     def sidechain(self, *, replays: dict[str, Any] | None = None) -> None:
         """A sub-agent's line in the file itself, as before 2.0; or a replay of a message."""

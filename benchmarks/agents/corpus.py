@@ -8,18 +8,30 @@ that theirs cannot have: op logs that are cut, and rewinds.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from benchmarks.agents import claude, codex, copilot, gemini
+from benchmarks.agents import (
+    claude,
+    codex,
+    continue_cli,
+    copilot,
+    gemini,
+    kimi_code,
+    qwen,
+    vibe,
+)
 from sidecar.agents.compressed import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.agents.truth import Truth
+    from benchmarks.agents.truth import Clock, Truth
 
-SOURCES = ("claude-code", "codex", "copilot-chat", "gemini-cli")
+SOURCES = (
+    "claude-code", "codex", "copilot-chat", "gemini-cli", "qwen-code", "kimi-code", "vibe",
+    "continue",
+)  # fmt: skip
 _PROJECTS = 20
 _SIZES = (500, 1_000, 2_000, 4_000, 10_000)
 """Characters of a message, about."""
@@ -44,10 +56,16 @@ class History(NamedTuple):
     codex: Truth
     copilot: Truth
     gemini: Truth
+    qwen: Truth
+    kimi: Truth
+    vibe: Truth
+    continue_cli: Truth
 
 
 def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
     """Write about `megabytes` below `home`, `share` of it Claude Code's, 4 % of it chats.
+
+    Another 1 % is that of each of Qwen Code, Kimi Code, Vibe and Continue.
 
     The newest session of Claude Code and of Codex works in `home/work/0`.
     """
@@ -61,10 +79,34 @@ def history(home: Path, megabytes: float, *, share: float = 0.7) -> History:
     _fill(_copilot(chats, roots), megabytes * 0.02)
     _fill(_gemini(geminis, roots), megabytes * 0.02)
     _fill(_claude(claudes, roots), megabytes * share)
-    _fill(_codex(codexes, roots), megabytes * (0.96 - share))
+    _fill(_codex(codexes, roots), megabytes * (0.92 - share))
+    others: list[_Home] = [
+        qwen.QwenHome(home / ".qwen", seed=5),
+        kimi_code.KimiHome(home / ".kimi-code", seed=6),
+        vibe.VibeHome(home / ".vibe", seed=7),
+        continue_cli.ContinueHome(home / ".continue", seed=8),
+    ]
+    for other in others:
+        _fill(_sessions(other, roots), megabytes * 0.01)
     claude.everyday(claudes, roots[0])
     codex.everyday(codexes, roots[0])
-    return History(claudes.truth, codexes.truth, chats.truth, geminis.truth)
+    truths = (one.truth for one in others)
+    return History(claudes.truth, codexes.truth, chats.truth, geminis.truth, *truths)
+
+
+class _Home(Protocol):
+    """An agent's home that sessions of some turns are written to."""
+
+    truth: Truth
+    clock: Clock
+
+    def session(self, root: Path, turns: int, size: int) -> Path: ...
+
+
+def _sessions(home: _Home, roots: list[Path]) -> Iterator[Path]:
+    rng = home.clock.rng
+    for number in count():
+        yield home.session(rng.choice(roots), _TURNS[number % len(_TURNS)], rng.choice(_SIZES))
 
 
 def _fill(files: Iterator[Path], megabytes: float) -> None:
@@ -93,7 +135,7 @@ def _claude(home: claude.ClaudeHome, roots: list[Path]) -> Iterator[Path]:
                 made.nameless()
             if turn % 30 == 29:
                 made.subagent(workflow="w" if turn % 20 == 9 else None)
-                made.compact()
+                made.compact_with_costs() if number % 2 else made.compact()
         if number % 7 == 0:
             made.half_line()
         if turns <= _COPIED and number % 3 == 0:

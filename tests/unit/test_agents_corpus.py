@@ -61,6 +61,14 @@ TRAPS = {
     "compacted chats": (".config", '"slashCommand":{"name":"compact"}'),
     "rewinds": (".gemini", '"$rewindTo"'),
     "checkpoints": (".gemini", '{"$set":{"messages"'),
+    "summaries that no message tells": (".claude", '"type":"cost-state"'),
+    "Qwen Code's sub-agents": (".qwen", '"subagent_name":"explore"'),
+    "Qwen Code's compressions": (".qwen", '"subtype":"chat_compression"'),
+    "Kimi Code's sub-agents": (".kimi-code", "/agents/agent-0/"),
+    "Kimi Code's compactions": (".kimi-code", '"token_counting.rebased"'),
+    "Vibe's generations": (".vibe", "/generations/"),
+    "Vibe's compactions": (".vibe", '"context_compacted"'),
+    "Continue's sessions": (".continue", '"promptTokens"'),
 }
 
 

@@ -228,7 +228,7 @@ def _summary(session: str, folder: str, at: datetime, model: str, usage: Usage) 
         model=model,
         provider=provider_of(model) or "anthropic",
         usage=usage,
-        request=f"{session}/summary/{at.isoformat()}",
+        request=f"summary/{at.isoformat()}/{usage.prompt_tokens}/{usage.output_tokens}",
         workspace=folder,
         category="summary",
     )

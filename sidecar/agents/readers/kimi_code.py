@@ -190,7 +190,6 @@ def _call(state: _State, line: _Line, usage: Usage) -> Call | None:
     if at is None:
         return None
     model = state.model or line.model or "unknown"
-    parts = "/".join(map(str, msgspec.structs.astuple(usage)))
     return Call(
         at=at,
         agent=AGENT,
@@ -198,7 +197,7 @@ def _call(state: _State, line: _Line, usage: Usage) -> Call | None:
         model=model,
         provider=provider_of(model) or state.provider or "",
         usage=usage,
-        request=f"{line.time:.0f}/{parts}",  # the same in forks
+        request=f"{line.time:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",  # as in forks
         workspace=state.workspace,
         category="subagent" if state.subagent else "main" if is_turn else "summary",
     )
