@@ -1,8 +1,8 @@
 """Fits the estimates, and judges them: `python -m benchmarks fit-estimates`.
 
-Weights and bands come from one half of the documents of `benchmarks.fitting.corpus`, and are written
-to `sidecar/counting/estimates.json`; what is printed was measured on the other half, which nothing is
-ever fitted to. The work is done in an environment of its own, which is made the first time.
+Weights and bands come from one half of the documents of `benchmarks.fitting.corpus`, bands also from
+half of the sources of `benchmarks.fitting.unseen`, and are written to `sidecar/counting/estimates.json`.
+What is printed was measured on the others, which nothing is ever fitted to. The work is done in an environment of its own, which is made the first time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Documents of many kinds, half of them to fit by and half to judge by.
+"""Documents of many kinds, half of them to fit weights by and half to judge by.
 
 What the machine and the environment of the fit hold: Python's standard library and those of npm
 packages, Pygments' samples of hundreds of languages, manuals, JSON, translations of Django, the
@@ -29,16 +29,33 @@ _LENGTHS = (120, 300, 700, 1_500, 3_000, 5_000, LONGEST)
 
 
 class Document(NamedTuple):
-    """A text, where it is from, and whether it is held out."""
+    """A text, where it is from, and what it is used for."""
 
     source: str
     name: str
     text: str
+    set_use: str = ""
+    """Of a source that no weights are fitted to: `bands` or `judge`."""
+
+    @property
+    def use(self) -> str:
+        """`fit`: weights and bands; `bands`: bands only; `held`: judges documents of sources that
+        were fitted to; `judge`: judges those of sources that nothing was fitted to."""
+        if self.set_use:
+            return self.set_use
+        digest = hashlib.sha256(f"{self.source}/{self.name}".encode()).digest()
+        return "held" if digest[0] % 2 else "fit"
 
     @property
     def held_out(self) -> bool:
-        """Half of all documents are, by their names; only the others are ever fitted to."""
-        return hashlib.sha256(f"{self.source}/{self.name}".encode()).digest()[0] % 2 == 1
+        """Whether nothing is fitted to it."""
+        return self.use in ("held", "judge")
+
+    @property
+    def group(self) -> str:
+        """What is left out with it where bands are made: its source, or its language's samples."""
+        folder = self.name.split("/")[0]
+        return f"{self.source} {folder}" if self.source == "samples" else self.source
 
 
 def documents() -> list[Document]:
@@ -47,8 +64,8 @@ def documents() -> list[Document]:
     return [one for one in made if len(one.text) >= 60]
 
 
-def _cut(text: str, name: str) -> str:
-    """A stretch of whole lines of a text, of a length that its name draws."""
+def cut(text: str, name: str) -> str:
+    """Return a stretch of whole lines of a text, of a length that its name draws."""
     source = random.Random(name)
     length = source.choice(_LENGTHS)
     if len(text) <= length:
@@ -84,10 +101,10 @@ def _files() -> Iterator[Document]:
         ("licences", packages, "LICENSE*"),
     ):
         paths = [path for path in folder.rglob(pattern) if _is_own(path, folder, source)]
-        yield from _read(source, folder, paths, MOST)
+        yield from read(source, folder, paths, MOST)
     examples = next((FOLDER / "sources").glob("*/tests/examplefiles"), None)
     if examples is not None:
-        yield from _read("samples", examples, [p for p in examples.rglob("*") if p.is_file()], 400)
+        yield from read("samples", examples, [p for p in examples.rglob("*") if p.is_file()], 400)
 
 
 def _is_own(path: Path, folder: Path, source: str) -> bool:
@@ -99,7 +116,7 @@ def _is_own(path: Path, folder: Path, source: str) -> bool:
     return path.is_file() and is_minified == (source == "minified") and folder.is_dir()
 
 
-def _read(source: str, folder: Path, paths: list[Path], most: int) -> Iterator[Document]:
+def read(source: str, folder: Path, paths: list[Path], most: int) -> Iterator[Document]:
     """Texts of a folder, spread over it; always the same ones."""
     found = 0
     for path in sorted(paths, key=lambda path: hashlib.sha256(path.name.encode()).digest()):
@@ -110,7 +127,7 @@ def _read(source: str, folder: Path, paths: list[Path], most: int) -> Iterator[D
         except (UnicodeDecodeError, OSError):
             continue
         name = str(path.relative_to(folder))
-        text = _cut(text, name)
+        text = cut(text, name)
         if len(text) >= 60 and found < most:
             found += 1
             yield Document(source, name, text)
@@ -295,9 +312,9 @@ def _translations() -> Iterator[Document]:
             name = str(path.relative_to(packages))
             strings = re.findall(r'^msgstr "(.+)"$', text, re.MULTILINE)
             plain = "\n".join(strings).replace('\\"', '"')
-            yield Document(f"interface {locale}", name, _cut(plain, name))
+            yield Document(f"interface {locale}", name, cut(plain, name))
             if path.parts[-6] in ("admin", "auth") or "conf" in path.parts:
-                yield Document("gettext", name, _cut(text, name))
+                yield Document("gettext", name, cut(text, name))
 
 
 def _made_up() -> Iterator[Document]:

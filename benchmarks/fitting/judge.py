@@ -7,6 +7,8 @@ import subprocess
 from statistics import mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from benchmarks.fitting.environment import FOLDER
 from sidecar.counting import vocabularies
 from sidecar.counting.estimators import Chars4
@@ -68,8 +70,9 @@ class Judged(NamedTuple):
 def judge(found: Corpus) -> None:
     """Print bands by model, errors beside the peers', and conversations."""
     texts = [one.text for one in found.documents if one.held_out]
-    print("\nHeld-out documents: covered by the band, median ±, mean error (%)")
     without = _without_extras()
+    _print_coverage(found, without)
+    print("\nHeld-out documents: covered by the band, median ±, mean error (%)")
     for model in MODELS:
         real = found.truths[generation_of(model)][found.held]
         for name, tokenizers in (("", Tokenizers()), (" without extras", without)):
@@ -83,6 +86,42 @@ def judge(found: Corpus) -> None:
     from benchmarks.fitting.dialogues import judge_dialogues
 
     judge_dialogues(found)
+
+
+def _print_coverage(found: Corpus, without: Tokenizers) -> None:
+    """Print coverage by family: of sources that were fitted to, of new ones, and of each of those."""
+    known, new = found.of(found.uses == "held"), found.of(found.uses == "judge")
+    sources = sorted({one.source for one in new.documents})
+    print("\nCovered by the 95 % band: known sources, new sources, the mean of new sources (%)")
+    for generation, model in _by_generation().items():
+        tokenizer = without.for_model(model)
+        if tokenizer.method == "exact":
+            continue
+        names = [generation] if generation in found.truths else list(found.truths)
+        shares = [mean(_covered(tokenizer, half, names)) for half in (known, new)]
+        each = {}
+        for source in sources:
+            some = new.of(np.array([one.source == source for one in new.documents]))
+            each[source] = 100 * mean(_covered(tokenizer, some, names))
+        by_source = ", ".join(f"{source} {share:.0f}" for source, share in each.items())
+        print(
+            f"{model:22} {100 * shares[0]:6.1f} {100 * shares[1]:6.1f} {mean(each.values()):6.1f}"
+            f"   {by_source}"
+        )
+
+
+def _by_generation() -> dict[str, str]:
+    return {generation_of(model): model for model in (*MODELS, "a-model-of-nobody")}
+
+
+def _covered(tokenizer: Tokenizer, found: Corpus, names: Sequence[str]) -> list[bool]:
+    """Whether each document's true count by each vocabulary is in the band of its estimate."""
+    within = []
+    for index, document in enumerate(found.documents):
+        measure = tokenizer.measure(tokenizer.count(document.text), document.text)
+        half = measure.tokens * (measure.error_percent or 0.0) / 100 + 0.5
+        within += [abs(float(found.truths[name][index]) - measure.tokens) <= half for name in names]
+    return within
 
 
 def _without_extras() -> Tokenizers:
