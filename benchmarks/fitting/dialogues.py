@@ -1,7 +1,9 @@
 """Conversations of held-out documents, predicted turn by turn before their usage is reported.
 
+The documents are of sources that nothing was fitted to, and of others where a kind has none.
 Thirty turns with two changes of content; around them what a client hides (a system prompt and
-tools) and the marks of a template that is not the one that the formula knows. Then the first turn
+tools) and the marks of a template that is not the one that the formula knows. The first turn is not
+counted: nobody can know what is hidden before the first report, and the context says so. Then the first turn
 of a second workspace, by what the first one taught.
 """
 
@@ -29,6 +31,8 @@ _CONTENT = (
     ("json", "log", "numbers", "base64"),
     ("cjk", "cyrillic", "arabic", "latin", "indic"),
 )
+_FEWEST = 8
+"""Documents of a kind to draw from."""
 MARKS = 6
 """Tokens that the template puts around each message."""
 
@@ -80,7 +84,9 @@ def judge_dialogues(found: Corpus) -> None:
     from sidecar.models.families import generation_of
 
     without = _without_extras()
-    print("\nConversations (%): covered, after a change, median ±, error from turn 2, first turns")
+    print(
+        "\nConversations from turn 2 (%): covered, after a change, median ±, error; first turns again"
+    )
     for generation, model in {generation_of(model): model for model in MODELS}.items():
         tokenizer = without.for_model(model)
         every, firsts = [], []
@@ -88,19 +94,18 @@ def judge_dialogues(found: Corpus) -> None:
             predicted, first = _played(found, model, generation, tokenizer, seed)
             every += predicted
             firsts.append(first)
-        _print(model, every, firsts)
+        _print(model, [one for one in every if one.turn > 1], firsts)
 
 
 def _print(model: str, every: list[Predicted], firsts: list[Predicted]) -> None:
     changed = [
         one for one in every if (one.turn - 1) // PHASE > 0 and (one.turn - 1) % PHASE < AFTER
     ]
-    later = [one for one in every if one.turn >= 2]
     print(
         f"{model:22} {100 * mean(one.is_covered for one in every):6.1f}"
         f" {100 * mean(one.is_covered for one in changed):6.1f}"
         f" {median(one.band for one in every):6.2f}"
-        f" {100 * mean(abs(one.tokens - one.real) / one.real for one in later):6.2f}"
+        f" {100 * mean(abs(one.tokens - one.real) / one.real for one in every):6.2f}"
         f"   {sum(one.is_covered for one in firsts)} of {len(firsts)},"
         f" ±{median(one.band for one in firsts):.1f}"
     )
@@ -123,10 +128,13 @@ def _played(
 
 
 def _texts(found: Corpus, generation: str) -> dict[str, list[tuple[str, int]]]:
-    """Held-out documents by kind, with what they really cost."""
+    """Held-out documents by kind, with what they really cost; those of new sources first."""
     by_kind: dict[str, list[tuple[str, int]]] = {}
-    held = zip(found.documents, found.kinds, found.truths[generation], strict=True)
-    for document, kind, tokens in held:
-        if document.held_out:
-            by_kind.setdefault(str(kind), []).append((document.text, int(tokens)))
+    for use in ("judge", "held"):
+        for document, kind, tokens in zip(
+            found.documents, found.kinds, found.truths[generation], strict=True
+        ):
+            some = by_kind.setdefault(str(kind), [])
+            if document.use == use and (use == "judge" or len(some) < _FEWEST):
+                some.append((document.text, int(tokens)))
     return by_kind

@@ -286,7 +286,7 @@ def test_a_band_narrows_as_reports_confirm_it_and_widens_for_a_new_kind() -> Non
     for turn in range(1, 12):
         calibration.learn(400 * turn, 404 * turn, "code", doubt=60.0 * turn)
 
-    assert calibration.spread("code") == 0.5
+    assert calibration.spread("code") == 0.8
     assert calibration.spread("cjk") == 1.0
     calibration = calibration.switched("claude-sonnet-4-5", "x")
     assert calibration.spread("code") == 1.0
