@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-VERSION = 3
+VERSION = 4
 """Of what is kept: estimates of an earlier version were others, and their factors do not hold."""
 WHOLE = 0.25
 """Weight of a whole prompt, in which a template hides, beside its growth."""
