@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from sidecar.text.pieces import Piece, Pieced, pieces_of, word_pieces
 
 if TYPE_CHECKING:
+    from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.text.document import TextDocument
 
@@ -131,6 +132,11 @@ def _count_piece(piece: Piece, tokenizer: Tokenizer, turns: _Turns | None) -> No
         part.counts[name] = tokenizer.count(part.text)
     if name not in piece.counts and piece.origin is not None:
         piece.counts[name] = piece.origin.derived(name)
+
+
+def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
+    """Count a text, scaled by what calibrates the tokenizer, with its method and band."""
+    return tokenizer.measure(count_text(text, tokenizer), text)
 
 
 def count_text(

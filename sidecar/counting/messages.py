@@ -20,19 +20,22 @@ import hashlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachetools import LRUCache
 
 from sidecar.counting.clips import clip_tokens
 from sidecar.counting.count import Measure, Method
 from sidecar.counting.images import Seen, image_tokens
-from sidecar.counting.tokenizer import SAMPLED, Tokenizer
+from sidecar.counting.incremental import measure_text
 from sidecar.counting.tool_prompts import tool_prompt
 from sidecar.messages.content import Block, read_message
 from sidecar.messages.tool_schemas import ToolSchema, as_json, properties_of, read_tools
 from sidecar.models import families
 from sidecar.models.names import parse
+
+if TYPE_CHECKING:
+    from sidecar.counting.tokenizer import Tokenizer
 
 
 class Format(NamedTuple):
@@ -191,7 +194,7 @@ def _texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[int, float | Non
     tokens, wrong = 0, 0.0
     unmeasured = False
     for text in texts:
-        measure = tokenizer.measure(tokenizer.count(text), text[:SAMPLED])
+        measure = measure_text(text, tokenizer)
         unmeasured = unmeasured or measure.error_percent is None
         tokens += measure.tokens
         wrong += measure.tokens * (measure.error_percent or 0.0) / 100

@@ -80,8 +80,11 @@ class Tokenizer(ABC):
         """
         return self.error_percent
 
-    def measure(self, tokens: int, sample: str = "") -> Measure:
-        """A number of its tokens with how it was made; nothing is 0, exact."""
+    def measure(self, tokens: int, text: str = "") -> Measure:
+        """Return a count of this tokenizer with its method and band; 0 tokens are exact.
+
+        `text`: what was counted, or how it begins; the band depends on its kind and size.
+        """
         if tokens == 0:
             return Measure(0, "exact", self.name, 0.0)
-        return Measure(tokens, self.method, self.name, self.band(tokens, sample))
+        return Measure(tokens, self.method, self.name, self.band(tokens, text[:SAMPLED]))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from sidecar.models.names import matches
 
 if TYPE_CHECKING:
     from sidecar.config.settings import TokenizerFile
+    from sidecar.counting.calibration import Calibrations
     from sidecar.counting.count import Method
     from sidecar.counting.engines import Purpose
 
@@ -148,6 +150,24 @@ class Corrected(Approximate):
         while tokens and self.scale(tokens) > allowance:
             tokens -= 1
         return tokens
+
+
+def calibrated(plain: Tokenizer, learned: Calibrations, model: str, text: str) -> Tokenizer:
+    """Return an estimator corrected by what was learned for the model's texts of this kind."""
+    from sidecar.counting.calibration import document_key
+    from sidecar.counting.kinds import kind_of
+
+    key = document_key(model, plain.name, kind_of(text))
+    known = learned.learned(key)
+    if known is None:
+        return plain
+    return _corrected(plain, known.factor(learned.start(key)), known.spread())
+
+
+@lru_cache(maxsize=4096)
+def _corrected(plain: Tokenizer, factor: float, spread: float) -> Corrected:
+    """One object for each correction: counts are remembered by the tokenizer that made them."""
+    return Corrected(plain, factor, spread)
 
 
 class Lazy(Tokenizer):

@@ -306,7 +306,7 @@ class Counts(Gauges):
         if whole is None:
             work = partial(fitting.fit, text, max_tokens, mode, tokenizer, marker)
             fitted = await self.workers.run(work)
-            return fitted, tokenizer.measure(fitted.tokens, text[:SAMPLED])
+            return fitted, tokenizer.measure(fitted.tokens, text)
         if whole.tokens <= max_tokens:
             kept = Fitted(
                 text=text, tokens=whole.tokens, removed_tokens=0, removed_lines=0, changed=False

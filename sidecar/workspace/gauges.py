@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sidecar.counting.incremental import count_text
-from sidecar.counting.tokenizer import SAMPLED, Tokenizer
-from sidecar.counting.tokenizers import Corrected, Tokenizers
+from sidecar.counting.incremental import measure_text
+from sidecar.counting.tokenizers import Tokenizers, calibrated
 from sidecar.endpoints.outcome import NO_ENDPOINT, OFF, undeclared
 from sidecar.models.names import matches
 
@@ -17,12 +16,11 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Endpoint, Settings
     from sidecar.counting.count import Measure
     from sidecar.counting.engines import Purpose
+    from sidecar.counting.tokenizer import Tokenizer
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.documents import Snapshot
     from sidecar.workspace.state import State
     from sidecar.workspace.workspace import Workspace
-
-_CORRECTED_KEPT = 4_096
 
 
 class Gauge(NamedTuple):
@@ -40,8 +38,7 @@ class Gauge(NamedTuple):
         """The text's tokens. Blocking."""
         if self.whole is not None:
             return self.whole
-        tokens = count_text(text, self.tokenizer)
-        return self.tokenizer.measure(tokens, text[:SAMPLED])
+        return measure_text(text, self.tokenizer)
 
 
 class Gauges:
@@ -62,7 +59,6 @@ class Gauges:
         self._purpose: Purpose = purpose
         self._tokenizers: dict[Any, Tokenizers] = {}
         self._endpoints: dict[Any, Endpoints] = {}
-        self._corrected: dict[tuple[Tokenizer, float, float], Corrected] = {}
         self._roots = roots
 
     def tokenizers(self, settings: Settings) -> Tokenizers:
@@ -137,21 +133,7 @@ class Gauges:
         learned = self.state.known_calibrations
         if learned is None or plain.method == "exact":
             return plain
-        from sidecar.counting.calibration import document_key
-        from sidecar.counting.kinds import kind_of
-
-        key = document_key(model, plain.name, kind_of(taken.sample))
-        one = learned.learned(key)
-        if one is None:
-            return plain
-        factor = one.factor(learned.start(key))
-        spread = one.spread()
-        found = self._corrected.get((plain, factor, spread))
-        if found is None:
-            if len(self._corrected) > _CORRECTED_KEPT:
-                self._corrected.clear()
-            found = self._corrected[plain, factor, spread] = Corrected(plain, factor, spread)
-        return found
+        return calibrated(plain, learned, model, taken.sample)
 
     def here(self, taken: Snapshot, model: str, settings: Settings) -> Gauge:
         """What counts a text for a model without asking anybody."""

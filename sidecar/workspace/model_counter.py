@@ -9,12 +9,12 @@ import msgspec
 
 from sidecar.counting import fit as fitting
 from sidecar.counting import messages
-from sidecar.counting.incremental import count_text
-from sidecar.counting.tokenizer import SAMPLED, Tokenizer
+from sidecar.counting.incremental import measure_text
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
     from sidecar.counting.count import Measure
+    from sidecar.counting.tokenizer import Tokenizer
     from sidecar.messages.turns import Turn
 
 
@@ -46,7 +46,7 @@ class ModelCounter:
 
     def text(self, text: str) -> Measure:
         """Tokens of a text on its own."""
-        return self._tokenizer.measure(count_text(text, self._tokenizer), text[:SAMPLED])
+        return measure_text(text, self._tokenizer)
 
     def message(self, turn: Turn) -> Measure:
         """Tokens of a message with what the model's format puts around it."""
