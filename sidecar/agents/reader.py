@@ -15,6 +15,7 @@ from sidecar.config.settings import AGENTS, Agents
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
+    from sidecar.agents.events import StoreReader
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
     from sidecar.agents.values import Batch, Found, Glance, Mark
@@ -74,7 +75,9 @@ class MarksCopies(Protocol):
         """Whether a store begins with another's lines, which made those calls."""
 
 
-def stores_of(reader: Reader, places: Places, roots: Roots | None = None) -> list[Found]:
+def stores_of(
+    reader: Reader | StoreReader, places: Places, roots: Roots | None = None
+) -> list[Found]:
     """What `Reader.find` finds; nothing where it fails, which costs no other agent its sessions."""
     try:
         return list(reader.find(places, roots))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sidecar.config.paths import LEDGER_FILES
@@ -37,7 +38,6 @@ from sidecar.messages.bounds import LONGEST_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from datetime import tzinfo
-    from pathlib import Path
 
 FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
@@ -298,6 +298,26 @@ class Ledger:
         self._providers.clear()
         self._sessions.clear()
         self._kinds.clear()
+
+
+class MemoryLedger(Ledger):
+    """A ledger that ends with its process: what is read again holds where no file can be used."""
+
+    def __init__(self, zone: tzinfo | None = None) -> None:
+        super().__init__(Path(":memory:"), zone)
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            prepare(connection, self._local_day)
+            self._connection = connection
+        return self._connection
+
+    @contextmanager
+    def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
+        """The one connection, which no other thread uses meanwhile."""
+        with self._lock, translated(self.path, cancelled):
+            yield self._open()
 
 
 def usd(pico: int) -> Decimal:

@@ -6,34 +6,44 @@ disabled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from sidecar.agents.live import SeenStores, look, look_again
+from sidecar.agents.adapter import index_readers
+from sidecar.agents.events import Store, StoreReader
+from sidecar.agents.live import MOST_OLD
 from sidecar.agents.places import Places
-from sidecar.agents.reader import DELETING_AGENTS, Reader, readers_here
+from sidecar.agents.reader import DELETING_AGENTS, readers_here, stores_of
 from sidecar.agents.roots import Roots
+from sidecar.cost.ledger import MemoryLedger
+from sidecar.cost.storage import LedgerError
+from sidecar.workspace.session_index import SessionIndex
 from sidecar.workspace.sessions import RECENT, CountedSession
 from sidecar.workspace.statuslines import Kept, kept, with_window
 
 if TYPE_CHECKING:
     from sidecar.agents.values import StoredSession
     from sidecar.config.settings import Agents
+    from sidecar.cost.ledger import Ledger
     from sidecar.counting.count import Method
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
 
 
+_log = logging.getLogger(__name__)
+
+
 class Sources(msgspec.Struct, frozen=True):
     """Whose files are read, where they lie, and for which roots."""
 
-    readers: tuple[Reader, ...]
+    readers: tuple[StoreReader, ...]
     places: Places
     roots: Roots
 
@@ -43,21 +53,87 @@ class Sources(msgspec.Struct, frozen=True):
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)
-        return cls(readers_here(settings, places, roots), places, roots)
+        readers = index_readers(readers_here(settings, places, roots), places, roots)
+        return cls(readers, places, roots)
 
     def that_may_vanish(self) -> Sources:
         """Those of agents that delete sessions themselves."""
         readers = (one for one in self.readers if one.agent in DELETING_AGENTS)
         return msgspec.structs.replace(self, readers=tuple(readers))
 
-    def look(self, before: SeenStores | None = None, *, every: bool = False) -> SeenStores:
-        """The sessions of the last day, or all of them; only what changed is read. Blocking."""
-        since = 0 if every else int((datetime.now(UTC) - RECENT).timestamp() * 1e9)
-        return look(self.readers, self.places, self.roots, before, since_ns=since)
+    def stores(self, *, mine: bool = True) -> list[Store]:
+        """All stores, or those that may be of the roots, by listings alone. Blocking."""
+        roots = self.roots if mine else None
+        return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
 
-    def look_again(self, before: SeenStores, changed: Collection[str]) -> SeenStores:
-        """The same after these files changed: no others are looked at. Blocking."""
-        return look_again(self.readers, self.places, self.roots, before, changed)
+    def stores_at(self, changed: Collection[str]) -> list[Store]:
+        """The stores that these files are of. Blocking."""
+        found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
+        return list({store.path: store for store in found if store is not None}.values())
+
+
+class FoundSessions(NamedTuple):
+    """Where a workspace's sessions are read, and whether there were any."""
+
+    sources: Sources
+    any_session: bool = False
+
+
+class _Reading:
+    """One worker's look at a workspace's sessions, in the index. Blocking."""
+
+    def __init__(self, sources: Sources, ledger: Ledger) -> None:
+        self._sources, self._index = sources, SessionIndex(ledger)
+
+    def sessions(self, since: datetime | None) -> list[StoredSession]:
+        sources = self._sources
+        since_ms = 0 if since is None else int(since.timestamp() * 1000)
+        return self._index.sessions(sources.readers, sources.places, sources.roots, since_ms)
+
+    def read(self, stores: Iterable[Store]) -> None:
+        """Read what is new of the main conversations in these stores."""
+        live = [one for one in stores if one.live]
+        unread = self._index.unread(self._sources.readers, live, preview=True)
+        self._index.read(self._sources.readers, unread, preview=True)
+
+    def read_first(self, since: datetime) -> None:
+        """Read the newest stores until one is of the workspace: that session is shown first."""
+        recent, _ = self._by_age(since)
+        for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MOST_OLD]:
+            self.read([store])
+            if self.sessions(since):
+                return
+
+    def read_recent(self, since: datetime) -> None:
+        """Read the stores of the last day; of an agent with none of the workspace its newest."""
+        recent, older = self._by_age(since)
+        self.read(recent)
+        known = {one.source for one in self.sessions(since)}
+        for agent, stores in older.items():
+            for store in sorted(stores, key=lambda one: -one.mtime_ns)[:MOST_OLD]:
+                if agent in known:
+                    break
+                self.read([store])
+                known |= {one.source for one in self.sessions(since)}
+
+    def read_changed(self, changed: Collection[str]) -> None:
+        """Read the stores that these files are of; forget those that are gone."""
+        self._index.forget(changed)
+        self.read(self._sources.stores_at(changed))
+
+    def read_all(self) -> None:
+        """Read every store that may be of the workspace."""
+        self.read(self._sources.stores())
+
+    def _by_age(self, since: datetime) -> tuple[list[Store], dict[str, list[Store]]]:
+        since_ns, recent = int(since.timestamp() * 1e9), list[Store]()
+        older: dict[str, list[Store]] = {}
+        for store in self._sources.stores():
+            if store.live and store.mtime_ns >= since_ns:
+                recent.append(store)
+            elif store.live:
+                older.setdefault(store.agent, []).append(store)
+        return recent, older
 
 
 class AgentSessions:
@@ -66,9 +142,10 @@ class AgentSessions:
     def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], Sessions]) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._sessions_of = sessions_of
-        self._seen: WeakKeyDictionary[Workspace, tuple[Sources, SeenStores]] = WeakKeyDictionary()
-        self._older: WeakKeyDictionary[Workspace, tuple[Sources, SeenStores]] = WeakKeyDictionary()
-        """All sessions, as they were when they were asked for: only what changed is read again."""
+        self._seen: WeakKeyDictionary[Workspace, FoundSessions] = WeakKeyDictionary()
+        self._has_older: WeakSet[Workspace] = WeakSet()
+        self._memory = MemoryLedger()
+        """Stands in where the ledger cannot be used."""
 
     async def look(self, workspace: Workspace) -> None:
         """Find the workspace's sessions, and feed them to its conversations."""
@@ -80,9 +157,10 @@ class AgentSessions:
             self._seen.pop(workspace, None)
             self._sessions_of(workspace).feed(())
             return
-        same = known is not None and known[0].readers == sources.readers
-        before = known[1] if known is not None and same else None
-        await self._take(workspace, sources, partial(sources.look, before))
+        since = datetime.now(UTC) - RECENT
+        if known is None:
+            await self._take(workspace, sources, lambda reading: reading.read_first(since))
+        await self._take(workspace, sources, lambda reading: reading.read_recent(since))
 
     async def look_again(self, workspace: Workspace, changed: Collection[str]) -> None:
         """Read the changed files, if they are of this workspace's sessions."""
@@ -90,27 +168,25 @@ class AgentSessions:
         if known is None:
             await self.look(workspace)
             return
-        sources, seen = known
-        await self._take(workspace, sources, partial(sources.look_again, seen, changed))
+        await self._take(workspace, known.sources, lambda reading: reading.read_changed(changed))
 
     async def look_for_all(self, workspace: Workspace) -> None:
         """Find all sessions of the workspace, however old, for its conversations."""
         sources = await self.sources(workspace)
         if sources is None:
-            if self._older.pop(workspace, None) is not None:
+            if workspace in self._has_older:
+                self._has_older.discard(workspace)
                 self._sessions_of(workspace).feed_older(())
             return
-        known = self._older.get(workspace) or self._seen.get(workspace)
-        before = known[1] if known and known[0].readers == sources.readers else None
-        seen, sessions = await self._counted(partial(sources.look, before, every=True))
-        self._older[workspace] = sources, seen
-        if sessions or known is not None:
+        sessions = await self._counted(workspace, sources, _Reading.read_all, since=None)
+        if sessions or workspace in self._has_older:
+            self._has_older.add(workspace)
             self._sessions_of(workspace).feed_older(sessions)
 
     def seen_by(self, workspace: Workspace) -> Sources | None:
         """By what a workspace's sessions were found; None before they were looked for."""
         known = self._seen.get(workspace)
-        return known[0] if known else None
+        return known.sources if known else None
 
     async def sources(self, workspace: Workspace) -> Sources | None:
         """What is read for a workspace; None where nothing is to be."""
@@ -120,24 +196,38 @@ class AgentSessions:
         return await self._run(partial(Sources.of, settings, path))
 
     async def _counted(
-        self, look: Callable[[], SeenStores]
-    ) -> tuple[SeenStores, list[CountedSession]]:
-        folder = self._state.folder
+        self,
+        workspace: Workspace,
+        sources: Sources,
+        read: Callable[[_Reading], None],
+        *,
+        since: datetime | None,
+    ) -> list[CountedSession]:
+        """The workspace's sessions after a reading; from memory where the ledger fails."""
+        folder, book = self._state.folder, self._shared.spending(workspace)
 
-        def work() -> tuple[SeenStores, list[CountedSession]]:
-            seen = look()
-            sessions = counted(seen, kept(folder).sessions)
-            return seen, sessions
+        def work() -> list[CountedSession]:
+            try:
+                reading = _Reading(sources, book.book.ledger)
+                read(reading)
+                return counted(reading.sessions(since), kept(folder).sessions)
+            except LedgerError as error:
+                _log.info("sessions are not kept: %s", error)
+            reading = _Reading(sources, self._memory)
+            read(reading)
+            return counted(reading.sessions(since), kept(folder).sessions, note=NOT_KEPT)
 
         return await self._run(work)
 
     async def _take(
-        self, workspace: Workspace, sources: Sources, look: Callable[[], SeenStores]
+        self, workspace: Workspace, sources: Sources, read: Callable[[_Reading], None]
     ) -> None:
-        seen, sessions = await self._counted(look)
+        since = datetime.now(UTC) - RECENT
+        sessions = await self._counted(workspace, sources, read, since=since)
         before = self._seen.get(workspace)
-        self._seen[workspace] = sources, seen
-        if not sessions and (before is None or not before[1].sessions):
+        had_any = before is not None and before.any_session
+        self._seen[workspace] = FoundSessions(sources, bool(sessions))
+        if not sessions and not had_any:
             return  # the conversations' rooms are not even loaded
         known = self._sessions_of(workspace)
         known.feed(sessions)
@@ -147,16 +237,23 @@ class AgentSessions:
             known.publish()
 
 
-def counted(seen: SeenStores, windows: Mapping[str, Kept]) -> list[CountedSession]:
-    """The sessions that were seen, as they are now.
+NOT_KEPT = "the ledger cannot be used: sessions are read anew by each process"
 
-    `windows`: what Claude Code sent to its status line, by session.
+
+def counted(
+    sessions: Iterable[StoredSession], windows: Mapping[str, Kept], note: str | None = None
+) -> list[CountedSession]:
+    """The sessions that were found, as they are now.
+
+    `windows`: what Claude Code sent to its status line, by session. `note`: of all of them.
     """
     now = datetime.now(UTC)
-    return [_counted(session, now, windows.get(session.id)) for session in seen.sessions]
+    return [_counted(session, now, windows.get(session.id), note) for session in sessions]
 
 
-def _counted(session: StoredSession, now: datetime, statusline: Kept | None) -> CountedSession:
+def _counted(
+    session: StoredSession, now: datetime, statusline: Kept | None, note: str | None
+) -> CountedSession:
     size = session.occupancy if statusline is None else with_window(session.occupancy, statusline)
     method: Method = "exact" if size.quality in ("exact", "context only") else "estimate"
     return CountedSession(
@@ -169,7 +266,7 @@ def _counted(session: StoredSession, now: datetime, statusline: Kept | None) -> 
         quality=method,
         error_percent=size.error_percent,
         limit=size.limit,
-        note=size.note,
+        note=size.note or note,
         state=session.state(now),
         parent=session.parent,
         compacted=size.compacted,

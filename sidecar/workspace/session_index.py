@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -32,7 +34,7 @@ from sidecar.agents.events import (
 )
 from sidecar.agents.occupancy import COMPACTED, REWOUND
 from sidecar.agents.values import Occupancy, Quality, StoredSession
-from sidecar.cost.events import LedgerEvent, check_event, check_names
+from sidecar.cost.events import LedgerEvent, check_event, check_names, split
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import MOST_TOKENS
@@ -187,8 +189,10 @@ class SessionIndex:
         those that were begun as copies after all others. Main conversations come before the
         sub-agents' replays. To `preview`, the newest come first.
         """
+        stores = list(stores)
+        few = len(stores) <= _STORES_AT_ONCE
         with self._ledger.reader() as connection:
-            rows = _store_rows(connection)
+            rows = _store_rows(connection, [one.path for one in stores] if few else None)
         by_agent = {one.agent: one for one in readers}
         found = [
             one
@@ -255,12 +259,19 @@ class SessionIndex:
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
         """Forget the sessions of stores that are gone; their calls stay. Raises LedgerError."""
         agents = {one.agent for one in readers}
+        with self._ledger.reader() as connection:
+            rows = _store_rows(connection)
+        self.forget(
+            [path for path, row in rows.items() if row.agent in agents and path not in listed]
+        )
+
+    def forget(self, paths: Collection[str]) -> None:
+        """Forget the sessions of these stores, as far as they are gone. Raises LedgerError."""
+        paths = [path for path in paths if not os.path.exists(path)]
+        if not paths:
+            return
         with self._ledger.transaction() as connection:
-            gone = [
-                row.id
-                for row in _store_rows(connection).values()
-                if row.agent in agents and row.path not in listed and not os.path.exists(row.path)
-            ]
+            gone = [row.id for row in _store_rows(connection, paths).values()]
             for table, column in (("agent_session", "store"), ("store", "id")) if gone else ():
                 connection.executemany(
                     f"DELETE FROM {table} WHERE {column} = ?",  # noqa: S608
@@ -272,8 +283,8 @@ class SessionIndex:
     ) -> list[StoredSession]:
         """Each session of the roots once, from its best store, newest first.
 
-        `since_ms`: those updated then or later, and each agent's newest one. Titles are read from
-        the stores. Raises LedgerError.
+        `since_ms`: those whose stores changed then or later, and each agent's newest one. Titles
+        are read from the stores. Raises LedgerError.
         """
         by_agent = {one.agent: one for one in readers}
         with self._ledger.reader() as connection:
@@ -286,7 +297,7 @@ class SessionIndex:
         shown: list[StoredSession] = []
         agents: set[str] = set()
         for session, rows in merged:
-            old = session.updated_at.timestamp() * 1000 < since_ms
+            old = max(row.store.mtime_ns for row in rows) // 1_000_000 < since_ms
             if old and session.source in agents:
                 continue
             agents.add(session.source)
@@ -558,10 +569,33 @@ def _is_call(event: SessionEvent) -> bool:
     return isinstance(event, CallFinished)
 
 
+def event_of(call: CallFinished) -> LedgerEvent:
+    """A call as the ledger keeps it; its folder with links resolved."""
+    return LedgerEvent(
+        at=call.at,
+        model=call.model,
+        provider=call.provider,
+        agent=call.agent,
+        session=call.session,
+        workspace=_folder_uri(call.workspace),
+        request_id=call.request,
+        tier=call.tier,
+        category=call.category,
+        reported_cost=call.cost_usd,
+        buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _folder_uri(folder: str) -> str:
+    """A folder of this machine, links resolved; what is none stays as it is."""
+    if not os.path.isabs(folder):
+        return folder
+    return Path(os.path.realpath(folder)).as_uri()
+
+
 def _checked(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
     """The calls that can be kept, and how many cannot: one of these would undo the whole batch."""
-    from sidecar.workspace.history import event_of
-
     events, refused = [], 0
     for call in calls:
         event = event_of(call)

@@ -23,6 +23,7 @@ from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private import make_folder
 from sidecar.server.features import configuration, history
 from sidecar.workspace import history as ingesting
+from sidecar.workspace import session_index
 from sidecar.workspace.history import LOCK_NAME
 from sidecar.workspace.services import Services
 from tests.protocol.client import RpcError
@@ -117,7 +118,7 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
 ) -> None:
     """This workspace's calls come first; those of others with progress, at low priority."""
     monkeypatch.setattr(history, "REST", 1_000.0)
-    monkeypatch.setattr(ingesting, "_CALLS_AT_ONCE", 20)
+    monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
     root.mkdir()
     everyday(home, root)

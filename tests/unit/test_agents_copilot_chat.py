@@ -15,7 +15,7 @@ from benchmarks.agents.copilot import INPUT, MODEL, OUTPUT, CodeHome, DebugLog, 
 from benchmarks.agents.truth import Tokens
 from sidecar.agents.occupancy import COMPACTED, NO_USAGE, NOT_VISIBLE
 from sidecar.cost.prices import Prices
-from sidecar.workspace.history import event_of
+from sidecar.workspace.session_index import event_of
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:

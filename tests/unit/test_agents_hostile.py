@@ -26,7 +26,7 @@ from sidecar.cost.events import check_event
 from sidecar.cost.ledger import Ledger
 from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
-from sidecar.workspace.history import event_of
+from sidecar.workspace.session_index import event_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from benchmarks.agents.truth import Tokens
 from sidecar.cli import main
 from sidecar.cost.prices import Prices
 from sidecar.models import catalogue
-from sidecar.workspace.history import event_of
+from sidecar.workspace.session_index import event_of
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger
-from sidecar.workspace.history import event_of
+from sidecar.workspace.session_index import event_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -234,9 +234,10 @@ def test_a_cost_that_lacks_the_newest_calls_is_said_to(root: Path, home: ClaudeH
     session = home.session(root)
     session.reply()
     run("cost")
-    assert "≥" not in run("usage") + run("statusline")
     session.user()
     session.reply()
+    assert "≥" not in run("usage") + run("statusline"), "these read the session themselves"
+    session.subagent()
     assert ", ≥$0." in run("usage")
     assert ", ≥$0." in run("usage", "--all")
     assert " · ≥$0." in run("statusline")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,17 +21,15 @@ from sidecar.agents.values import Call
 from sidecar.config.settings import Agents, Settings
 from sidecar.cost.book import CostBook
 from sidecar.cost.params import CostDetailParams, CostRecordParams
-from sidecar.cost.sources import marks_in
 from sidecar.messages.usage import Usage
 from sidecar.workspace.agents import Sources
 from sidecar.workspace.history import (
     LOCK_NAME,
-    Ingested,
-    event_of,
     ingest_all,
     ingest_changed,
     ingest_missed,
 )
+from sidecar.workspace.session_index import Ingested, event_of
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
 from tests.unit.agents_world import recorded
@@ -80,6 +77,11 @@ class World:
         found = self.spending(root).detail(CostDetailParams(), lambda: False, lambda *_: None)
         return found.totals.calls
 
+    def stores(self) -> list[str]:
+        """The stores that the index knows."""
+        with self.book.ledger.reader() as connection:
+            return [path for (path,) in connection.execute("SELECT path FROM store")]
+
     def size(self) -> int:
         files = [path for path in self.home.rglob("*.jsonl") if path.name != "journal.jsonl"]
         return sum(path.stat().st_size for path in files)
@@ -126,37 +128,24 @@ def test_of_a_file_that_grows_only_new_bytes_are_read(world: World) -> None:
     assert ingest_changed(world.book, world.sources, [str(session.path)]) == Ingested()
 
 
-def test_of_what_no_event_named_only_marks_of_changed_stores_are_looked_at(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_event_named_is_found_by_listing_the_stores(world: World) -> None:
     sessions = [claude.everyday(world.claude, world.root) for _ in range(3)]
     codex.everyday(world.codex, world.root)
-    asked: list[int | None] = []
-
-    def watched(connection: sqlite3.Connection, paths: list[str] | None = None) -> Any:
-        asked.append(None if paths is None else len(paths))
-        return marks_in(connection, paths)
-
-    monkeypatch.setattr("sidecar.workspace.history.marks_in", watched)
-    done, known = ingest_missed(world.book, world.sources)  # whatever there is
-    assert done.calls == len(world.truth())
-    done, known = ingest_missed(world.book, world.sources, known)
-    assert done == Ingested()
+    assert ingest_missed(world.book, world.sources).calls == len(world.truth())
+    assert ingest_missed(world.book, world.sources) == Ingested()
     sessions[1].reply()
-    done, known = ingest_missed(world.book, world.sources, known)
-    assert done.calls == 1
-    assert ingest_missed(world.book, world.sources, known)[0] == Ingested()
-    assert asked == [None, None, 1, 1]
+    assert ingest_missed(world.book, world.sources).calls == 1
+    assert ingest_missed(world.book, world.sources) == Ingested()
     world.book.ledger.close()
     for path in world.state.folder.glob("ledger.db*"):
         path.unlink()
-    assert ingest_missed(world.book, world.sources, known)[0].calls == len(world.truth())
+    assert ingest_missed(world.book, world.sources).calls == len(world.truth())
 
 
 def test_a_reading_that_was_stopped_goes_on_where_it_stopped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.workspace.history._STORES_AT_ONCE", 1)
+    monkeypatch.setattr("sidecar.workspace.session_index._STORES_AT_ONCE", 1)
     for _ in range(4):
         codex.everyday(world.codex, world.root)
     stop = threading.Event()
@@ -182,12 +171,9 @@ def test_a_call_that_nobody_made_is_refused_alone(world: World, tokens: Tokens) 
     body = session.message("msg_absurd", tokens)
     session.write(session.line("assistant", requestId="req_1", message=body))
     session.reply()
-    done = world.read()
+    world.read()
     assert world.recorded() == world.truth()
-    with world.book.ledger.reader() as connection:
-        (refused,) = connection.execute("SELECT sum(refused) FROM source").fetchone()
-        assert refused == done.refused
-        assert list(marks_in(connection)) == [str(session.path)]
+    assert world.stores() == [str(session.path)]
 
 
 def test_a_call_that_a_plugin_reported_too_counts_once(world: World) -> None:
@@ -247,11 +233,11 @@ def test_nothing_of_text_is_kept(world: World) -> None:
         assert secret.encode() not in kept
 
 
-def test_marks_of_another_version_are_read_anew(world: World) -> None:
+def test_stores_with_a_state_of_another_version_are_read_anew(world: World) -> None:
     codex.everyday(world.codex, world.root)
     world.read()
     with sqlite3.connect(world.book.ledger.path) as connection:
-        connection.execute("UPDATE source SET mark = ?", (json.dumps({"other": 1}).encode(),))
+        connection.execute("UPDATE store SET size = 0, state = ?", (b"of another version",))
     again = world.read()
     assert (again.calls, again.bytes_read) == (0, world.size())
     assert world.recorded() == world.truth()
@@ -263,8 +249,7 @@ def test_a_vanished_file_keeps_its_calls(world: World) -> None:
     os.unlink(session.path)
     world.read()
     assert world.recorded() == world.truth()
-    with world.book.ledger.reader() as connection:
-        assert str(session.path) not in marks_in(connection)
+    assert str(session.path) not in world.stores()
 
 
 def _call(agent: str, provider: str, cost: str | None, request: str) -> Call:

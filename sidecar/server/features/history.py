@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.file_watcher import Subscription
-    from sidecar.workspace.history import Ingested, ReadStores
+    from sidecar.workspace.session_index import Ingested
     from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
@@ -55,7 +55,6 @@ class History:
         self._resting = False
         self._known: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
         """Whose sessions were read, and by which settings."""
-        self._listed: WeakKeyDictionary[Workspace, ReadStores] = WeakKeyDictionary()
         self._complete = False
         self._watch: Subscription | None = None
         self._edited_at = 0.0
@@ -162,9 +161,7 @@ class History:
         book, run = self._services.spending(workspace).book, self._services.workers.run
         if changed:
             return await run(partial(ingest_changed, book, sources, tuple(changed)))
-        before = self._listed.get(workspace)
-        done, self._listed[workspace] = await run(partial(ingest_missed, book, sources, before))
-        return done
+        return await run(partial(ingest_missed, book, sources))
 
     def _is_known(self, workspace: Workspace) -> bool:
         return self._known.get(workspace) == workspace.settings.agents
@@ -243,7 +240,8 @@ class History:
     ) -> Ingested:
         await self._services.configured.wait()
         sources = await self._services.agents.sources(workspace)
-        from sidecar.workspace.history import Ingested, ingest_all
+        from sidecar.workspace.history import ingest_all
+        from sidecar.workspace.session_index import Ingested
 
         if sources is None:
             return Ingested()
