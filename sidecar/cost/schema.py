@@ -1,4 +1,4 @@
-"""The ledger's schema: every call once, sums of them by day, and the index of agents' sessions.
+"""The ledger's schema: every call once, and sums of them by day.
 
 Triggers keep the sums: whatever adds or changes a call changes them in the same transaction, so
 that the two cannot disagree. Calls are never removed.
@@ -120,11 +120,6 @@ def _creation() -> Iterator[str]:
         "estimated INTEGER, reported INTEGER)"
     )
     yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
-    # How far each session file was read that calls come from: `mark` is its reader's own.
-    yield (
-        "CREATE TABLE source (path TEXT PRIMARY KEY, mark BLOB NOT NULL, "
-        "refused INTEGER NOT NULL) WITHOUT ROWID"
-    )
     yield from _sums()
 
 
@@ -142,7 +137,7 @@ def _import(connection: sqlite3.Connection, version: int) -> list[str]:
     return [
         *(f"DROP TRIGGER {name}" for name in triggers),
         "DROP VIEW event_sums",
-        *(f"DROP TABLE {name}" for name in ("quarter", "daily", "folded", "migration")),
+        *(f"DROP TABLE {name}" for name in ("quarter", "daily", "folded", "source", "migration")),
         "ALTER TABLE event ADD COLUMN day INTEGER NOT NULL DEFAULT 0",
         "UPDATE event SET day = local_day(at)",
         *_sums(),

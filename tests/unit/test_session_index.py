@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import subprocess
+import sys
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,13 +28,17 @@ from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
+from sidecar.cost import storage
 from sidecar.cost.ledger import Ledger
 from sidecar.workspace import session_index
+from sidecar.workspace.agents import NOT_KEPT
+from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import IndexedSession, Ingested, Pace, SessionIndex
+from sidecar.workspace.state import State
 from tests.unit.agents_world import recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sidecar.agents.events import SessionEvent, Store
@@ -237,3 +245,79 @@ def test_events_change_what_is_known_of_a_session(
     for event in events:
         session = session.after(event)
     assert {name: getattr(session, name) for name in fields} == fields
+
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def corrupt(state: Path) -> Iterator[None]:
+    state.mkdir()
+    (state / "ledger.db").write_bytes(b"no database, but long enough to be looked at" * 50)
+    yield
+
+
+@contextlib.contextmanager
+def full(state: Path) -> Iterator[None]:
+    state.mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def locked(state: Path) -> Iterator[None]:
+    state.mkdir()
+    command = [sys.executable, "-c", HOLD, str(state / "ledger.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        yield
+        holder.communicate(b"")
+
+
+@contextlib.contextmanager
+def unwritable(state: Path) -> Iterator[None]:
+    state.write_text("a file where the folder should be")
+    yield
+
+
+@pytest.mark.parametrize("fault", [corrupt, full, locked, unwritable])
+async def test_sessions_show_with_a_note_where_the_ledger_cannot_be_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Path], contextlib.AbstractContextManager[None]],
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(storage, "BUSY_SECONDS", 0.2)
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    session = home.session(root)
+    session.reply()
+    services = Services(state=State(tmp_path / "no" / "state"))
+    services.state.folder.parent.mkdir()
+    workspace = services.roots.add(root.as_uri())
+    workspace.path = root
+    services.configured.set()
+    with fault(services.state.folder):
+        await services.agents.look(workspace)
+        (row,) = services.sessions(workspace).rows()
+        assert (row.id, row.tokens) == (session.id, home.truth.context[session.id])
+        assert row.note == NOT_KEPT
+        session.reply()
+        await services.agents.look_again(workspace, [str(session.path)])
+        (row,) = services.sessions(workspace).rows()
+        assert row.tokens == home.truth.context[session.id]
+    await services.aclose()
+    services.workers.close()
