@@ -21,19 +21,19 @@ from sidecar.agents.live import MOST_OLD
 from sidecar.agents.places import Places
 from sidecar.agents.reader import DELETING_AGENTS, readers_here, stores_of
 from sidecar.agents.roots import Roots
-from sidecar.cost.ledger import MemoryLedger
-from sidecar.cost.storage import LedgerError
-from sidecar.workspace.session_index import SessionIndex
 from sidecar.workspace.sessions import RECENT, CountedSession
 from sidecar.workspace.statuslines import Kept, kept, with_window
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sidecar.agents.values import StoredSession
     from sidecar.config.settings import Agents
     from sidecar.cost.ledger import Ledger
     from sidecar.counting.count import Method
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.shared import Shared
+    from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
 
 
@@ -83,7 +83,11 @@ class _Reading:
     """One worker's look at a workspace's sessions, in the index. Blocking."""
 
     def __init__(self, sources: Sources, ledger: Ledger) -> None:
+        from sidecar.workspace.session_index import SessionIndex
+
         self._sources, self._index = sources, SessionIndex(ledger)
+        self.calls = 0
+        """New in the ledger: of stores whose history was read."""
 
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
@@ -94,7 +98,7 @@ class _Reading:
         """Read what is new of the main conversations in these stores."""
         live = [one for one in stores if one.live]
         unread = self._index.unread(self._sources.readers, live, preview=True)
-        self._index.read(self._sources.readers, unread, preview=True)
+        self.calls += self._index.read(self._sources.readers, unread, preview=True).calls
 
     def read_first(self, since: datetime) -> None:
         """Read the newest stores until one is of the workspace: that session is shown first."""
@@ -144,31 +148,34 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, FoundSessions] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
-        self._memory = MemoryLedger()
-        """Stands in where the ledger cannot be used."""
+        self._memory: list[Ledger] = []
+        """The ledger that stands in where the user's cannot be used."""
 
-    async def look(self, workspace: Workspace) -> None:
-        """Find the workspace's sessions, and feed them to its conversations."""
+    async def look(self, workspace: Workspace) -> bool:
+        """Find the workspace's sessions, and feed them to its conversations.
+
+        Whether there were new calls, which the ledger has now.
+        """
         settings, known = workspace.settings.agents, self._seen.get(workspace)
         if workspace.path is None or not (settings.enabled or known):
-            return
+            return False
         sources = await self.sources(workspace)
         if sources is None:
             self._seen.pop(workspace, None)
             self._sessions_of(workspace).feed(())
-            return
+            return False
         since = datetime.now(UTC) - RECENT
         if known is None:
-            await self._take(workspace, sources, lambda reading: reading.read_first(since))
-        await self._take(workspace, sources, lambda reading: reading.read_recent(since))
+            await self._take(workspace, sources, partial(_Reading.read_first, since=since))
+        return await self._take(workspace, sources, partial(_Reading.read_recent, since=since))
 
-    async def look_again(self, workspace: Workspace, changed: Collection[str]) -> None:
-        """Read the changed files, if they are of this workspace's sessions."""
+    async def look_again(self, workspace: Workspace, changed: Collection[str]) -> bool:
+        """Read the changed files, if they are of this workspace's sessions. As `look`."""
         known = self._seen.get(workspace)
         if known is None:
-            await self.look(workspace)
-            return
-        await self._take(workspace, known.sources, lambda reading: reading.read_changed(changed))
+            return await self.look(workspace)
+        read = partial(_Reading.read_changed, changed=tuple(changed))
+        return await self._take(workspace, known.sources, read)
 
     async def look_for_all(self, workspace: Workspace) -> None:
         """Find all sessions of the workspace, however old, for its conversations."""
@@ -178,7 +185,7 @@ class AgentSessions:
                 self._has_older.discard(workspace)
                 self._sessions_of(workspace).feed_older(())
             return
-        sessions = await self._counted(workspace, sources, _Reading.read_all, since=None)
+        sessions, _ = await self._counted(workspace, sources, _Reading.read_all, since=None)
         if sessions or workspace in self._has_older:
             self._has_older.add(workspace)
             self._sessions_of(workspace).feed_older(sessions)
@@ -202,39 +209,61 @@ class AgentSessions:
         read: Callable[[_Reading], None],
         *,
         since: datetime | None,
-    ) -> list[CountedSession]:
-        """The workspace's sessions after a reading; from memory where the ledger fails."""
-        folder, book = self._state.folder, self._shared.spending(workspace)
-
-        def work() -> list[CountedSession]:
-            try:
-                reading = _Reading(sources, book.book.ledger)
-                read(reading)
-                return counted(reading.sessions(since), kept(folder).sessions)
-            except LedgerError as error:
-                _log.info("sessions are not kept: %s", error)
-            reading = _Reading(sources, self._memory)
-            read(reading)
-            return counted(reading.sessions(since), kept(folder).sessions, note=NOT_KEPT)
-
-        return await self._run(work)
+    ) -> tuple[list[CountedSession], int]:
+        """The workspace's sessions after a reading, from memory where the ledger fails; and how
+        many calls were new."""
+        folder, spending, memory = (
+            self._state.folder,
+            self._shared.spending(workspace),
+            self._memory,
+        )
+        return await self._run(
+            partial(_read_and_count, sources, folder, spending, memory, read, since)
+        )
 
     async def _take(
         self, workspace: Workspace, sources: Sources, read: Callable[[_Reading], None]
-    ) -> None:
+    ) -> bool:
         since = datetime.now(UTC) - RECENT
-        sessions = await self._counted(workspace, sources, read, since=since)
+        sessions, calls = await self._counted(workspace, sources, read, since=since)
         before = self._seen.get(workspace)
         had_any = before is not None and before.any_session
         self._seen[workspace] = FoundSessions(sources, bool(sessions))
         if not sessions and not had_any:
-            return  # the conversations' rooms are not even loaded
+            return False  # the conversations' rooms are not even loaded
         known = self._sessions_of(workspace)
         known.feed(sessions)
         model = known.state.model
         if model is not None and self._shared.windows.ready:
             await self._shared.look_up(model, workspace.settings)
             known.publish()
+        return calls > 0
+
+
+def _read_and_count(
+    sources: Sources,
+    folder: Path,
+    spending: Spending,
+    memory: list[Ledger],
+    read: Callable[[_Reading], None],
+    since: datetime | None,
+) -> tuple[list[CountedSession], int]:
+    if not sources.readers:
+        return [], 0  # nothing of the ledger is even loaded
+    from sidecar.cost.ledger import MemoryLedger
+    from sidecar.cost.storage import LedgerError
+
+    try:
+        reading = _Reading(sources, spending.book.ledger)
+        read(reading)
+        return counted(reading.sessions(since), kept(folder).sessions), reading.calls
+    except LedgerError as error:
+        _log.info("sessions are not kept: %s", error)
+    if not memory:
+        memory.append(MemoryLedger())
+    reading = _Reading(sources, memory[0])
+    read(reading)
+    return counted(reading.sessions(since), kept(folder).sessions, note=NOT_KEPT), 0
 
 
 NOT_KEPT = "the ledger cannot be used: sessions are read anew by each process"

@@ -82,10 +82,10 @@ class Live:
             return
         # Costs first: who has seen the new size may ask for them.
         await self._server.history.appended(workspace, changed)
-        if changed:
-            await self._services.agents.look_again(workspace, changed)
-        else:
-            await self._services.agents.look(workspace)
+        agents = self._services.agents
+        look = agents.look_again(workspace, changed) if changed else agents.look(workspace)
+        if await look:
+            self._server.history.sum_soon(workspace)
 
     def _watch(self) -> None:
         """Watch the agents' files for each of the settings in force, with their roots."""
