@@ -151,9 +151,10 @@ def _public(
     import msgspec
 
     from sidecar.context.window import NamedLimits
+    from sidecar.workspace.state import State
     from sidecar.workspace.windows import Windows
 
-    windows = Windows(gauges.state)
+    windows = Windows(State())
     windows.looking_up(model, settings)()
     windows.looked_up(model, settings)
     named = NamedLimits(endpoint=window_of(gauges, model, settings))

@@ -12,6 +12,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.cli.output import warn, warn_of
+from sidecar.config.paths import state_dir
+from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.files import STDIN
 from sidecar.workspace.gauges import Gauge, Gauges
 from sidecar.workspace.state import State
@@ -62,7 +64,7 @@ def gauged(
 
 def asks(settings: Settings, models: Iterable[str]) -> bool:
     """Whether an endpoint is asked for texts of one of these models."""
-    gauges = Gauges(State())
+    gauges = Gauges(CalibrationStore(state_dir()))
     return any(gauges.asks(model, settings) for model in models)
 
 
@@ -75,7 +77,7 @@ def asking(settings: Settings, work: Callable[[Gauges, GaugeOf], T]) -> T:
 
 def gauging(settings: Settings, purpose: Purpose) -> tuple[Gauges, GaugeOf]:
     """What counts without asking anybody."""
-    gauges = Gauges(State(), purpose)
+    gauges = Gauges(CalibrationStore(state_dir()), purpose)
     loaded: set[str] = set()
     loading = Lock()  # threads that come at once would each read the tables
 
@@ -83,7 +85,7 @@ def gauging(settings: Settings, purpose: Purpose) -> tuple[Gauges, GaugeOf]:
         tokenizer = gauges.tokenizers(settings).for_model(model)
         tokenizer.count("a")  # a vocabulary from a file says only now how it really counts
         if tokenizer.method != "exact":
-            gauges.state.calibrations()
+            gauges.calibrations.loaded()
         loaded.add(model)
 
     def gauge(taken: Snapshot, model: str) -> Gauge:
@@ -103,7 +105,7 @@ def window_of(gauges: Gauges, model: str, settings: Settings) -> int | None:
     import asyncio
 
     async def ask() -> int | None:
-        endpoints = Gauges(State()).endpoints(settings)
+        endpoints = Gauges(CalibrationStore(state_dir())).endpoints(settings)
         try:
             return await endpoints.limit(model)
         finally:
@@ -134,14 +136,15 @@ async def opened() -> AsyncIterator[Counts]:
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers
 
-    state, workers = State(), Workers()
-    counts = Counts(workers, state, Windows(state))
+    state, workers, calibrations = State(), Workers(), CalibrationStore(state_dir())
+    counts = Counts(workers, calibrations, Windows(state))
     counts.seconds = LATEST_SECONDS  # nobody types, and no late answer corrects what was printed
-    state.calibrations()
+    calibrations.loaded()
     try:
         yield counts
     finally:
         await counts.aclose()
         workers.close()
         with contextlib.suppress(OSError):  # a full disk fails no count
-            state.close()
+            calibrations.save()
+        state.close()

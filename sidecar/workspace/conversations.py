@@ -461,7 +461,7 @@ class Conversations:
         async with self._restoring:
             if self._restored.is_set():
                 return
-            await self._run(self.services.state.calibrations)
+            await self.services.calibrations.load(self._run)
             found = await self._run(partial(self.services.state.sessions, uri)) if uri else []
             for saved in found:
                 session = restore(saved, self.counter(saved.model))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sidecar.endpoints.outcome import MissKind
     from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
-    from sidecar.workspace.state import State
+    from sidecar.workspace.calibrations import CalibrationStore
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
@@ -86,7 +86,7 @@ class Counts(Gauges):
     def __init__(
         self,
         workers: Workers,
-        state: State,
+        calibrations: CalibrationStore,
         windows: Windows,
         *,
         roots: Iterable[Workspace] | None = None,
@@ -94,7 +94,7 @@ class Counts(Gauges):
     ) -> None:
         """`roots`: whose settings are in force; all are by default. `publish`: tells listeners what
         has changed."""
-        super().__init__(state, roots=roots)
+        super().__init__(calibrations, roots=roots)
         self._publish = publish
         self.workers, self.windows = workers, windows
         self.seconds = ENDPOINT_SECONDS
@@ -116,7 +116,7 @@ class Counts(Gauges):
         `sent`: whether a server that counts is sent it; what is too long for that rests on what
         was learned.
         """
-        learned = self.state.known_calibrations
+        learned = self.calibrations.known
         standing = self.endpoints(settings).standing(model) if self.asks(model, settings) else None
         asked = sent and standing is not None
         lessons = 0 if asked or learned is None else learned.lessons
@@ -218,7 +218,7 @@ class Counts(Gauges):
 
         plain = self.tokenizers(settings).for_model(model)
         estimated = await self.workers.count(taken, plain)
-        calibrations = self.state.known_calibrations
+        calibrations = self.calibrations.known
         if calibrations is not None and taken.characters >= _LEARN_CHARACTERS:
             key = document_key(model, plain.name, kind_of(taken.sample))
             band = plain.band(estimated, taken.sample)
@@ -227,8 +227,8 @@ class Counts(Gauges):
             self.was_learned()
 
     def was_learned(self) -> None:
-        """Have what was learned written soon. No hook of the state: workers hold that."""
-        self.state.calibrations_changed()
+        """Have what was learned written soon."""
+        self.calibrations.changed()
         self._publish(Event("learned"))
 
     def _fitted(self, taken: Snapshot, model: str, settings: Settings, whole: Measure) -> Tokenizer:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sidecar.counting.engines import Purpose
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.endpoints.registry import Endpoints
+    from sidecar.workspace.calibrations import CalibrationStore
     from sidecar.workspace.documents import Snapshot
-    from sidecar.workspace.state import State
     from sidecar.workspace.workspace import Workspace
 
 
@@ -46,7 +46,7 @@ class Gauges:
 
     def __init__(
         self,
-        state: State,
+        calibrations: CalibrationStore,
         purpose: Purpose = "interactive",
         *,
         roots: Iterable[Workspace] | None = None,
@@ -55,7 +55,7 @@ class Gauges:
 
         `roots`: whose settings are in force; all are by default.
         """
-        self.state = state
+        self.calibrations = calibrations
         self._purpose: Purpose = purpose
         self._tokenizers: dict[Any, Tokenizers] = {}
         self._endpoints: dict[Any, Endpoints] = {}
@@ -130,7 +130,7 @@ class Gauges:
     def tokenizer(self, model: str, settings: Settings, taken: Snapshot) -> Tokenizer:
         """What counts a text for a model here, corrected by what was learned for its kind."""
         plain = self.tokenizers(settings).for_model(model)
-        learned = self.state.known_calibrations
+        learned = self.calibrations.known
         if learned is None or plain.method == "exact":
             return plain
         return calibrated(plain, learned, model, taken.sample)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sidecar.workspace.held import Held
     from sidecar.workspace.parts import Known
     from sidecar.workspace.sessions import Sessions
-    from sidecar.workspace.state import State
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
 
@@ -89,12 +88,12 @@ class Services(Shared):
         self.parts.pop(uri, None)
 
     def loading(self) -> Callable[[], None]:
-        """What loads the tokenizer of each root's model, and what was learned: for a worker."""
+        """What loads the tokenizer of each root's model: for a worker."""
         chosen = [
             self.counts.tokenizers(workspace.settings).for_model(workspace.model)
             for workspace in self.roots
         ]
-        return partial(_load, self.state, self.workers, chosen)
+        return partial(_load, self.workers, chosen)
 
     async def load_prices(self) -> None:
         """Load windows and prices: most of a second of a worker's time."""
@@ -150,9 +149,10 @@ class Services(Shared):
         self.workers.stop()
         await self.counts.aclose()
         await self.workers.run(self.state.close)
+        if (work := self.calibrations.begin_save()) is not None:
+            self.calibrations.finish_sync(await self.workers.run(work))
 
 
-def _load(state: State, workers: Workers, chosen: list[Tokenizer]) -> None:
-    state.calibrations()
+def _load(workers: Workers, chosen: list[Tokenizer]) -> None:
     for tokenizer in chosen:
         workers.load(tokenizer)

@@ -391,7 +391,7 @@ class Sessions:
         that is only tried with another model loses nothing that its own has learned."""
         known, tokenizer = self.state_of(session.id).calibration, session.counter.tokenizer
         if known is None:
-            shared = self._services.state.calibrations()
+            shared = self._services.calibrations.loaded()
             client = f"{self._services.client} {session.source}".strip()
             known = ConversationCalibration(shared, session.model, tokenizer, client)
         return known.switched(session.model, tokenizer)

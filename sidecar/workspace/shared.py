@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents
 from sidecar.workspace.roots import Workspaces
@@ -34,8 +35,9 @@ class Shared:
 
     def __post_init__(self) -> None:
         self.windows = Windows(self.state)
+        self.calibrations = CalibrationStore(self.state.folder)
         self.counts = Counts(
-            self.workers, self.state, self.windows, roots=self.roots, publish=self.publish
+            self.workers, self.calibrations, self.windows, roots=self.roots, publish=self.publish
         )
 
     def spending(self, workspace: Workspace) -> Spending:

@@ -231,7 +231,7 @@ async def test_what_another_process_learned_holds_where_nothing_is_learned(root:
         other.learn(key, 10_000, 13_000)
         calibration_file.save(services.state.folder, other)
         async with asyncio.timeout(60):
-            while services.state.calibrations().learned(key) != other.learned(key):
+            while services.calibrations.loaded().learned(key) != other.learned(key):
                 await asyncio.sleep(0.01)
         found = await numbers(client, uri)
         assert len(set(found.values())) == 1, found

@@ -17,13 +17,15 @@ from sidecar.context.occupancy import context_usage
 from sidecar.endpoints.registry import Endpoints
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece
+from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.changes import Draft
 from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.services import Services
-from sidecar.workspace.sessions import CountedSession, Sessions
+from sidecar.workspace.sessions import ConversationState, CountedSession, Sessions
+from sidecar.workspace.spending import Costs
 from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Workspace
@@ -49,6 +51,9 @@ OWNED = (
     Workspace,
     Endpoints,
     TextDocument,
+    CalibrationStore,
+    Costs,
+    ConversationState,
 )
 USER = {"role": "user", "content": "How many tokens is this question?"}
 
@@ -136,6 +141,7 @@ async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
     assert len(given) > 800
     for held in given:
         assert not isinstance(held.one, OWNED), held.way
+        assert held.one is not services.calibrations.known, held.way
     assert any(isinstance(held.one, Draft) for held in given), "it looks into drafts"
 
 

@@ -17,6 +17,7 @@ from sidecar.config import private
 from sidecar.context.persist import SavedSession
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import Calibrations
+from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ from sidecar.cli.check import check
 assert CliRunner().invoke(check, ["."]).exit_code == 0
 """,
     "calibration": """
-from sidecar.workspace.state import State
-state = State()
-state.calibrations().learn("k", 10, 12, 1.0)
-state.calibrations_changed()
-state.save()
+from sidecar.config.paths import state_dir
+from sidecar.workspace.calibrations import CalibrationStore
+store = CalibrationStore(state_dir())
+store.loaded().learn("k", 10, 12, 1.0)
+store.changed()
+store.save()
 """,
     "ledger": """
 from sidecar.config.paths import state_dir
@@ -45,6 +47,7 @@ book = CostBook(state_dir())
 book.record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 5, "completion_tokens": 1}))
 """,
     "sessions": """
+from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.state import State
 State().save_sessions("file:///w", [], set())
 """,
@@ -154,16 +157,16 @@ def test_a_damaged_session_is_set_aside_and_the_others_stay(
 LEARNER = """
 import sys
 from pathlib import Path
-from sidecar.workspace.state import State
+from sidecar.workspace.calibrations import CalibrationStore
 name, folder = sys.argv[1], Path(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.read()
 for number in range(40):
-    state = State(folder)
-    state.calibrations().learn(f"{name} {number}", 1000, 1500)
-    state.calibrations().learn("shared", 1000, 1500)
-    state.calibrations_changed()
-    state.save()
+    store = CalibrationStore(folder)
+    store.loaded().learn(f"{name} {number}", 1000, 1500)
+    store.loaded().learn("shared", 1000, 1500)
+    store.changed()
+    store.save()
 """
 
 
@@ -171,6 +174,7 @@ SAVER = """
 import sys
 from pathlib import Path
 import msgspec
+from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.state import State
 state, name = State(Path(sys.argv[2])), sys.argv[1]
 template = state.sessions("file:///w")[0]
@@ -224,14 +228,14 @@ def run_together(program: str, folder: Path) -> None:
 def test_what_could_not_be_written_is_due_again(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.write_text("where the folder should be")
-    state = State(folder)
-    state.calibrations().learn("k", 10, 12)
-    state.calibrations_changed()
+    store = CalibrationStore(folder)
+    store.loaded().learn("k", 10, 12)
+    store.changed()
     with pytest.raises((FileExistsError, NotADirectoryError)):
-        state.save()
+        store.save()
     folder.unlink()
-    state.save()
-    assert calibration_file.load(folder).learned("k") == state.calibrations().learned("k")
+    store.save()
+    assert calibration_file.load(folder).learned("k") == store.loaded().learned("k")
 
 
 def session() -> SavedSession:

@@ -45,7 +45,7 @@ class Chat:
 
     def teach(self, kind: str, factor: float) -> None:
         """Have documents of a kind be this much larger than they are estimated at."""
-        known = self.shared.state.calibrations()
+        known = self.shared.calibrations.loaded()
         key = document_key(MODEL, self.tokenizer.name, kind)
         known.learn(key, 3_000, round(3_000 * factor), 1.0)
 

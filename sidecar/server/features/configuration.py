@@ -92,10 +92,14 @@ class Configuration:
         # Before tokenizers, whose loading halts everybody: sessions have their numbers already.
         self._server.live.look()
         await self._server.live.looked(LOOK_SECONDS)
+        calibrations = self._services.calibrations
+        learned = await self._read(calibrations.begin_load(), calibrations.finish_sync)
+        if learned is not None:
+            calibrations.finish_sync(learned)
         await self._read(self._services.loading())
 
     async def _read(
-        self, work: Callable[[], T], late: Callable[[T], None] = lambda _: None
+        self, work: Callable[[], T], late: Callable[[T], object] = lambda _: None
     ) -> T | None:
         """What blocking work returns. None where it fails, or a disk does not answer: counting
         goes on with the settings that there are, and `late` is called with the answer."""

@@ -32,8 +32,8 @@ class Learning:
     def watch(self) -> None:
         """Follow what other processes learn."""
         if self._watch is None:
-            state = self._services.state
-            find = lambda: (str(state.calibrations_path),)  # noqa: E731
+            path = str(self._services.calibrations.path)
+            find = lambda: (path,)  # noqa: E731
             self._watch = self._server.watch(find, self._changed, math.inf)
 
     def _changed(self, _changes: object) -> None:
@@ -46,16 +46,17 @@ class Learning:
     async def _sync(self) -> None:
         """Write what was learned, or read what others have. A full disk is no defect: it is tried
         again with what is learned next."""
-        state, work = self._services.state, self._services.state.begin_sync()
+        calibrations = self._services.calibrations
+        work = calibrations.begin_sync()
         if work is None:
             return
         try:
             synced = await self._services.workers.run(work)
         except OSError as exc:
-            state.calibrations_changed()
+            calibrations.changed()
             logger.warning("what was learned was not kept: %s", type(exc).__name__)
             return
-        is_new = state.finish_sync(synced)
+        is_new = calibrations.finish_sync(synced)
         if is_new or (synced.has_written and self._is_shown()):
             self._services.publish(Event("endpoint"))  # what rests on it is worked out again
 
