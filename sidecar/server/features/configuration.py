@@ -184,7 +184,7 @@ class Configuration:
             self.reload()
 
 
-def _pass_on(late: Callable[[T], None], reading: asyncio.Future[T]) -> None:
+def _pass_on(late: Callable[[T], object], reading: asyncio.Future[T]) -> None:
     """Unless the server has ended meanwhile."""
     if not reading.cancelled():
         late(reading.result())
