@@ -96,13 +96,13 @@ class Sums(NamedTuple):
     unmeasured: int = 0
     """The part of `estimate` whose error was not measured."""
 
-    settled: int = 0
+    documents: int = 0
     """Estimates that were corrected by what is known of their own kind of text, as a document's
     are: no conversation's calibration applies to them."""
-    guessed: int = 0
-    """The part of `settled` whose method says `estimate`."""
-    settled_error: float = 0.0
-    """Expected error of `settled` in tokens, as far as it was measured."""
+    document_estimate: int = 0
+    """The part of `documents` whose method says `estimate`."""
+    document_error: float = 0.0
+    """Expected error of `documents` in tokens, as far as it was measured."""
 
     def plus(self, other: Sums) -> Sums:
         """Both together."""
@@ -114,7 +114,7 @@ class Sums(NamedTuple):
 
     def tokens(self, factor: float = 1.0) -> int:
         """The number of tokens, estimates multiplied by `factor`."""
-        return self.exact + self.endpoint + self.settled + round(self.estimate * factor)
+        return self.exact + self.endpoint + self.documents + round(self.estimate * factor)
 
 
 def sums_of(measure: Measure) -> Sums:
@@ -138,15 +138,15 @@ def all_sums(parts: Sequence[Sums]) -> Sums:
     return reduce(Sums.plus, parts, Sums())
 
 
-def settled_sums(measure: Measure) -> Sums:
+def document_sums(measure: Measure) -> Sums:
     """The same of a text that was counted as a document is: its number stands as it is."""
     if measure.method in ("exact", "endpoint"):
         return sums_of(measure)
     tokens, error = measure.tokens, measure.error_percent
     return Sums(
-        settled=tokens,
-        guessed=tokens if measure.method == "estimate" else 0,
-        settled_error=0.0 if error is None else tokens * error / 100,
+        documents=tokens,
+        document_estimate=tokens if measure.method == "estimate" else 0,
+        document_error=0.0 if error is None else tokens * error / 100,
         unmeasured=tokens if error is None else 0,
     )
 
@@ -169,12 +169,12 @@ def summed(
     `kind`: of the texts that are estimated, as far as they are of one.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
-    if not sums.estimate and not sums.settled:
+    if not sums.estimate and not sums.documents:
         method: Method = "endpoint" if sums.endpoint else "exact"
         return Measure(tokens, method, tokenizer, 0.0)
     doubt = abs(sums.error)
     if is_learned(calibration) and sums.estimate:
-        method = "estimate" if sums.guessed else "calibrated"
+        method = "estimate" if sums.document_estimate else "calibrated"
         if sums.unmeasured:
             part = abs(sums.estimate * calibration.factor)
             return Measure(
@@ -182,11 +182,11 @@ def summed(
             )
         doubt *= calibration.factor * calibration.spread(kind)
     else:
-        sure = sums.calibrated == sums.estimate and not sums.guessed
+        sure = sums.calibrated == sums.estimate and not sums.document_estimate
         method = "calibrated" if sure else "estimate"
         if sums.unmeasured:
             return Measure(tokens, method, tokenizer, None)
-    return Measure(tokens, method, tokenizer, _percent(doubt + abs(sums.settled_error), tokens))
+    return Measure(tokens, method, tokenizer, _percent(doubt + abs(sums.document_error), tokens))
 
 
 def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:

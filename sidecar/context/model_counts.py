@@ -108,7 +108,7 @@ class Sample(msgspec.Struct, frozen=True):
         )
 
 
-class Anchored(msgspec.Struct, frozen=True):
+class UsageUpdate(msgspec.Struct, frozen=True):
     """What a reported number showed."""
 
     sample: Sample | None = None

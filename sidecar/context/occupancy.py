@@ -47,7 +47,7 @@ def occupancy(session: Session, calibration: Calibration | None = None) -> Measu
     """
     total, kind = session.total(), session.newest_kind()
     measure = summed(total, session.counter.tokenizer, calibration, kind)
-    return with_marks(measure) if session.is_anchored else with_hidden(measure, calibration)
+    return with_marks(measure) if session.has_reported_usage else with_hidden(measure, calibration)
 
 
 def estimated_prompt(session: Session, calibration: Calibration | None = None) -> Measure:
@@ -103,7 +103,7 @@ def context_usage(
 def _has_unseen(session: Session, measure: Measure | None, calibration: Calibration | None) -> bool:
     """Whether a client that names no system prompt and no tools may put its own around the turns:
     nobody knows before its first report, unless an earlier conversation showed them."""
-    if session.is_anchored or not session.turns or session.system or session.tools:
+    if session.has_reported_usage or not session.turns or session.system or session.tools:
         return False
     is_guess = measure is not None and measure.method in ("calibrated", "estimate")
     return is_guess and (calibration is None or calibration.hidden is None)

@@ -10,7 +10,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.context.model_counts import Anchor
-from sidecar.context.sections import RestoredPart, Section, Settled
+from sidecar.context.sections import RestoredPart, Section, SectionCount
 from sidecar.context.session import Session
 from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind
@@ -72,7 +72,7 @@ def save(session: Session) -> SavedSession:
             SavedSection(
                 section.name,
                 section.measure(counter),
-                section.settled_for(session.model) is not None,
+                section.document_count_for(session.model) is not None,
             )
             for section in session.sections
         ],
@@ -106,8 +106,8 @@ def restore(
 
 def _restored(section: SavedSection, model: str) -> Section:
     part = RestoredPart(section.measure)
-    settled = Settled(model, section.measure, part) if section.settled else None
-    return Section(name=section.name, source=part, settled=settled)
+    count = SectionCount(model, section.measure, part) if section.settled else None
+    return Section(name=section.name, source=part, document_count=count)
 
 
 def to_json(saved: SavedSession) -> bytes:

@@ -38,7 +38,7 @@ def prompt_measure(
     for turn in added:
         total = total.plus(sums_of(counter.message(turn)))
     measure = summed(total, counter.tokenizer, calibration)
-    return measure if session.is_anchored else with_hidden(measure, calibration)
+    return measure if session.has_reported_usage else with_hidden(measure, calibration)
 
 
 def preflight(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from sidecar.context.counter import MARKS, Sums
-from sidecar.context.model_counts import Anchored, Sample
+from sidecar.context.model_counts import Sample, UsageUpdate
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.results import CleanCall, Dropped, ResponseResult
 from sidecar.context.sections import ToolSet
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
 
-class Handled(msgspec.Struct, frozen=True):
+class ReplyOutcome(msgspec.Struct, frozen=True):
     """A reply as it is answered, and what else was learned from it."""
 
     result: ResponseResult
@@ -44,7 +44,7 @@ def handle(
     keep_turns: int = 4,
     calibration: Calibration | None = None,
     learn: Callable[[Sample], None] = lambda _: None,
-) -> Handled:
+) -> ReplyOutcome:
     """Anchor the session by the reply, and give the reply back without what was cut off.
 
     Args:
@@ -85,7 +85,7 @@ def handle(
         usage=reply.usage,
         calibration=calibration_info(calibration),
     )
-    return Handled(result, list(_warnings(result, anchored)), limit)
+    return ReplyOutcome(result, list(_warnings(result, anchored)), limit)
 
 
 def usable_calls(
@@ -148,12 +148,12 @@ def _fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None
     return f"required parameter missing: {', '.join(missing)}" if missing else None
 
 
-def _anchor(session: Session, reply: Reply, dropped: Sequence[ToolCall]) -> Anchored:
+def _anchor(session: Session, reply: Reply, dropped: Sequence[ToolCall]) -> UsageUpdate:
     if reply.overflow is not None and reply.overflow.prompt_tokens:
         return session.overflow_reported(reply.overflow.prompt_tokens)
     usage = reply.usage
     if usage is None or not usage.prompt_tokens:
-        return Anchored()
+        return UsageUpdate()
     if not dropped:
         return session.reply_reported(usage)
     written = max(0, usage.output_tokens - usage.reasoning_tokens)
@@ -204,7 +204,7 @@ def _call_text(call: ToolCall) -> str:
     return f"{call.name} {call.arguments_text}"
 
 
-def _warnings(result: ResponseResult, anchored: Anchored) -> Iterator[tuple[WarningKind, str]]:
+def _warnings(result: ResponseResult, anchored: UsageUpdate) -> Iterator[tuple[WarningKind, str]]:
     if result.exhausted == "output":
         yield "exhausted", "The reply reached its output limit and is incomplete."
     if result.exhausted == "window":

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sidecar.config.settings import Truncation
-from sidecar.context.counter import Counter, Sums, all_sums, settled_sums, sums_of
+from sidecar.context.counter import Counter, Sums, all_sums, document_sums, sums_of
 from sidecar.counting.count import Measure
 from sidecar.errors import RequestError
 from sidecar.messages.tool_schemas import read_tools
@@ -146,24 +146,24 @@ class RestoredPart:
         return Measure(self._measure.tokens, "estimate", counter.tokenizer, OTHER_PERCENT)
 
 
-class Settled(msgspec.Struct, frozen=True):
-    """A section's count as the document, or the text, that it is: what everybody shows of it."""
+class SectionCount(msgspec.Struct, frozen=True):
+    """The count of a section's text, as its document shows it too."""
 
     model: str
     measure: Measure
     source: SectionSource
     """The text that was counted."""
     basis: Hashable = None
-    """What the count depends on beside the text."""
+    """What the count depends on besides the text."""
     final: bool = True
-    """Whether nobody is left to be asked for a surer one."""
+    """Whether no endpoint could still give a surer one."""
 
     @property
     def is_sure(self) -> bool:
         """Whether the model's own tokenizer or server has counted it."""
         return self.measure.method in ("exact", "endpoint")
 
-    def is_like(self, other: Settled) -> bool:
+    def is_like(self, other: SectionCount) -> bool:
         """Whether both were counted in one way: their difference is then a text's, not a way's."""
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
@@ -176,11 +176,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     source: SectionSource
-    settled: Settled | None = None
+    document_count: SectionCount | None = None
     """Its count, where the owner of documents' counts has given it."""
-    reported: Settled | None = None
+    reported: SectionCount | None = None
     """The surest count of the text that it had when the last number was reported."""
-    held: Settled | None = None
+    held: SectionCount | None = None
     """The count of that text that stands beside the reported number now."""
     cap: int | None = None
     """Tokens that it may take at most."""
@@ -200,35 +200,35 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     def whole(self, counter: Counter) -> Measure:
         """Tokens of its text, whatever it may take of them."""
-        return self.settled_for(counter.key) or self.source.measure(counter)
+        return self.document_count_for(counter.key) or self.source.measure(counter)
 
-    def settled_for(self, model: str) -> Measure | None:
-        """The count of its text for a model that was settled; None where there is none."""
-        known = self.settled
+    def document_count_for(self, model: str) -> Measure | None:
+        """The count that its document has for a model; None where that is not known."""
+        known = self.document_count
         holds = known and known.model == model and known.source is self.source
         return known.measure if known and holds else None
 
     def as_reported(self, model: str) -> Section:
         """The same when a number was reported that holds its text as it is."""
-        held = self.settled if self.settled_for(model) is not None else None
+        held = self.document_count if self.document_count_for(model) is not None else None
         return msgspec.structs.replace(self, reported=held, held=held)
 
-    def settled_as(self, now: Settled, then: Settled | None) -> tuple[Section, Sums]:
+    def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
         """The same with another count of its text, and of the text that was reported; and by what
         the latter has changed what stands beside the reported number."""
         held = self.held
         if held is None or then is None or held.model != then.model:
-            return msgspec.structs.replace(self, settled=now), Sums()
+            return msgspec.structs.replace(self, document_count=now), Sums()
         is_surer = self.reported is None or then.is_sure or not self.reported.is_sure
         reported = then if is_surer else self.reported
-        made = msgspec.structs.replace(self, settled=now, reported=reported, held=then)
+        made = msgspec.structs.replace(self, document_count=now, reported=reported, held=then)
         mine, its = self.capped(then.measure), self.capped(held.measure)
-        return made, settled_sums(mine).minus(settled_sums(its))
+        return made, document_sums(mine).minus(document_sums(its))
 
     def sums(self, counter: Counter) -> Sums:
         """What it adds to the conversation."""
         measure = self.measure(counter)
-        return settled_sums(measure) if self.settled_for(counter.key) else sums_of(measure)
+        return document_sums(measure) if self.document_count_for(counter.key) else sums_of(measure)
 
 
 def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:

@@ -52,10 +52,10 @@ def texts_counted(session: Session, counted: Mapping[int, int]) -> None:
         ledger.counts.recount_tail(min(turns), measures[min(turns) :])
     anchor = ledger.anchor
     if anchor is not None and anchor.kind == "usage" and anchor.adjust == Sums():
-        _settle(session, ledger, set(turns))
+        _recount_reply(session, ledger, set(turns))
 
 
-def _settle(session: Session, ledger: ModelCounts, new: set[int]) -> None:
+def _recount_reply(session: Session, ledger: ModelCounts, new: set[int]) -> None:
     """After a report: what the template adds, and the reply as the next request carries it."""
     anchor = ledger.anchor
     if anchor is None:

@@ -13,11 +13,11 @@ from sidecar.context.counter import Counter, Sums, all_sums
 from sidecar.context.counts import TurnCounts
 from sidecar.context.edits import Edit, Saved, edited_anchor, restored_ledger
 from sidecar.context.grown import Grown, grown_by, newest_kind
-from sidecar.context.model_counts import Anchor, Anchored, ModelCounts, Sample
+from sidecar.context.model_counts import Anchor, ModelCounts, Sample, UsageUpdate
 from sidecar.context.sections import (
     RestoredPart,
     Section,
-    Settled,
+    SectionCount,
     SystemPrompt,
     ToolSet,
     fixed_sums,
@@ -173,12 +173,12 @@ class Session:
         """What the sections take, as their sources are now."""
         return all_sums([section.sums(self.counter) for section in self.sections])
 
-    def settle_section(self, index: int, now: Settled, then: Settled | None) -> None:
+    def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
         """Take the count of a section's text. It counts no turn.
 
         `then`: the text that it had at the last report, counted as `now` is.
         """
-        self.sections[index], change = self.sections[index].settled_as(now, then)
+        self.sections[index], change = self.sections[index].with_counts(now, then)
         ledger = self._ledgers.get(self.model)
         anchor = ledger.anchor if ledger else None
         if ledger and anchor and anchor.with_sections and change != Sums():
@@ -187,9 +187,9 @@ class Session:
                 self._saved = self._saved.rebased(anchor, ledger.anchor, change)
 
     @property
-    def has_unsettled(self) -> bool:
+    def has_uncounted_sections(self) -> bool:
         """Whether a section has no count of its own text for this model yet."""
-        return any(section.settled_for(self.model) is None for section in self.sections)
+        return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
         """What the next request would carry, of `upto` turns or of all; nothing while empty."""
@@ -207,7 +207,7 @@ class Session:
 
     def append(
         self, turns: Sequence[Turn], usage: Usage | None = None, total: int | None = None
-    ) -> Anchored:
+    ) -> UsageUpdate:
         """Add turns, counting only them.
 
         Args:
@@ -221,8 +221,8 @@ class Session:
         assistants = [index for index, turn in enumerate(turns, first) if is_assistant(turn)]
         if assistants:
             self._last_assistant = assistants[-1]
-            self._settle_reply(assistants[0])
-        anchored = Anchored()
+            self._attach_reply(assistants[0])
+        anchored = UsageUpdate()
         if total is not None:
             self._anchor_appended(self._usage_of(total))  # it measures nothing: no sample
         elif usage is not None and usage.prompt_tokens:
@@ -230,7 +230,7 @@ class Session:
         self.touch()
         return anchored
 
-    def reply_reported(self, usage: Usage, reply_estimate: Sums = Sums()) -> Anchored:  # noqa: B008 - it is frozen
+    def reply_reported(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
         """Anchor by a reply that came in and has not been appended (`context/response`).
 
         `reply_estimate`: of its output, what `usage` does not tell apart.
@@ -242,7 +242,7 @@ class Session:
             ledger.anchor = msgspec.structs.replace(ledger.anchor, reply_estimate=reply_estimate)
         return anchored
 
-    def overflow_reported(self, prompt_tokens: int) -> Anchored:
+    def overflow_reported(self, prompt_tokens: int) -> UsageUpdate:
         """Anchor by the size of a prompt that a server refused: an exact count of it."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
@@ -260,7 +260,7 @@ class Session:
                 kind="chat", base=total, covers=end, fixed=fixed, pending=pending, cached=cached
             )
 
-    def _settle_reply(self, index: int) -> None:
+    def _attach_reply(self, index: int) -> None:
         """The first assistant turn after a reported reply is that reply: it adds nothing."""
         anchor = (ledger := self.ledger()).anchor
         if anchor is None or not anchor.pending:
@@ -286,7 +286,7 @@ class Session:
             input_tokens=prompt, prompt_tokens=prompt, output_tokens=output, reasoning_tokens=unseen
         )
 
-    def _anchor_appended(self, usage: Usage) -> Anchored:
+    def _anchor_appended(self, usage: Usage) -> UsageUpdate:
         """Anchor by usage that came with turns: those after the last assistant turn add to it."""
         last = self._last_assistant
         if last < 0:
@@ -294,7 +294,9 @@ class Session:
             return self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
         return self._anchor(usage, prompt_covers=last, covers=last + 1, pending=False)
 
-    def _anchor(self, usage: Usage, *, prompt_covers: int, covers: int, pending: bool) -> Anchored:
+    def _anchor(
+        self, usage: Usage, *, prompt_covers: int, covers: int, pending: bool
+    ) -> UsageUpdate:
         ledger = self.ledger()
         sample = self._compare(ledger, usage.prompt_tokens, prompt_covers)
         answer = self.turns[prompt_covers] if prompt_covers < len(self.turns) else None
@@ -315,36 +317,36 @@ class Session:
         self.touch()
         return sample
 
-    def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> Anchored:
+    def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
         """What a reported prompt says beside its number."""
         anchor, expected = ledger.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
-                return Anchored()  # the same prompt once more: its reply was thrown away
+                return UsageUpdate()  # the same prompt once more: its reply was thrown away
             kept = ledger.counts.between(anchor.prompt_covers, anchor.covers).tokens()
             base = anchor.base + anchor.reply_estimate.tokens()
             unsent = max(0, base - anchor.prompt - kept) if anchor.prompt else 0
             expected = self.total(prompt_covers)
             if prompt < SHRUNK * (expected.tokens() - unsent):
-                return Anchored(compacted=True)
+                return UsageUpdate(compacted=True)
         own = self.own_count(prompt_covers)
         # Of what an estimate would have been off by, a count by an endpoint says nothing.
         if self.compacted or not prompt or own.endpoint:
-            return Anchored()
-        steady = own.settled == (anchor.fixed.settled if anchor and anchor.with_sections else 0)
+            return UsageUpdate()
+        steady = own.documents == (anchor.fixed.documents if anchor and anchor.with_sections else 0)
         sample = Sample(
-            own.tokens() - own.settled,
+            own.tokens() - own.documents,
             prompt,
             self.newest_kind(prompt_covers),
             None if own.unmeasured else own.error,
-            apart=own.settled,
-            apart_doubt=abs(own.settled_error),
+            apart=own.documents,
+            apart_doubt=abs(own.document_error),
             steady=steady,
             expected=expected if steady else None,
             marks=ledger.marks,
             grown=self._grown(ledger, prompt_covers),
         )
-        return Anchored(sample)
+        return UsageUpdate(sample)
 
     def _grown(self, ledger: ModelCounts, upto: int) -> Grown:
         """What turns were added since the last report; not known where more than turns was."""
@@ -362,7 +364,7 @@ class Session:
         return newest_kind(self.turns[max(0, stop - 2) : stop])
 
     @property
-    def is_anchored(self) -> bool:
+    def has_reported_usage(self) -> bool:
         """Whether a server has given a number for any of it."""
         return self.ledger().anchor is not None
 

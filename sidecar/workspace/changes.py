@@ -14,7 +14,7 @@ import msgspec
 
 from sidecar.context.occupancy import estimated_prompt
 from sidecar.context.preflight import merged, preflight
-from sidecar.context.response import Handled, WarningKind, handle
+from sidecar.context.response import ReplyOutcome, WarningKind, handle
 from sidecar.context.results import (
     AssembleResult,
     FitResult,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context import params as p
     from sidecar.context.conversation import Conversation
-    from sidecar.context.model_counts import Anchored, Sample
+    from sidecar.context.model_counts import Sample, UsageUpdate
     from sidecar.context.session import Session
     from sidecar.context.window import Window
     from sidecar.cost.caps import CostVerdict
@@ -271,7 +271,7 @@ class TakeReply(Change[ResponseResult]):
             return None, str(exc)
         return spent, None
 
-    def _handle(self, draft: Draft, reply: Reply) -> tuple[Handled, list[Sample]]:
+    def _handle(self, draft: Draft, reply: Reply) -> tuple[ReplyOutcome, list[Sample]]:
         samples: list[Sample] = []
 
         def learn(sample: Sample) -> None:
@@ -319,7 +319,7 @@ def judge_prompt(
     return result, verdict
 
 
-def _samples(anchored: Anchored) -> list[Sample]:
+def _samples(anchored: UsageUpdate) -> list[Sample]:
     return [] if anchored.sample is None else [anchored.sample]
 
 

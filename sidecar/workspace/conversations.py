@@ -229,7 +229,7 @@ class Conversations:
         return self.sessions.calibration(session).copy()
 
     async def _count_sections(self, session: Session, *, ask: bool = False) -> None:
-        await self._sections.settle(session, self.workspace.settings, ask=ask)
+        await self._sections.refresh(session, self.workspace.settings, ask=ask)
 
     def _has_other_tokenizer(self, session: Session) -> bool:
         """Whether the settings have another tokenizer than the session was counted by."""
@@ -243,7 +243,7 @@ class Conversations:
         model, settings = session.model, self.workspace.settings
         if self._has_other_tokenizer(session):
             return True
-        is_stale = partial(self._sections.is_behind, model=model, settings=settings, ask=ask)
+        is_stale = partial(self._sections.is_stale, model=model, settings=settings, ask=ask)
         return any(is_stale(section) for section in session.sections)
 
     async def try_out(self, session_id: str | None, model: str | None) -> Draft:
@@ -499,7 +499,7 @@ def _worked(draft: Draft, change: Change[T]) -> Outcome[T]:
     """Apply a change to a draft, and count all that a number of the session needs, but for new
     sections. Blocking."""
     outcome = change.apply(draft)
-    if not draft.session.has_unsettled:
+    if not draft.session.has_uncounted_sections:
         draft.session.total()
     return outcome
 

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sidecar.context.sections import RestoredPart, Section, SectionSource, Settled
+from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.followed import FollowedText
 
@@ -30,11 +30,11 @@ class SectionCounts:
         self._taken: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
         """Of sections that were given as texts: their pieces remember what they count."""
 
-    def is_behind(
+    def is_stale(
         self, section: Section, model: str, settings: Settings, *, ask: bool = False
     ) -> bool:
-        """Whether a section has another number by now. `ask`: or a surer one could be asked for."""
-        known, source = section.settled, section.source
+        """Whether a section's count no longer holds. `ask`: or an endpoint could give another."""
+        known, source = section.document_count, section.source
         if isinstance(source, RestoredPart):
             return False
         if isinstance(source, FollowedText) and source.followed.text() is not source:
@@ -43,26 +43,26 @@ class SectionCounts:
             return True
         return known.basis != self._counts.basis(model, settings) or (ask and not known.final)
 
-    async def settle(self, session: Session, settings: Settings, *, ask: bool) -> None:
-        """Count the sections of a session that are behind.
+    async def refresh(self, session: Session, settings: Settings, *, ask: bool) -> None:
+        """Count the sections of a session whose counts no longer hold.
 
-        `ask`: the endpoint is waited for; else its number is taken where it is known.
+        `ask`: wait for the endpoint; else its number is used where it is known.
         """
         model, sections = session.model, session.sections
         behind = [
             index
             for index, section in enumerate(sections)
-            if self.is_behind(section, model, settings, ask=ask)
+            if self.is_stale(section, model, settings, ask=ask)
         ]
         found = await asyncio.gather(
             *[self._count(sections[i], model, settings, ask) for i in behind]
         )
         for index, (now, then) in zip(behind, found, strict=True):
-            session.settle_section(index, now, then)
+            session.update_section(index, now, then)
 
     async def _count(
         self, section: Section, model: str, settings: Settings, ask: bool
-    ) -> tuple[Settled, Settled | None]:
+    ) -> tuple[SectionCount, SectionCount | None]:
         """A section's count, and that of the text that was reported, made in the same way."""
         counts, source = self._counts, section.source
         taken = self._snapshot(source)
@@ -73,15 +73,15 @@ class SectionCounts:
         basis = counts.basis(model, settings)
         measure = await counts.measure(taken, gauge)
         final = gauge.whole is not None or not counts.asks(model, settings)
-        now = Settled(model, measure, source, basis, final)
+        now = SectionCount(model, measure, source, basis, final)
         then = section.reported
         if then is None or isinstance(then.source, RestoredPart):
             return now, None
         return now, await self._again(then, now, gauge, settings)
 
     async def _again(
-        self, then: Settled, now: Settled, gauge: Gauge, settings: Settings
-    ) -> Settled:
+        self, then: SectionCount, now: SectionCount, gauge: Gauge, settings: Settings
+    ) -> SectionCount:
         """A text that was reported, counted as another one is now."""
         if then.source is now.source:
             return now
@@ -92,7 +92,7 @@ class SectionCounts:
         one = gauge._replace(whole=None) if gauge.whole is not None else None
         gauge = one or self._counts.here(taken, now.model, settings)
         measure = await self._counts.measure(taken, gauge)
-        return Settled(now.model, measure, then.source, now.basis, now.final)
+        return SectionCount(now.model, measure, then.source, now.basis, now.final)
 
     def _snapshot(self, source: SectionSource) -> Snapshot:
         if isinstance(source, FollowedText):

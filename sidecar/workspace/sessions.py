@@ -315,7 +315,7 @@ class Sessions:
 
         for one in self.store:
             for section in one.session.sections:
-                source, known = section.source, section.settled
+                source, known = section.source, section.document_count
                 if isinstance(source, FollowedText):
                     tokens = section.capped(known.measure).tokens if known else 0
                     yield FollowedSection(source.followed, tokens, one is self._published)

@@ -136,7 +136,7 @@ class Stress:
             assert isinstance(section.source, FollowedText)
             text = Snapshot(text=self.texts[section.source.followed.uri])
             fresh = await services.counts.count(text, session.model, workspace)
-            known = section.settled_for(session.model)
+            known = section.document_count_for(session.model)
             assert known is not None
             assert known.tokens == fresh.tokens, (session.model, known, fresh)
 

@@ -101,11 +101,13 @@ def test_the_number_is_what_the_next_request_really_sends(
         predicted = occupancy(session).tokens
         server.chat.append(asked)
         session.append([asked])
-        guessed = occupancy(session).tokens - predicted
+        document_estimate = occupancy(session).tokens - predicted
         made = reply("a" * rng.randrange(20, 300))
         sent, told = server.answer(made, rng.choice([0, 0, 200]))
         if number and number not in (15, 28):
-            assert abs(predicted + guessed - sent) <= MARKS + abs(guessed - server.size_of(asked))
+            assert abs(predicted + document_estimate - sent) <= MARKS + abs(
+                document_estimate - server.size_of(asked)
+            )
         session.append([made], normalise_usage(told))
     assert server.cumulative > 20 * occupancy(session).tokens
 

@@ -9,7 +9,7 @@ import pytest
 from sidecar.context.occupancy import occupancy
 from sidecar.context.plans import Plans
 from sidecar.context.response import (
-    Handled,
+    ReplyOutcome,
     handle,
     usable_calls,
     what_ran_out,
@@ -89,7 +89,7 @@ ENDED: list[Any] = [
 ]
 
 
-def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> Handled:
+def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> ReplyOutcome:
     made = session(turns=[user("write it")])
     return handle(made, Plans(made), read_reply(response, format), window(), tools=tools)
 

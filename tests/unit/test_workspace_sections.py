@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sidecar.config.settings import Settings
-from sidecar.context.sections import Section, Settled, TextSource
+from sidecar.context.sections import Section, SectionCount, TextSource
 from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration, document_key
 from sidecar.counting.count import Measure
@@ -36,7 +36,7 @@ class Chat:
         """Have another text in the section; the conversation's tokens with it."""
         (section,) = self.session.sections
         self.session.sections = [msgspec.structs.replace(section, source=TextSource(text))]
-        await self.counts.settle(self.session, SETTINGS, ask=False)
+        await self.counts.refresh(self.session, SETTINGS, ask=False)
         return self.session.total().tokens()
 
     def section(self) -> int:
@@ -89,7 +89,7 @@ def test_what_a_section_is_off_by_is_no_lesson_for_the_turns(step: int) -> None:
             source = TextSource("x" * number)
             (section,) = session.sections
             session.sections = [msgspec.structs.replace(section, source=source)]
-            session.settle_section(0, Settled(MODEL, thought, source), section.reported)
+            session.update_section(0, SectionCount(MODEL, thought, source), section.reported)
         session.append([Turn(role="user", content="What is wrong with this function? " * 9)])
         section_tokens = chat.section()
         turns = session.own_count().tokens() - section_tokens
