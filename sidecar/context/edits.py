@@ -7,8 +7,7 @@ from bisect import bisect_left
 import msgspec
 
 from sidecar.context.counter import Sums
-from sidecar.context.counts import TurnCounts
-from sidecar.context.model_counts import Anchor, ModelCounts
+from sidecar.context.model_counts import Anchor, ModelCounts, TurnCounts
 from sidecar.counting.count import Measure
 from sidecar.messages.turns import Turn
 

@@ -1,21 +1,26 @@
-"""What one model's counter says about a conversation, and the reported number that anchors it."""
+"""One model's counts of a conversation: of each turn, and the reported number that anchors them."""
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.context.counter import Sums
-from sidecar.context.counts import TurnCounts, shares
-from sidecar.context.grown import Grown
+from sidecar.context.counter import Counter, Sums, sums_of
+from sidecar.context.sections import RestoredPart
 from sidecar.counting.count import Measure
-from sidecar.counting.kinds import Kind
+from sidecar.counting.kinds import Kind, kind_of
+from sidecar.messages.content import read_message
+from sidecar.messages.turns import Turn, own_text
 
 if TYPE_CHECKING:
-    from sidecar.context.counter import Counter
     from sidecar.counting.calibration import ConversationCalibration
 
+LARGEST_KEPT = 16
+"""More than are shown, so that a turn that is counted anew leaves enough others."""
 CHAT_MARKS = 8
 """Tokens by which an endpoint's count of a chat may exceed the same chat's reported usage: the
 marks that close the reply and open the next one."""
@@ -29,6 +34,115 @@ MARKS_RATE = 0.1
 this much of each later one."""
 CORRECTION = 16.0
 """No template puts so many more tokens around a message than its formula says."""
+
+Grown = tuple[tuple[Kind | None, int], ...]
+"""Kinds and tokens of what was added, oldest first; None for what is no text or is not known."""
+
+_UNREAD = frozenset({"picture", "file"})
+
+
+class TurnCounts:
+    """The counts of a conversation's turns for one model, in their order.
+
+    Adding a turn, the total and the sum from any turn on take the same time however long the
+    conversation is.
+    """
+
+    def __init__(self, measures: Sequence[Measure] = ()) -> None:
+        self._measures: list[Measure] = []
+        self._upto: list[Sums] = [Sums()]
+        self._largest: list[tuple[int, int]] = []
+        """A heap of (tokens, -index); earlier turns win among equals."""
+        for measure in measures:
+            self.add(measure)
+
+    def copy(self) -> TurnCounts:
+        """The same counts, which grow apart from these."""
+        made = TurnCounts()
+        made._measures, made._upto = self._measures.copy(), self._upto.copy()
+        made._largest = self._largest.copy()
+        return made
+
+    def __len__(self) -> int:
+        return len(self._measures)
+
+    def __getitem__(self, index: int) -> Measure:
+        return self._measures[index]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """All of them, by turn."""
+        return tuple(self._measures)
+
+    def add(self, measure: Measure) -> None:
+        """Note the count of the next turn."""
+        entry = (measure.tokens, -len(self._measures))
+        if len(self._largest) < LARGEST_KEPT:
+            heapq.heappush(self._largest, entry)
+        else:
+            heapq.heappushpop(self._largest, entry)
+        self._measures.append(measure)
+        self._upto.append(self._upto[-1].plus(sums_of(measure)))
+
+    def catch_up(
+        self, turns: Sequence[Turn], counter: Counter, restored: Sequence[Measure] = ()
+    ) -> None:
+        """Count the turns that have no count yet; of the first ones only what was `restored` is
+        known."""
+        for measure in restored[len(self._measures) :]:
+            self.add(RestoredPart(measure).measure(counter))
+        for index in range(len(self._measures), len(turns)):
+            self.add(counter.message(turns[index]))
+
+    def between(self, start: int, end: int | None = None) -> Sums:
+        """The sum of the turns from `start` to before `end` (all that follow by default)."""
+        stop = len(self._measures) if end is None else end
+        return self._upto[stop].minus(self._upto[min(start, stop)])
+
+    def recount_tail(self, start: int, measures: Sequence[Measure]) -> None:
+        """Give the turns from `start` on other counts, as when the endpoint has counted them."""
+        del self._measures[start:], self._upto[start + 1 :]
+        self._largest = [entry for entry in self._largest if -entry[1] < start]
+        heapq.heapify(self._largest)
+        for measure in measures:
+            self.add(measure)
+
+    def largest(self) -> list[tuple[int, int]]:
+        """(turn, tokens) of the largest turns, most tokens first."""
+        return [(-index, tokens) for tokens, index in sorted(self._largest, reverse=True)]
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """`total` shared in proportion to `weights`, in whole tokens that add up to it exactly.
+
+    Where all weights are 0 the shares are equal. `total` below 0 counts as 0.
+    """
+    if not weights:
+        return []
+    given = weights if any(weights) else [1] * len(weights)
+    running = list(accumulate(given, initial=0))
+    cut = [max(0, total) * part // running[-1] for part in running]
+    return [after - before for before, after in pairwise(cut)]
+
+
+def grown_by(turns: Iterable[tuple[Turn, int]]) -> Grown:
+    """The kinds of these turns, with what each was counted as."""
+    return tuple(part for turn, tokens in turns for part in _kinds_of(turn, tokens))
+
+
+def newest_kind(turns: Sequence[Turn]) -> Kind:
+    """What kind of text came last: the longer one of two turns."""
+    return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
+
+
+def _kinds_of(turn: Turn, tokens: int) -> Grown:
+    """A turn's texts, results and calls share its tokens by their lengths."""
+    message = read_message(turn)
+    calls = [block.arguments for block in message.flat() if block.kind == "call"]
+    texts = [text for text in (*message.texts, *calls) if text]
+    if not texts or any(block.kind in _UNREAD for block in message.flat()):
+        return ((None, tokens),)
+    return tuple(zip(map(kind_of, texts), shares(tokens, list(map(len, texts))), strict=True))
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,9 +25,7 @@ import msgspec
 
 from sidecar.context.conversation import Conversation
 from sidecar.context.persist import restore, save
-from sidecar.context.served import texts_counted, uncounted
-from sidecar.context.session import Session
-from sidecar.context.store import DEFAULT_ID
+from sidecar.context.session import Session, texts_counted, uncounted
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import RequestError
@@ -39,7 +37,7 @@ from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.models import Alternatives
 from sidecar.workspace.sections import SectionCounts
-from sidecar.workspace.sessions import LONG_AGO, CountedSession
+from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO, CountedSession
 from sidecar.workspace.wording import NO_CONTEXT
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from sidecar.models import catalogue
+from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.shared import Shared
 
 if TYPE_CHECKING:
@@ -18,11 +19,35 @@ if TYPE_CHECKING:
     from sidecar.workspace.agents import AgentSessions
     from sidecar.workspace.budgets import Budgets
     from sidecar.workspace.conversations import Conversations
-    from sidecar.workspace.held import Held
     from sidecar.workspace.parts import Known
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
+
+
+class PinnedDocument:
+    """A document as a request found it, though it is edited before the request can read it: a range
+    that comes with a request is of the text that the client had then."""
+
+    def __init__(self, document: TextDocument) -> None:
+        self._document, self._edition = document, document.edition
+        self._before = Snapshot.of(document).document if document.is_cut else document.reopening()
+
+    def is_of(self, document: TextDocument | None) -> bool:
+        """Whether this is the document, edited or not."""
+        return self._document is document
+
+    async def document(self, workers: Workers) -> TextDocument:
+        """That document in pieces, which a worker makes; where it was edited meanwhile, another
+        one that holds what it held."""
+        found = self._document
+        if found.edition is self._edition and not found.is_cut:
+            await workers.cut(found)
+        if found.edition is not self._edition:
+            found = await workers.run(self._before)
+            if not found.is_cut:
+                await workers.cut(found)
+        return found
 
 
 @dataclass(eq=False, repr=False)
@@ -77,10 +102,10 @@ class Services(Shared):
         if document is not None and not document.is_cut:
             await self.workers.cut(document)
 
-    async def held(self, held: Held) -> TextDocument:
+    async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
         """The same for a document as it was when it was held."""
         await self.configured.wait()
-        return await held.document(self.workers)
+        return await pinned.document(self.workers)
 
     def closed(self, uri: str) -> None:
         """Forget a document."""

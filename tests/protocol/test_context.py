@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.context.store import SESSIONS_KEPT
 from sidecar.server.server import create_server
+from sidecar.workspace.sessions import SESSIONS_KEPT
 from tests.protocol.client import REPLY, USER, Client, RpcError
 from tests.truth import truth
 

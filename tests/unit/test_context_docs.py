@@ -14,11 +14,11 @@ from sidecar.context.occupancy import context_usage
 from sidecar.context.response import handle
 from sidecar.context.session import Session
 from sidecar.context.setting import apply_set
-from sidecar.context.store import DEFAULT_ID, ConversationStore
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
 from sidecar.workspace.model_counter import ModelCounter
+from sidecar.workspace.sessions import DEFAULT_ID, ConversationStore
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"
 BLOCK = re.compile(r"^```json (request (?P<method>\S+)|result)\n(?P<body>.*?)^```", re.M | re.S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.context.grown import grown_by
+from sidecar.context.model_counts import grown_by
 from sidecar.context.session import Session
 from sidecar.counting.calibration import (
     Calibrations,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.context.counter import Sums, summed
-from sidecar.context.counts import TurnCounts, shares
+from sidecar.context.model_counts import TurnCounts, shares
 from sidecar.context.occupancy import context_usage, estimated_prompt, occupancy
 from sidecar.context.params import SectionSpec, SetParams
 from sidecar.context.persist import from_json, restore, save, to_json

@@ -13,13 +13,13 @@ from sidecar.context.preflight import fitting, merged, preflight
 from sidecar.context.results import Alternative, PreflightResult, Reason
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.session import Session
-from sidecar.context.store import SESSIONS_KEPT, ConversationStore
 from sidecar.context.thresholds import budget_message, crossed, level, severity
 from sidecar.context.usage import ContextUsage
 from sidecar.counting.listing import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
 from sidecar.workspace.models import Alternatives
+from sidecar.workspace.sessions import SESSIONS_KEPT, ConversationStore
 from tests.unit.context_fakes import (
     ENVELOPE,
     PRIMING,

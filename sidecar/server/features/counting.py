@@ -19,7 +19,7 @@ from sidecar.server.methods import (
     ModelsParams,
 )
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.held import Held
+from sidecar.workspace.services import PinnedDocument
 from sidecar.workspace.wording import comparison_text
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ def register(server: SidecarServer) -> None:
             return known
         if params.messages is not None:
             return _count_messages(services, params, params.messages)
-        return _count(services, params, _held(services, params))
+        return _count(services, params, _pinned(services, params))
 
     def fit(params: FitTextParams) -> Awaitable[FitTextResult]:
         _check_fit(params)
-        return fitted(params, _held(services, params))
+        return fitted(params, _pinned(services, params))
 
-    async def fitted(params: FitTextParams, held: Held | None) -> FitTextResult:
-        taken, _, workspace = await _look(services, params, held)
+    async def fitted(params: FitTextParams, pinned: PinnedDocument | None) -> FitTextResult:
+        taken, _, workspace = await _look(services, params, pinned)
         model = params.model or workspace.model
         fitted, measure = await services.counts.fit(
             taken.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
@@ -97,12 +97,12 @@ def _check_fit(params: FitTextParams) -> None:
         raise RequestError("badParams", "give exactly one of textDocument and text")
 
 
-def _held(services: Services, params: CountParams | FitTextParams) -> Held | None:
+def _pinned(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
     """The document that is asked about: as it is now, before any edit that comes after, and though
     it may be closed before its turn. None of one that may yet be opened."""
     uri = _uri(params)
     document = services.documents.get(uri or "")
-    return None if document is None or not document.in_step else Held(document)
+    return None if document is None or not document.in_step else PinnedDocument(document)
 
 
 async def _count_messages(
@@ -120,7 +120,7 @@ async def _count_messages(
 
 
 async def _look(
-    services: Services, params: CountParams | FitTextParams, held: Held | None
+    services: Services, params: CountParams | FitTextParams, pinned: PinnedDocument | None
 ) -> tuple[Snapshot, list[Snapshot], Workspace]:
     """What is asked for and its ranges, all of one version, and the workspace; a long document is
     cut into pieces by a worker before that."""
@@ -130,12 +130,12 @@ async def _look(
         return Snapshot(text=params.text or ""), [], services.roots.default
     spans, span = getattr(params, "ranges", None), params.range
     is_whole = spans is None and span is None
-    if held is None or is_whole:
+    if pinned is None or is_whole:
         await services.ready(uri)
-        held = held or Held(services.documents.named(uri))
-    if is_whole and held.is_of(services.documents.get(uri)):  # as it is by now
+        pinned = pinned or PinnedDocument(services.documents.named(uri))
+    if is_whole and pinned.is_of(services.documents.get(uri)):  # as it is by now
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
-    document = await services.held(held)
+    document = await services.read_pinned(pinned)
     parts = [Snapshot.part_of(document, one) for one in spans or ()]
     whole = services.documents.taken(document) if span is None else Snapshot.part_of(document, span)
     return whole, parts, services.roots.of_document(uri)
@@ -157,8 +157,10 @@ def _count_now(services: Services, params: CountParams) -> CountResult | None:
     return None if count is None else _result(count, taken.version, None, None)
 
 
-async def _count(services: Services, params: CountParams, held: Held | None) -> CountResult:
-    taken, parts, workspace = await _look(services, params, held)
+async def _count(
+    services: Services, params: CountParams, pinned: PinnedDocument | None
+) -> CountResult:
+    taken, parts, workspace = await _look(services, params, pinned)
 
     async def one(what: Snapshot, model: str | None) -> Count:
         await asyncio.sleep(0)  # let others have the loop between many small counts
