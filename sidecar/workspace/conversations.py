@@ -92,7 +92,7 @@ class Conversations:
             RequestError: for what cannot be done; then nothing was changed.
         """
         await self.restore()
-        name = self.sessions.writing(change.session)
+        name = self.sessions.id_to_change(change.session)
         if change.needs_window:
             await self.look_up(change.model or self.model_of(name))
         async with self._order(name):
@@ -196,7 +196,7 @@ class Conversations:
 
     def is_being_made(self, session_id: str | None) -> bool:
         """Whether an earlier request is at a session: one that is not there yet will be."""
-        lock = self._orders.get(session_id or self.sessions.writing(None))
+        lock = self._orders.get(session_id or self.sessions.id_to_change(None))
         return lock is not None and lock.locked()
 
     def _order(self, name: str) -> asyncio.Lock:
@@ -251,7 +251,7 @@ class Conversations:
         size is known, is one prompt of that size.
         """
         await self.restore()
-        async with self._order(session_id or self.sessions.writing(None)):
+        async with self._order(session_id or self.sessions.id_to_change(None)):
             pass
         found = await self.look(session_id)
         if isinstance(found, CountedSession):
@@ -277,11 +277,11 @@ class Conversations:
     async def look(self, session_id: str | None) -> Conversation | CountedSession | None:
         """The session that a question is about, counted for its model as its documents are now."""
         await self.restore()
-        found = self.sessions.reading(session_id)
+        found = self.sessions.find(session_id)
         return found if not isinstance(found, Conversation) else await self._counted(found)
 
     async def _counted(self, found: Conversation, *, ask: bool = False) -> Conversation:
-        """A conversation with nothing left to count; itself where that is so already."""
+        """Return the conversation with nothing left to count; the same one if nothing was."""
         model = self.model_of(found.session.id)
         await self.services.look_up(model, self.workspace.settings)
         if found.session.model == model and not self._is_stale(found.session, ask=ask):
@@ -293,8 +293,8 @@ class Conversations:
             self.sessions.publish()
         return draft.conversation
 
-    async def bring_up(self, session_id: str | None = None) -> None:
-        """Have the session named, or all of them, counted by what holds now, shown or not."""
+    async def recount(self, session_id: str | None = None) -> None:
+        """Count one conversation, or all of them, by the settings and documents of now."""
         await self.restore()
         for one in [*self.sessions.store]:
             if session_id in (None, one.session.id):
@@ -302,7 +302,7 @@ class Conversations:
 
     async def refresh(self) -> None:
         """Bring what is shown up to date with documents, settings and models."""
-        current = self.sessions.reading(None)
+        current = self.sessions.find(None)
         if isinstance(current, Conversation):
             if current.session.model != (model := self.model_of(current.session.id)):
                 await self.look_up(model)
@@ -330,15 +330,15 @@ class Conversations:
         tokenizer = self.services.counts.tokenizers(self.workspace.settings).for_model(model)
         return ModelCounter(model, tokenizer)
 
-    def existing(self, session_id: str | None) -> str:
-        """The id of a session that there is, or will be when it is this request's turn.
+    def id_with_text(self, session_id: str | None) -> str:
+        """The id of a conversation that exists, or will when it is this request's turn.
 
         Raises:
             RequestError: `badParams` where there is none, `noText` for one known by counts only.
         """
-        found = self.sessions.reading(session_id)
+        found = self.sessions.find(session_id)
         if found is None and self.is_being_made(session_id):
-            return session_id or self.sessions.writing(None)
+            return session_id or self.sessions.id_to_change(None)
         if found is None:
             missing = "there is no such session in this workspace" if session_id else NO_CONTEXT
             raise RequestError("badParams", missing)

@@ -91,23 +91,23 @@ def from_usage(usage: ContextUsage) -> CountedSession | None:
 
 
 class ConversationStore:
-    """By session id; the least recently used go when there are too many."""
+    """Conversations by id; the least recently used one is dropped when there are too many."""
 
     def __init__(self) -> None:
         self._known: dict[str, Conversation] = {}
         self._used: dict[str, int] = {}
-        """How many were put before each was; what was never put comes first."""
+        """When each was last put, as a rising number; none for those only added."""
         self._puts = 0
 
     def __iter__(self) -> Iterator[Conversation]:
         return iter(tuple(self._known.values()))
 
     def get(self, session_id: str | None) -> Conversation | None:
-        """The one named, or the current one; None where there is none."""
+        """The conversation of an id, by default the current one; None where there is none."""
         return self.current() if session_id is None else self._known.get(session_id)
 
     def add(self, session: Session) -> Conversation:
-        """Take in a session, such as one that was restored."""
+        """Add a restored session, which counts as never used."""
         from sidecar.context.conversation import Conversation
 
         added = self._known[session.id] = Conversation(session)
@@ -115,8 +115,8 @@ class ConversationStore:
         return added
 
     def put(self, conversation: Conversation) -> str | None:
-        """Replace the conversation with the same id, or add one. Returns the id that was dropped
-        for it, if one was."""
+        """Replace the conversation with the same id, or add one. Returns the id of the one that
+        was dropped to make room, if any."""
         self._puts += 1
         self._used[conversation.session.id] = self._puts
         self._known[conversation.session.id] = conversation
@@ -160,13 +160,14 @@ class ConversationState:
 
 
 class Sessions:
-    """All conversations of one workspace. For the event loop."""
+    """All sessions of one workspace, and which one is shown. For the event loop."""
 
     def __init__(self, services: Shared, workspace: Workspace) -> None:
         self._services, self._workspace = services, workspace
         self.store = ConversationStore()
         self._states: dict[str, ConversationState] = {}
         self._counted: dict[str, CountedSession] = {}
+        """Agents' sessions that are followed, by id."""
         self._older: dict[str, CountedSession] = {}
         """Agents' sessions that are not followed, as they were when all were asked for."""
         self._elsewhere: dict[str, CountedSession] = {}
@@ -183,7 +184,7 @@ class Sessions:
         """What the sessions' rows were made of when the state was published."""
 
     def model_of(self, session_id: str) -> str:
-        """The model that a session counts for; another session's is never it."""
+        """The model that a session counts for; never the one of another session."""
         return self._named(session_id) or self._workspace.settings.model
 
     def _named(self, session_id: str) -> str | None:
@@ -191,16 +192,16 @@ class Sessions:
         return state.named_model or state.answered_model or self.chosen
 
     def state_of(self, session_id: str) -> ConversationState:
-        """What is known of a conversation; nothing yet of one that is not there."""
+        """What is known of a conversation; an empty state for an unknown id."""
         return self._states.get(session_id) or ConversationState()
 
     def add(self, session: Session) -> ConversationState:
-        """Take in a session that was restored. Returns what is known of it."""
+        """Add a restored session. Returns its state."""
         self.store.add(session)
         return self._states.setdefault(session.id, ConversationState())
 
     def put(self, conversation: Conversation) -> ConversationState:
-        """Replace the conversation of the same id, or add one. Returns what is known of it."""
+        """Replace the conversation with the same id, or add one. Returns its state."""
         dropped = self.store.put(conversation)
         if dropped is not None:
             self._states.pop(dropped, None)
@@ -208,9 +209,9 @@ class Sessions:
 
     # -- which session ----------------------------------------------------------------------
 
-    def reading(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """What a question is about: the session named; else the selected one, else one that is
-        fed by protocol and was updated within 30 minutes, else the latest."""
+    def find(self, session_id: str | None) -> Conversation | CountedSession | None:
+        """The session that a question is about: the one with this id, else the selected one, else
+        one that a client has fed in the last 30 minutes, else the one updated last."""
         named = session_id or self._selected()
         if named is not None:
             return self._by_id(named)
@@ -222,8 +223,8 @@ class Sessions:
         return mine if _updated_at(mine) >= min(latest.updated_at, fresh) else latest
 
     def next_change(self) -> datetime | None:
-        """When another session is shown if none changes until then; None: not by itself."""
-        shown = self.reading(None)
+        """When another session will be shown though no session changes; None for never."""
+        shown = self.find(None)
         if shown is None or self._selected() is not None:
             return None
         at = _updated_at(shown) + (
@@ -232,7 +233,7 @@ class Sessions:
         return at if at > datetime.now(UTC) else None
 
     def _newest_conversation(self) -> Conversation | CountedSession | None:
-        """Of those that clients feed, here or in another process."""
+        """The newest conversation that a client feeds, here or in another process."""
         mine = self.store.current()
         every: list[Conversation | CountedSession] = [*self._elsewhere.values()]
         every += [] if mine is None else [mine]
@@ -248,9 +249,9 @@ class Sessions:
         known = self._elsewhere.get(session_id) or self.store.get(session_id)
         return known or self._counted.get(session_id) or self._older.get(session_id)
 
-    def writing(self, session_id: str | None) -> str:
-        """The id of the session that a change is for: the one named, else the newest that is fed
-        by protocol, else a new one.
+    def id_to_change(self, session_id: str | None) -> str:
+        """The id of the conversation that a change is for: this one, else the newest that a client
+        feeds, else a new one.
 
         Raises:
             RequestError: `badParams` for an agent's own session.
@@ -258,16 +259,18 @@ class Sessions:
         if session_id is None:
             newest = max(self.store, key=lambda one: one.session.updated_at, default=None)
             return DEFAULT_ID if newest is None else newest.session.id
-        if isinstance(self.reading(session_id), CountedSession):
+        if isinstance(self.find(session_id), CountedSession):
             raise RequestError("badParams", "the session is an agent's own: it cannot be changed")
         return session_id
 
-    def recording(self, session_id: str | None) -> str | None:
-        """The session that a recorded call is of: as `writing`, but none is begun by it."""
-        return None if session_id is None and not list(self.store) else self.writing(session_id)
+    def id_to_bill(self, session_id: str | None) -> str | None:
+        """The id that a recorded call belongs to: as `id_to_change`, but None for a new one."""
+        if session_id is None and not any(self.store):
+            return None
+        return self.id_to_change(session_id)
 
     def sent_estimate(self, session_id: str) -> int | None:
-        """What a session's last request was thought to hold, in tokens; None where not counted."""
+        """The estimate of a session's last request in tokens; None where nothing was counted."""
         found = self.store.get(session_id)
         if found is None:
             return None
@@ -276,10 +279,10 @@ class Sessions:
         return sent_estimate(found.session, self.calibration(found.session))
 
     def choose(self, model: str) -> bool:
-        """Count documents for a model from now on. Whether a session that is fed by protocol is
-        shown, whose model it is then too."""
+        """Count documents for a model from now on. Returns whether a client's conversation is
+        shown, which counts for it too."""
         self.chosen = model
-        shown = self.reading(None)
+        shown = self.find(None)
         return shown is not None and not isinstance(shown, CountedSession)
 
     def select(self, session_id: str | None) -> None:
@@ -297,27 +300,27 @@ class Sessions:
         self.publish()
 
     def feed(self, sessions: Iterable[CountedSession]) -> None:
-        """Take what agents' files say now: all sessions of this workspace that are followed."""
+        """Replace the agents' sessions that are followed in this workspace."""
         self._counted = {one.id: one for one in sessions}
         selected = self._counted.get(self.selected or "")
         if selected is not None and selected.state != "ended":
-            self._selected_had_ended = False  # it goes on, and is shown until it ends again
+            self._selected_had_ended = False  # resumed: it is shown until it ends again
         self._warned = {name: at for name, at in self._warned.items() if name in self._counted}
         self.publish()
 
     def feed_older(self, sessions: Iterable[CountedSession]) -> None:
-        """Take all sessions of this workspace's agents, however old, as they are now."""
+        """Replace the sessions that are known besides: all of this workspace's agents."""
         self._older = {one.id: one for one in sessions}
 
     def feed_elsewhere(self, usages: Iterable[ContextUsage]) -> None:
-        """Take the conversations that other running servers hold, by their sizes."""
+        """Replace the conversations that other running servers hold."""
         found = [one for one in map(from_usage, usages) if one is not None]
         found.sort(key=_updated_at)
         self._elsewhere = {one.id: one for one in found}
 
     @property
     def is_stale(self) -> bool:
-        """Whether a session of the last day was found that is not followed yet."""
+        """Whether a session of the last day is known that is not followed yet."""
         since, older = datetime.now(UTC) - RECENT, self._older.values()
         return any(one.updated_at >= since and one.id not in self._counted for one in older)
 
@@ -325,14 +328,14 @@ class Sessions:
         """The sessions of the last day, or `every` one that is known; newest first."""
         since = LONG_AGO if every else datetime.now(UTC) - RECENT
         agents = self._older | self._counted if every else self._counted
-        own = {one.session.id: one for one in self.store if not _is_unfed(one.session)}
+        own = {one.session.id: one for one in self.store if not _is_unused(one.session)}
         known = agents | own | self._elsewhere
         found = sorted(known.values(), key=_updated_at, reverse=True)
         return [self._row(one) for one in found if _updated_at(one) >= since]
 
     def own_usages(self) -> list[ContextUsage]:
-        """How full the conversations of this process are, as other processes show them."""
-        fed = [one for one in self.store if not _is_unfed(one.session)]
+        """How full the conversations of this process are, for other processes to show."""
+        fed = [one for one in self.store if not _is_unused(one.session)]
         newest = sorted(fed, key=_updated_at, reverse=True)[:_SHARED]
         return [msgspec.structs.replace(self.usage(one), cost_usd=None) for one in newest]
 
@@ -449,7 +452,7 @@ class Sessions:
 
     def publish(self) -> None:
         """Work out what is shown, and publish it where it has changed."""
-        current, before = self.reading(None), self.state
+        current, before = self.find(None), self.state
         if isinstance(current, CountedSession) and not self._is_shown(current):
             current = None
         state = ContextState() if current is None else self._state(current)
@@ -527,7 +530,7 @@ def _updated_at(one: Conversation | CountedSession) -> datetime:
     return one.updated_at if isinstance(one, CountedSession) else one.session.updated_at
 
 
-def _is_unfed(session: Session) -> bool:
+def _is_unused(session: Session) -> bool:
     """Whether nobody has begun the conversation: a model was chosen before it, or a request was
     assembled without one."""
     unnamed = session.id == DEFAULT_ID and not session.turns and not session.assembled

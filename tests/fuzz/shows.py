@@ -114,7 +114,7 @@ class Stress:
             assert sent.document is not None
             assert sent.document.tokens == fresh.tokens, (uri, sent.document.tokens, fresh.tokens)
             sessions = services.conversations(workspace).sessions
-            shown = sessions.reading(None)
+            shown = sessions.find(None)
             assert isinstance(shown, Conversation)
             derived = sessions.usage(shown)
             assert sessions.state.usage == derived

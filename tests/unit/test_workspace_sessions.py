@@ -43,7 +43,7 @@ def test_the_session_that_is_shown(
         at = now - timedelta(minutes=agents)
         one = CountedSession(id="agents", source="Claude Code", updated_at=at, model="gpt-5")
         sessions.feed([one])
-    found = sessions.reading(None)
+    found = sessions.find(None)
     name = found.id if isinstance(found, CountedSession) else found and found.session.id
     assert name == shown
     services.workers.close()

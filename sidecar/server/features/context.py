@@ -135,10 +135,10 @@ async def _find_older(
     """Look through all of the agents' sessions for one that is not known yet."""
     await conversations.restore()
     sessions, workspace = conversations.sessions, conversations.workspace
-    if session is None or sessions.reading(session) or conversations.is_being_made(session):
+    if session is None or sessions.find(session) or conversations.is_being_made(session):
         return
     await server.services.agents.look_for_all(workspace)
-    found = sessions.reading(session)
+    found = sessions.find(session)
     if isinstance(found, CountedSession) and found.model is not None:
         await conversations.services.look_up(found.model, workspace.settings)
 
@@ -156,7 +156,7 @@ async def _sessions(
     server: SidecarServer, conversations: Conversations, params: p.SessionsParams
 ) -> list[SessionRow]:
     workspace = conversations.workspace
-    await conversations.bring_up()
+    await conversations.recount()
     if params.all:
         await server.services.agents.look_for_all(workspace)
         if conversations.sessions.is_stale:
@@ -182,9 +182,9 @@ async def _select(
 async def _reset(conversations: Conversations, params: p.ResetParams) -> ContextUsage:
     await conversations.restore()
     sessions = conversations.sessions
-    shown = sessions.reading(params.session)
+    shown = sessions.find(params.session)
     agents = shown.source if isinstance(shown, CountedSession) else None
-    known = sessions.store.get(sessions.writing(params.session))
+    known = sessions.store.get(sessions.id_to_change(params.session))
     if known is None and not conversations.is_being_made(params.session):
         return ContextUsage(text=reset_text(agents, forgotten=False))
 
@@ -198,7 +198,7 @@ async def _fit(
     server: SidecarServer, conversations: Conversations, params: p.FitParams
 ) -> FitResult:
     await _find_older(server, conversations, params.session)
-    name = conversations.existing(params.session)
+    name = conversations.id_with_text(params.session)
     keep_turns = conversations.workspace.settings.context.keep_turns
     _, found = await conversations.apply(Fit(session=name, params=params, keep_turns=keep_turns))
     return msgspec.structs.replace(found, text=fit_text(found))
@@ -208,7 +208,7 @@ async def _undo(
     server: SidecarServer, conversations: Conversations, params: p.UndoParams
 ) -> ContextUsage:
     await _find_older(server, conversations, params.session)
-    name = conversations.existing(params.session)
+    name = conversations.id_with_text(params.session)
     conversation, undone = await conversations.apply(Undo(session=name))
     usage = conversations.sessions.latest(conversation)
     return msgspec.structs.replace(usage, text=undo_text(usage, undone))

@@ -79,10 +79,10 @@ def register(server: SidecarServer) -> None:
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
         sessions = services.known_sessions(workspace)
-        session = sessions.recording(params.session) if sessions else params.session
+        session = sessions.id_to_bill(params.session) if sessions else params.session
         estimate = params.estimated_tokens
         if estimate is None and sessions and session and params.category == MAIN:
-            await services.conversations(workspace).bring_up(session)
+            await services.conversations(workspace).recount(session)
             estimate = sessions.sent_estimate(session)
         named = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
         return await _recorded(services, workspace, named)

@@ -37,7 +37,7 @@ class Sharing:
         sessions, uri = self._services.known_sessions(workspace), workspace.uri
         if sessions is None or uri is None or not (any(sessions.store) or uri in self._shared):
             return
-        await self._services.conversations(workspace).bring_up()
+        await self._services.conversations(workspace).recount()
         self._shared.add(uri)
         await self._write(uri, sessions.own_usages())
 
