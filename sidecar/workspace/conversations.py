@@ -55,8 +55,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _Committed(NamedTuple):
-    """A conversation that has just been put in force, and what follows from it."""
+class Effects(NamedTuple):
+    """What follows from a conversation that has just been put in force."""
 
     conversation: Conversation
     before: Session | None
@@ -106,8 +106,8 @@ class Conversations:
             before = self.sessions.store.get(name)
             draft = await self._draft(name, before, model)
             outcome = await self._work(draft, change)
-            committed = self._commit(change, draft, outcome, before)
-        return await self._follow_up(committed), outcome.result
+            effects = self._commit(change, draft, outcome, before)
+        return await self._run_effects(effects), outcome.result
 
     async def _work(self, draft: Draft, change: Change[T]) -> Outcome[T]:
         """Have a worker change a draft; a document that was edited meanwhile is in it too."""
@@ -120,7 +120,7 @@ class Conversations:
 
     def _commit(
         self, change: Change[T], draft: Draft, outcome: Outcome[T], before: Conversation | None
-    ) -> _Committed:
+    ) -> Effects:
         """Put a draft in force, in one step."""
         made, session = draft.conversation, draft.session
         if not change.makes_current:
@@ -137,16 +137,16 @@ class Conversations:
         self._learn(session, outcome)
         self.workspace.costs.take(outcome.spent)
         asks = bool(self.workspace.settings.endpoints)
-        committed = _Committed(
+        effects = Effects(
             made,
             before.session if before else None,
             asks and change.asks_endpoint,
             outcome.usage if asks else None,
             outcome.warnings,
         )
-        if not (committed.asks_chat or committed.usage):
+        if not (effects.asks_chat or effects.usage):
             self.sessions.publish()
-        return committed
+        return effects
 
     def _learn(self, session: Session, outcome: Outcome[T]) -> None:
         """Update the conversation's calibration with what was reported."""
@@ -163,19 +163,19 @@ class Conversations:
         if any(sample.kind for sample in outcome.samples) and plain.method != "exact":
             self.services.publish(Event("endpoint"))  # all roots' documents count otherwise
 
-    async def _follow_up(self, committed: _Committed) -> Conversation:
-        """Do what follows from a change that is in force. Returns the conversation, with an
-        endpoint's count where that was asked for."""
-        made = committed.conversation
+    async def _run_effects(self, effects: Effects) -> Conversation:
+        """Publish, ask an endpoint, warn and keep, as a change calls for. Returns the conversation,
+        with an endpoint's count if it was asked for."""
+        made = effects.conversation
         if self._is_stale(made.session):  # settings have changed: what follows them is told again
             self.services.publish(Event("document", self.workspace))
-        if committed.asks_chat or committed.usage is not None:
+        if effects.asks_chat or effects.usage is not None:
             try:
-                made = await or_meanwhile(self._ask(committed), self.sessions.publish)
+                made = await or_meanwhile(self._ask(effects), self.sessions.publish)
             finally:
                 self.sessions.publish()
-        usage = self.sessions.latest(made) if committed.warnings else None
-        for kind, message in committed.warnings:
+        usage = self.sessions.latest(made) if effects.warnings else None
+        for kind, message in effects.warnings:
             self.sessions.warn(kind, message, usage)
         await self._warn_of_threshold(made)
         await self._keep()
@@ -353,14 +353,14 @@ class Conversations:
 
     # -- endpoints --------------------------------------------------------------------------
 
-    async def _ask(self, committed: _Committed) -> Conversation:
+    async def _ask(self, effects: Effects) -> Conversation:
         """Ask an endpoint what a change calls for: the window, and the count of the chat."""
-        made, before = committed.conversation, committed.before
-        if not committed.asks_chat:
-            await self._ask_window(made.session.model, before, committed.usage)
+        made, before = effects.conversation, effects.before
+        if not effects.asks_chat:
+            await self._ask_window(made.session.model, before, effects.usage)
             return made
         with self._asking(made.session):
-            await self._ask_window(made.session.model, before, committed.usage)
+            await self._ask_window(made.session.model, before, effects.usage)
             return await self._ask_count(made, 0 if before is None else len(before.turns))
 
     async def _ask_window(self, model: str, before: Session | None, usage: Usage | None) -> None:
@@ -408,7 +408,7 @@ class Conversations:
                     break  # the last one now: the others come first the next time
 
     async def _ask_again(self, missed: Conversation) -> Conversation:
-        made = await self._ask(_Committed(missed, missed.session, asks_chat=True))
+        made = await self._ask(Effects(missed, missed.session, asks_chat=True))
         self.sessions.publish()
         await self._warn_of_threshold(made)
         return made
