@@ -118,7 +118,7 @@ class SessionsView:
         self.services.sessions(workspace).feed_elsewhere(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.seen_by(workspace)
-        workspace.costs.take(await run(spending.recall))
+        self.services.show_spent(workspace, await run(spending.recall))
         workspace.costs.reading = False
         if sources is not None:
             workspace.costs.read = await run(partial(_is_read, spending.book, sources))

@@ -135,7 +135,8 @@ class Conversations:
         if change.forgets_calibration:
             state.calibration = None
         self._learn(session, outcome)
-        self.workspace.costs.take(outcome.spent)
+        if outcome.spent is not None:
+            self.services.show_spent(self.workspace, outcome.spent)
         asks = bool(self.workspace.settings.endpoints)
         effects = Effects(
             made,

@@ -129,7 +129,7 @@ class Services(Shared):
             own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
             for model in own | {workspace.model, workspace.budget_model}:
                 await self.look_up(model, settings)
-            workspace.costs.take(await self.workers.run(self.spending(workspace).recall))
+            self.show_spent(workspace, await self.workers.run(self.spending(workspace).recall))
 
     def known_sessions(self, workspace: Workspace) -> Sessions | None:
         """Its sessions, once there has been a request about one, or an agent has some."""

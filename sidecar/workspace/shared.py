@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents
+from sidecar.workspace.events import Event
 from sidecar.workspace.roots import Workspaces
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
@@ -17,7 +18,7 @@ from sidecar.workspace.workers import Workers
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
-    from sidecar.workspace.events import Event
+    from sidecar.workspace.spending import Spent
     from sidecar.workspace.workspace import Workspace
 
 
@@ -44,6 +45,11 @@ class Shared:
         """What a workspace spends: blocking, for worker threads."""
         settings, model = workspace.settings, workspace.model
         return Spending(self.state, settings, workspace.uri, model, workspace.path)
+
+    def show_spent(self, workspace: Workspace, spent: Spent | None) -> None:
+        """Show what the ledger says of a workspace now: the only place that updates its costs."""
+        workspace.costs.take(spent)
+        self.publish(Event("ledger", workspace))
 
     async def look_up(self, model: str, settings: Settings) -> None:
         """Have a model's window and price looked up, once. Asks nobody."""

@@ -24,7 +24,6 @@ from sidecar.workspace.changes import (
     Undo,
     judge_prompt,
 )
-from sidecar.workspace.events import Event
 from sidecar.workspace.followed import Followed, FollowedText
 from sidecar.workspace.sessions import CountedSession
 from sidecar.workspace.views import session_rows, usage_report
@@ -230,7 +229,6 @@ async def _response(conversations: Conversations, params: p.ResponseParams) -> R
         commit=commitment().make,
     )
     conversation, result = await conversations.apply(change)
-    services.publish(Event("ledger", workspace))
     calibration = conversations.sessions.calibration(conversation.session)
     return msgspec.structs.replace(result, calibration=calibration_info(calibration))
 

@@ -12,7 +12,6 @@ import msgspec
 from sidecar.errors import SidecarError
 from sidecar.server.commitment import commitment
 from sidecar.server.progress import progress
-from sidecar.workspace.events import Event
 from sidecar.workspace.roots import path_of
 from sidecar.workspace.wording import NO_COST
 
@@ -66,8 +65,7 @@ async def _recorded(
         return spending.record(params)
 
     recorded, spent = await services.workers.run(work)
-    workspace.costs.take(spent)
-    services.publish(Event("ledger", workspace))
+    services.show_spent(workspace, spent)
     return recorded
 
 

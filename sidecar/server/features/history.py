@@ -20,12 +20,12 @@ from sidecar.config.paths import LEDGER_FILES
 from sidecar.errors import SidecarError
 from sidecar.server.memory import give_back
 from sidecar.server.progress import progress
-from sidecar.workspace.events import Event
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.agents import Sources
+    from sidecar.workspace.events import Event
     from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.session_index import Ingested
     from sidecar.workspace.spending import Spending
@@ -179,8 +179,7 @@ class History:
             spent = await self._services.workers.run(partial(spending.spent, session, every=every))
         except SidecarError:  # a request for costs reports it
             return
-        workspace.costs.take(spent)
-        self._services.publish(Event("ledger", workspace))
+        self._services.show_spent(workspace, spent)
 
     def watch_ledger(self) -> None:
         """Follow what any process records: all servers show it."""
