@@ -102,6 +102,7 @@ def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
     assert [name.rpartition(".")[2] for name in readers] == [
         "readers",
         "claude_code",
+        "claude_costs",
         "claude_lines",
     ]
     taking_conversations = (
