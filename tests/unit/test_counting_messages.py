@@ -304,7 +304,16 @@ def gif(width: int, height: int) -> str:
     return base64.b64encode(b"GIF89a" + struct.pack("<HH", width, height) + bytes(8)).decode()
 
 
-@pytest.mark.parametrize("make", [png, jpeg, webp, gif])
+def avif(width: int, height: int) -> str:
+    def box(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", 8 + len(content)) + kind + content
+
+    sizes = box(b"ispe", struct.pack(">III", 0, width, height))
+    meta = box(b"meta", bytes(4) + box(b"iprp", box(b"ipco", sizes)))
+    return base64.b64encode(box(b"ftyp", b"avif" + bytes(4) + b"avifmif1") + meta).decode()
+
+
+@pytest.mark.parametrize("make", [png, jpeg, webp, gif, avif])
 def test_sizes_are_read_from_the_data(make: Any) -> None:
     assert size_of({"type": "base64", "data": make(640, 481)}) == (640, 481)
     assert size_of({"url": f"data:image/x;base64,{make(640, 481)}"}) == (640, 481)
