@@ -39,36 +39,17 @@ def units_of(text: Pieced, tokenizer: Tokenizer) -> Sequence[Piece]:
     return text.pieces if cuts == "lines" else word_pieces(text.pieces)
 
 
-def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
-    """Tokens of the whole document; only pieces that are new since the last count are tokenized."""
-    return tokenizer.scale(_document_tokens(doc, tokenizer.basis))
-
-
-def _document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
-    if tokenizer.cuts != "lines":
-        return count_pieces(units_of(doc, tokenizer), tokenizer)
-    return _counted(doc, doc.missing(tokenizer.name), tokenizer)
-
-
-def _counted(doc: TextDocument, missing: Collection[Piece], tokenizer: Tokenizer) -> int:
-    for piece in [*missing]:
-        _count_piece(piece, tokenizer, None)
-    return cast("int", doc.total(tokenizer.name))
-
-
 def soon_counted(doc: TextDocument, basis: Tokenizer, most: int) -> int | None:
-    """The document's tokens, where `most` characters are to be tokenized for it or fewer; for one
-    that may be cut at lines."""
+    """Return a document's tokens where that takes tokenizing `most` characters or fewer, else None.
+
+    For tokenizers whose texts may be cut at lines.
+    """
     missing = doc.missing(basis.name)
-    few = not missing or pending_in(missing, basis, most) <= most
-    return _counted(doc, missing, basis) if few else None
-
-
-def pending_characters(doc: TextDocument, tokenizer: Tokenizer, enough: int = SLOW) -> int:
-    """How many characters a count of the document would have to tokenize now (`pending_in`)."""
-    basis = tokenizer.basis
-    pieces = doc.missing(basis.name) if basis.cuts == "lines" else units_of(doc, basis)
-    return pending_in(pieces, basis, enough)
+    if missing and pending_in(missing, basis, most) > most:
+        return None
+    for piece in [*missing]:
+        _count_piece(piece, basis, None)
+    return cast("int", doc.total(basis.name))
 
 
 def pending_in(pieces: Iterable[Piece], basis: Tokenizer, enough: int) -> int:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from sidecar.counting.engines import engine
 from sidecar.counting.engines.reference import Reference
-from sidecar.counting.incremental import document_tokens
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
+from tests.document_counts import document_tokens
 from tests.fuzz import edits, oracle
 
 if TYPE_CHECKING:

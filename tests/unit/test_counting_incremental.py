@@ -12,20 +12,13 @@ from hypothesis import strategies as st
 
 from sidecar.counting.engines import engine
 from sidecar.counting.engines.reference import Reference
-from sidecar.counting.incremental import (
-    SLOW,
-    Stopped,
-    count_pieces,
-    count_text,
-    document_tokens,
-    pending_characters,
-    units_of,
-)
+from sidecar.counting.incremental import SLOW, Stopped, count_pieces, count_text, units_of
 from sidecar.counting.tokenizer import Tokenizer
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import PIECE_CHARACTERS
 from sidecar.text.positions import Range
 from sidecar.workspace import documents
+from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, soak
 
 if TYPE_CHECKING:

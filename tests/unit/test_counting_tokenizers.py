@@ -10,11 +10,12 @@ import pytest
 
 from sidecar.config.settings import TokenizerFile
 from sidecar.counting import estimates, patterns, vocabularies
-from sidecar.counting.incremental import count_text, document_tokens
+from sidecar.counting.incremental import count_text
 from sidecar.counting.listing import find
 from sidecar.counting.tokenizers import Approximate, Lazy, Tokenizers
 from sidecar.models.families import UNKNOWN
 from sidecar.text.document import TextDocument
+from tests.document_counts import document_tokens
 from tests.unit.test_counting_vocabularies import rank_lines, trained
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.counting.engines import engine
-from sidecar.counting.incremental import document_tokens, pending_characters
 from sidecar.text import cuts
 from sidecar.text.cuts import is_cut
 from sidecar.text.document import TextDocument
@@ -20,6 +19,7 @@ from sidecar.text.pieces import PIECE_CHARACTERS, Piece
 from sidecar.text.positions import Position, Range
 from sidecar.workspace.documents import Documents
 from sidecar.workspace.workers import Workers
+from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, oracle
 
 if TYPE_CHECKING:

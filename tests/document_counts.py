@@ -1,0 +1,30 @@
+"""Counts of a document as the server's workers make them, without a worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.counting.incremental import SLOW, count_pieces, pending_in, soon_counted, units_of
+
+if TYPE_CHECKING:
+    from sidecar.counting.tokenizer import Tokenizer
+    from sidecar.text.document import TextDocument
+
+_ANY = 10**12
+
+
+def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
+    """Count the whole document; only pieces that are new since the last count are tokenized."""
+    basis = tokenizer.basis
+    if basis.cuts != "lines":
+        return tokenizer.scale(count_pieces(units_of(doc, basis), basis))
+    tokens = soon_counted(doc, basis, _ANY)
+    assert tokens is not None
+    return tokenizer.scale(tokens)
+
+
+def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
+    """How many characters a count of the document would have to tokenize now."""
+    basis = tokenizer.basis
+    pieces = doc.missing(basis.name) if basis.cuts == "lines" else units_of(doc, basis)
+    return pending_in(pieces, basis, SLOW)
