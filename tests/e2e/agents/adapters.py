@@ -38,6 +38,10 @@ class Agent(ABC):
     """What the agent takes for its window with the configuration here."""
     fills_window: ClassVar[int] = WINDOW - 8_000
     """A prompt of so many tokens makes it compact the conversation."""
+    compacts_within_turn: ClassVar[bool] = False
+    """Whether it only does so before it sends a tool's result, in the same turn."""
+    compact_command: ClassVar[str | None] = None
+    """The prompt that makes it do so instead."""
 
     @abstractmethod
     def configure(self, home: Path, url: str) -> None:
@@ -182,7 +186,181 @@ class Pi(Agent):
         return ToolUse("bash", {"command": command})
 
 
-AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Codex(), OpenCode(), Pi())}
+class QwenCode(Agent):
+    name = "qwen-code"
+    package = Package("npm", "@qwen-code/qwen-code", "0.24.4", "qwen")
+    fills_window = 150_000
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "produce the <state_snapshot> XML": "summary",
+        "managed memory extraction subagent": "other",
+    }
+
+    def configure(self, home: Path, _url: str) -> None:
+        settings = {
+            "security": {"auth": {"selectedType": "openai"}},
+            "model": {
+                "name": self.model,
+                "generationConfig": {"contextWindowSize": WINDOW, "maxRetries": 2},
+            },
+            "general": {"enableAutoUpdate": False},
+            "privacy": {"usageStatisticsEnabled": False},
+        }
+        _write(home / ".qwen/settings.json", json.dumps(settings))
+
+    def environment(self, url: str) -> dict[str, str]:
+        return {
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": "dummy",
+            "OPENAI_MODEL": self.model,
+        }
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["-y", *(["-c"] if resume else []), "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("run_shell_command", {"command": command, "is_background": False})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        task = {"description": "Look around", "prompt": prompt}
+        return ToolUse("agent", task | {"subagent_type": "general-purpose"})
+
+
+class GeminiCli(Agent):
+    name = "gemini-cli"
+    package = Package("npm", "@google/gemini-cli", "0.61.0", "gemini")
+    model = "gemini-2.5-pro"
+    window = 1_048_576
+    fills_window = 150_000
+    compacts_within_turn = True
+
+    def configure(self, home: Path, _url: str) -> None:
+        settings = {
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+            "model": {"compressionThreshold": 0.1},
+            "general": {"enableAutoUpdate": False},
+            "privacy": {"usageStatisticsEnabled": False},
+        }
+        _write(home / ".gemini/settings.json", json.dumps(settings))
+
+    def environment(self, url: str) -> dict[str, str]:
+        return {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "dummy"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        resumed = ["-r", "latest"] if resume else []
+        return ["--skip-trust", "-y", "-m", self.model, *resumed, "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("run_shell_command", {"command": command, "description": "Runs a command"})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        return ToolUse("invoke_agent", {"agent_name": "generalist", "prompt": prompt})
+
+
+class KimiCode(Agent):
+    name = "kimi-cli"
+    package = Package("npm", "@moonshot-ai/kimi-code", "2.1.0", "kimi")
+    model = "kimi-k2-0905-preview"
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "Respond with text only. Do not call any tools": "summary"
+    }
+
+    def configure(self, home: Path, url: str) -> None:
+        _write(
+            home / ".kimi-code/config.toml",
+            f"""
+            default_model = "k2"
+            telemetry = false
+            [providers.fake]
+            type = "openai"
+            base_url = "{url}/v1"
+            api_key = "dummy"
+            [models.k2]
+            provider = "fake"
+            model = "{self.model}"
+            max_context_size = {WINDOW}
+            """,
+        )
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return [*(["-c"] if resume else []), "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("Bash", {"command": command})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        return ToolUse("Agent", {"description": "Look around", "prompt": prompt})
+
+
+class ClaudeCode(Agent):
+    name = "claude-code"
+    package = Package("npm", "@anthropic-ai/claude-code", "2.1.330", "claude")
+    model = "claude-sonnet-4-5"
+    compact_command = "/compact"
+
+    def configure(self, home: Path, _url: str) -> None:
+        _write(home / ".claude/settings.json", json.dumps({"autoUpdates": False}))
+
+    def environment(self, url: str) -> dict[str, str]:
+        return {
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": "dummy",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        resumed = ["-c"] if resume else []
+        tools = ["--allowedTools", "Bash,Agent,Task"]
+        return ["--model", self.model, *tools, *resumed, "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("Bash", {"command": command, "description": "Runs a command"})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        task = {"description": "Look around", "prompt": prompt}
+        return ToolUse("Agent", task | {"subagent_type": "general-purpose"})
+
+
+class Continue(Agent):
+    name = "continue"
+    package = Package("npm", "@continuedev/cli", "1.5.47", "cn")
+    cannot: ClassVar[dict[str, str]] = {"subagent": "its sub-agents are an experiment"}
+
+    def configure(self, home: Path, url: str) -> None:
+        model = {
+            "name": self.model,
+            "provider": "openai",
+            "model": self.model,
+            "apiBase": f"{url}/v1",
+            "apiKey": "dummy",
+            "roles": ["chat"],
+            "defaultCompletionOptions": {"contextLength": WINDOW, "maxTokens": 16_000},
+            "capabilities": ["tool_use"],
+            "useResponsesApi": False,
+        }
+        settings = {"name": "test", "version": "1.0.0", "schema": "v1", "models": [model]}
+        _write(home / ".continue/config.yaml", json.dumps(settings))
+
+    def environment(self, _url: str) -> dict[str, str]:
+        return {"CONTINUE_TELEMETRY_ENABLED": "0", "CONTINUE_CLI_AUTO_UPDATED": "1"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["--auto", *(["--resume"] if resume else []), "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("Bash", {"command": command})
+
+
+_AGENTS = (
+    Codex(),
+    OpenCode(),
+    Pi(),
+    QwenCode(),
+    GeminiCli(),
+    KimiCode(),
+    ClaudeCode(),
+    Continue(),
+)
+AGENTS: dict[str, Agent] = {agent.name: agent for agent in _AGENTS}
 
 
 def chosen_agents(names: list[str]) -> list[Agent]:

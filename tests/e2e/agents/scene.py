@@ -31,6 +31,7 @@ PRICES = {
     "gpt-5": (1.25, 0.125, 1.25, 10.0),
     "claude-sonnet-4-5": (3.0, 0.3, 3.75, 15.0),
     "gemini-2.5-pro": (1.25, 0.125, 1.25, 10.0),
+    "kimi-k2-0905-preview": (0.6, 0.15, 0.6, 2.5),
 }
 """USD per million tokens: uncached input, cache reads, cache writes, output."""
 CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}

@@ -92,10 +92,14 @@ def test_resume(scene: Scene) -> None:
 
 def test_compaction(scene: Scene) -> None:
     """The summary is billed as one, and the context is that of the next turn."""
+    agent = scene.agent
+    read = (agent.shell("true"),) if agent.compacts_within_turn else ()
     scene.script.on(GREET, Reply("Hello there."))
-    scene.script.on(LONG, Reply("Read.", prompt_tokens=scene.agent.fills_window))
+    scene.script.on(LONG, Reply("Reading.", read, prompt_tokens=agent.fills_window))
     scene.turn(GREET)
     scene.turn(LONG, resume=True)
+    if agent.compact_command:
+        scene.turn(agent.compact_command, resume=True)
     scene.turn(CONTINUE, resume=True)
     scene.check("summaries", len(scene.vendor.billed("summary")) > 0, True)
     scene.check_bill()

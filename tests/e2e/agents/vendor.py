@@ -283,20 +283,26 @@ def _responses(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
     begun: Event = head | {"status": "in_progress", "output": [], "usage": None}
     events: list[Event] = [{"type": "response.created", "response": begun}]
     for index, item in enumerate(items):
-        at = {"output_index": index, "item_id": item["id"]}
-        started: Event = item | {"status": "in_progress"}
+        events.append({"type": "response.output_item.added", "output_index": index})
+        events[-1]["item"] = item | {"status": "in_progress"}
+        at: Event = {"output_index": index, "item_id": item["id"]}
         if item["type"] == "message":
-            started["content"] = []
-            text = {"content_index": 0, "delta": call.reply.text}
-            delta = {"type": "response.output_text.delta"} | at | text
+            (part,) = item["content"]
+            events[-1]["item"] |= {"content": []}
+            at |= {"content_index": 0}
+            events += [
+                {"type": "response.content_part.added", "part": part | {"text": ""}} | at,
+                {"type": "response.output_text.delta", "delta": part["text"]} | at,
+                {"type": "response.output_text.done", "text": part["text"]} | at,
+                {"type": "response.content_part.done", "part": part} | at,
+            ]
         else:
-            delta = {"type": "response.function_call_arguments.delta", "delta": item["arguments"]}
-            delta |= at
-        events += [
-            {"type": "response.output_item.added", "output_index": index, "item": started},
-            delta,
-            {"type": "response.output_item.done", "output_index": index, "item": item},
-        ]
+            arguments = item["arguments"]
+            events += [
+                {"type": "response.function_call_arguments.delta", "delta": arguments} | at,
+                {"type": "response.function_call_arguments.done", "arguments": arguments} | at,
+            ]
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
     events.append({"type": "response.completed", "response": whole})
     return whole, events
 
@@ -448,6 +454,9 @@ class _Server(ThreadingHTTPServer):
         super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket, self.vendor = listener, vendor
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep stderr quiet: agents end whenever they like."""
 
 
 class _Handler(BaseHTTPRequestHandler):
