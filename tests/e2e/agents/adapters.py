@@ -32,6 +32,10 @@ class Agent(ABC):
     untold: ClassVar[dict[Kind, str]] = {}
     """Kinds of calls that no file of the agent tells, and why we know."""
 
+    limits: ClassVar[dict[str, str]] = {}
+    """Checks that the agent's files tell too little for, as `check` or `scene: check`, and why."""
+    tells_cache: ClassVar[bool] = True
+    """Whether its files tell which part of a prompt was read from a cache."""
     defects: ClassVar[dict[str, str]] = {}
     """Checks that fail by a defect of ours, as `check` or `scene: check`, and what it is."""
     window: ClassVar[int] = WINDOW
@@ -189,10 +193,11 @@ class Pi(Agent):
 class QwenCode(Agent):
     name = "qwen-code"
     package = Package("npm", "@qwen-code/qwen-code", "0.24.4", "qwen")
-    fills_window = 150_000
+    fills_window = 172_000
+    defects: ClassVar[dict[str, str]] = {"compaction: calls": "summaries are billed as turns"}
     side_calls: ClassVar[dict[str, Kind]] = {
         "produce the <state_snapshot> XML": "summary",
-        "managed memory extraction subagent": "other",
+        "managed memory extraction subagent": "subagent",
     }
 
     def configure(self, home: Path, _url: str) -> None:
@@ -232,6 +237,13 @@ class GeminiCli(Agent):
     window = 1_048_576
     fills_window = 150_000
     compacts_within_turn = True
+    defects: ClassVar[dict[str, str]] = {
+        "tool_call: state while a tool runs": "idle",
+        "abort: context": "the stub of the resumed session hides it",
+        "abort: state": "stays running",
+    }
+    side_calls: ClassVar[dict[str, Kind]] = {"<state_snapshot>": "summary"}
+    untold: ClassVar[dict[Kind, str]] = {"summary": "a compression writes no usage"}
 
     def configure(self, home: Path, _url: str) -> None:
         settings = {
@@ -257,7 +269,7 @@ class GeminiCli(Agent):
 
 
 class KimiCode(Agent):
-    name = "kimi-cli"
+    name = "kimi-code"
     package = Package("npm", "@moonshot-ai/kimi-code", "2.1.0", "kimi")
     model = "kimi-k2-0905-preview"
     side_calls: ClassVar[dict[str, Kind]] = {
@@ -296,6 +308,14 @@ class ClaudeCode(Agent):
     package = Package("npm", "@anthropic-ai/claude-code", "2.1.330", "claude")
     model = "claude-sonnet-4-5"
     compact_command = "/compact"
+    defects: ClassVar[dict[str, str]] = {
+        "abort: state": "stays running",
+        "compaction: calls": "the summary is not recovered from cost-state",
+        "compaction: cost": "the summary is not recovered from cost-state",
+    }
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "an <analysis> block followed by a <summary> block": "summary"
+    }
 
     def configure(self, home: Path, _url: str) -> None:
         _write(home / ".claude/settings.json", json.dumps({"autoUpdates": False}))
@@ -323,7 +343,17 @@ class ClaudeCode(Agent):
 class Continue(Agent):
     name = "continue"
     package = Package("npm", "@continuedev/cli", "1.5.47", "cn")
-    cannot: ClassVar[dict[str, str]] = {"subagent": "its sub-agents are an experiment"}
+    window = 400_000
+    cannot: ClassVar[dict[str, str]] = {
+        "subagent": "its sub-agents are an experiment",
+        "compaction": "it goes by its own count of the texts, and these are short",
+    }
+    tells_cache = False
+    limits: ClassVar[dict[str, str]] = {
+        "cost": "cache reads are not written, so the cost is an upper bound",
+        "tool_call: context while a tool runs": "the session is written at the end of a turn",
+        "tool_call: state while a tool runs": "the session is written at the end of a turn",
+    }
 
     def configure(self, home: Path, url: str) -> None:
         model = {
@@ -333,7 +363,7 @@ class Continue(Agent):
             "apiBase": f"{url}/v1",
             "apiKey": "dummy",
             "roles": ["chat"],
-            "defaultCompletionOptions": {"contextLength": WINDOW, "maxTokens": 16_000},
+            "defaultCompletionOptions": {"contextLength": self.window, "maxTokens": 16_000},
             "capabilities": ["tool_use"],
             "useResponsesApi": False,
         }
@@ -345,6 +375,9 @@ class Continue(Agent):
 
     def arguments(self, prompt: str, *, resume: bool) -> list[str]:
         return ["--auto", *(["--resume"] if resume else []), "-p", prompt]
+
+    def title(self, _prompt: str) -> str | None:
+        return "Untitled Session"
 
     def shell(self, command: str) -> ToolUse:
         return ToolUse("Bash", {"command": command})

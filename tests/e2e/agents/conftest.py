@@ -55,7 +55,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(_row(AGENTS[name], score))
     for name in _scores:
         agent = AGENTS[name]
-        for what, reason in (agent.cannot | agent.untold).items():
+        for what, reason in (agent.cannot | agent.untold | agent.limits).items():
             terminalreporter.write_line(f"{name}: no {what}: {reason}")
 
 

@@ -32,8 +32,8 @@ def test_tool_call(scene: Scene) -> None:
     scene.script.on(WORK, Reply("", (scene.agent.shell(command),)), Reply("The command is done."))
     program = scene.start(WORK)
     assert scene.vendor.wait_until(lambda _: len(scene.vendor.billed("main")) == 1, 30)
-    scene.check_context(scene.vendor.billed("main")[0])
-    scene.check_state("running")
+    scene.check_context(scene.vendor.billed("main")[0], "context while a tool runs")
+    scene.check_state("running", "state while a tool runs")
     flag.touch()
     ended = program.wait(60)
     assert ended.code == 0, ended.output

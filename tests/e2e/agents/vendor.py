@@ -126,7 +126,7 @@ class Script:
         newest_first = request.user_texts[::-1]
         for phrase, kind in self.side_calls.items():
             if phrase in json.dumps(request.body, ensure_ascii=False):
-                return kind, Reply(SIDE_TEXT)
+                return kind, Reply(SUMMARY_TEXT if kind == "summary" else SIDE_TEXT)
         if not request.tools:
             return "other", Reply(SIDE_TEXT)
         with self._lock:
@@ -139,7 +139,9 @@ class Script:
 
 
 SIDE_TEXT = "A short note"
-"""The reply to every side call."""
+"""The reply to a side call."""
+SUMMARY_TEXT = f"<analysis>{SIDE_TEXT}</analysis>\n<summary>{SIDE_TEXT}</summary>"
+"""The reply to a request for a summary, in the form that some agents insist on."""
 
 
 class FakeVendor:
@@ -264,7 +266,7 @@ def _responses(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
         content = {"type": "output_text", "text": call.reply.text, "annotations": []}
         items.append({"type": "message", "role": "assistant", "content": [content]})
     for index, tool in enumerate(call.reply.tools):
-        item = {"type": "function_call", "call_id": _call_id(call, index), "name": tool.name}
+        item: Event = {"type": "function_call", "call_id": _call_id(call, index), "name": tool.name}
         item |= {"namespace": tool.namespace} if tool.namespace else {}
         items.append(item | {"arguments": json.dumps(tool.arguments)})
     items = [
@@ -283,12 +285,13 @@ def _responses(call: VendorCall, usage: Usage) -> tuple[Event, list[Event]]:
     begun: Event = head | {"status": "in_progress", "output": [], "usage": None}
     events: list[Event] = [{"type": "response.created", "response": begun}]
     for index, item in enumerate(items):
+        started: Event = item | {"status": "in_progress"}
+        started |= {"content": []} if item["type"] == "message" else {}
         events.append({"type": "response.output_item.added", "output_index": index})
-        events[-1]["item"] = item | {"status": "in_progress"}
+        events[-1]["item"] = started
         at: Event = {"output_index": index, "item_id": item["id"]}
         if item["type"] == "message":
-            (part,) = item["content"]
-            events[-1]["item"] |= {"content": []}
+            part: Event = item["content"][0]
             at |= {"content_index": 0}
             events += [
                 {"type": "response.content_part.added", "part": part | {"text": ""}} | at,
