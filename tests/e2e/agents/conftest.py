@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+_SCORE = "score of a real agent"
 _scores: dict[str, Score] = {}
 _NO_XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 
@@ -39,9 +41,20 @@ def scene(
     for name in _NO_XDG:
         monkeypatch.delenv(name, raising=False)
     name = request.function.__name__.removeprefix("test_")
-    made = Scene(name, agent, tmp_path, _scores.setdefault(agent.name, Score()))
+    made = Scene(name, agent, tmp_path)
     yield made
     made.close()
+    request.node.user_properties.append((_SCORE, (agent.name, asdict(made.score))))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Collect the scores, of other processes too."""
+    if report.when != "teardown":
+        return
+    for key, value in report.user_properties:
+        if key == _SCORE:
+            name, score = cast("tuple[str, dict[str, Any]]", value)
+            _scores.setdefault(name, Score()).add(Score(**score))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -41,7 +41,7 @@ CATEGORIES: dict[Kind, str] = {"title": "main", "other": "main"}
 
 @dataclass
 class Score:
-    """What the scenes of one agent have shown."""
+    """What one or more scenes of an agent have shown."""
 
     checks: int = 0
     passed: int = 0
@@ -50,12 +50,20 @@ class Score:
     prompt_tokens: int = 0
     recorded_prompt_tokens: int = 0
 
+    def add(self, other: Score) -> None:
+        """Take in what another scene has shown."""
+        self.checks += other.checks
+        self.passed += other.passed
+        self.lags += other.lags
+        self.prompt_tokens += other.prompt_tokens
+        self.recorded_prompt_tokens += other.recorded_prompt_tokens
+
 
 class Scene:
     """One test's agent, vendor and server."""
 
-    def __init__(self, name: str, agent: Agent, folder: Path, score: Score) -> None:
-        self.name, self.agent, self.score = name, agent, score
+    def __init__(self, name: str, agent: Agent, folder: Path) -> None:
+        self.name, self.agent, self.score = name, agent, Score()
         self.differences: list[str] = []
         self.known_differences: list[str] = []
         """By defects that the agent's class names."""
