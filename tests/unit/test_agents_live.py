@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import json
 import os
 import queue
 from datetime import UTC, datetime, timedelta
@@ -91,6 +92,33 @@ def test_what_did_not_change_is_not_opened_again(
     again = live.look_again(readers, places, roots, seen, [str(sessions[2].path)])
     assert set(opened) == {str(sessions[2].path)}
     assert again == live.look(readers, places, roots)
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "pi"])
+def test_a_session_whose_file_was_seen_empty_is_found_once_it_is_written(
+    agent: str, tmp_path: Path, root: Path, places: Places
+) -> None:
+    """An agent creates its file a moment before it writes the first line."""
+    if agent == "pi":
+        path = tmp_path / ".pi/agent/sessions/--project--/1_a.jsonl"
+        path.parent.mkdir(parents=True)
+        head = {"type": "session", "id": "a", "timestamp": "2026-11-23T15:00:00Z", "cwd": str(root)}
+        path.write_text(json.dumps(head) + "\n")
+    elif agent == "codex":
+        thread = CodexHome(tmp_path / ".codex").thread(root)
+        thread.call()
+        path = thread.path
+    else:
+        session = ClaudeHome(tmp_path / ".claude").session(root)
+        session.reply()
+        path = session.path
+    written = path.read_bytes()
+    readers, roots = readers_of(Agents()), Roots.of([root])
+    path.write_bytes(b"")
+    seen = live.look(readers, places, roots)
+    path.write_bytes(written)
+    seen = live.look_again(readers, places, roots, seen, [str(path)])
+    assert [session.source for session in seen.sessions] == [agent]
 
 
 def test_of_a_large_file_the_end_is_read(

@@ -65,7 +65,7 @@ class Codex(LineFiles):
 
     def glance(self, look: Look) -> Glance:
         found = look.found
-        meta = look.before.memory if look.before else _first(found.path)
+        meta = (look.before and look.before.memory) or _first(found.path)
         if meta is None:
             return Glance(found)
         newest, lines = _Newest(), Decoded(_newest_lines(found.path), entry)

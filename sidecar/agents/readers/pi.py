@@ -91,9 +91,9 @@ class Pi(LineFiles):
 
     def glance(self, look: Look) -> Glance:
         found = look.found
-        first = look.before.memory if look.before else _header(found.path)
+        first = (look.before and look.before.memory) or _header(found.path)
         if not look.roots.hold(first.cwd):
-            return Glance(found, memory=first)
+            return Glance(found, memory=first if first.type else None)
         newest = _Newest()
         newest.look(found.path, _entry)
         name = first.id or Path(found.path).stem
