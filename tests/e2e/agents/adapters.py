@@ -161,10 +161,7 @@ class Pi(Agent):
     }
     cannot: ClassVar[dict[str, str]] = {"subagent": "it has no sub-agents"}
     untold: ClassVar[dict[Kind, str]] = {"summary": "a compaction's entry has no usage"}
-    defects: ClassVar[dict[str, str]] = {
-        "cost": "the agent's own cost is not shown",
-        "abort: state": "stays running",
-    }
+    defects: ClassVar[dict[str, str]] = {"abort: state": "stays running"}
     window = 400_000
     fills_window = window - 8_000
 
@@ -239,7 +236,6 @@ class GeminiCli(Agent):
     compacts_within_turn = True
     defects: ClassVar[dict[str, str]] = {
         "tool_call: state while a tool runs": "idle",
-        "abort: context": "the stub of the resumed session hides it",
         "abort: state": "stays running",
     }
     side_calls: ClassVar[dict[str, Kind]] = {"<state_snapshot>": "summary"}
