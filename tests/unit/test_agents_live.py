@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import json
+import math
 import os
 import queue
 from datetime import UTC, datetime, timedelta

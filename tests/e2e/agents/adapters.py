@@ -267,6 +267,7 @@ class GeminiCli(Agent):
 class KimiCode(Agent):
     name = "kimi-code"
     package = Package("npm", "@moonshot-ai/kimi-code", "2.1.0", "kimi")
+    in_ci = True
     model = "kimi-k2-0905-preview"
     side_calls: ClassVar[dict[str, Kind]] = {
         "Respond with text only. Do not call any tools": "summary"
