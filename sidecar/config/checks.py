@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from sidecar.config.settings import AGENTS, Agents, Budget, Caps, Context, Url
+from sidecar.errors import SidecarError
 from sidecar.text.globs import MAX_PATTERNS, path_problem_of, problem_of
 from sidecar.typed import convert
 
@@ -23,8 +24,10 @@ _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
 """In the name of a query's parameter: its value is not for an address."""
 
 
-class InvalidError(Exception):
+class InvalidError(SidecarError):
     """A value that its key does not allow; the text says what it wants."""
+
+    kind = "config"
 
 
 def typed(value: object, wanted: object) -> object:

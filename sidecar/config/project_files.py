@@ -11,6 +11,8 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from sidecar.errors import SidecarError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,8 +28,10 @@ _FLAGS = (
 )
 
 
-class RefusedError(OSError):
+class RefusedError(SidecarError, OSError):
     """A file that is there and may not be read; the text says why, and quotes nothing of it."""
+
+    kind = "config"
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

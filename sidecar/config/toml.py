@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from sidecar.config.settings import setting_names
+from sidecar.errors import SidecarError
 
 KeyPath = tuple[str | int, ...]
 
@@ -57,12 +58,14 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)")
 _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
-class InvalidTomlError(ValueError):
+class InvalidTomlError(SidecarError, ValueError):
     """A text that is not valid TOML, or over a limit; the message quotes nothing of it.
 
     `line` is 1-based; `column` is None for a whole line; `key` is the setting or table that stands
     there, "" for anything else, which may be no TOML at all.
     """
+
+    kind = "config"
 
     def __init__(self, message: str, line: int, column: int | None, key: str = "") -> None:
         super().__init__(message)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sidecar import typed
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError
 from sidecar.text.positions import Position, Range
 
 _Integer = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -62,13 +62,13 @@ def structure(params: object) -> DidChangeParams:
     """The params as they are named here.
 
     Raises:
-        RequestError: `badParams`.
+        BadParamsError
     """
     try:
         return _converted(params)
     except (msgspec.ValidationError, UnicodeEncodeError):
         message = "the params of textDocument/didChange have a wrong shape"
-        raise RequestError("badParams", message) from None
+        raise BadParamsError(message) from None
 
 
 def _converted(params: object) -> DidChangeParams:

@@ -15,7 +15,7 @@ import msgspec
 from pygls.protocol import default_converter
 
 from sidecar import typed
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError
 from sidecar.server.framing import MAX_DEPTH, Body
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _LONG_BYTES = 1_000_000
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
-class RefusedBodyError(ValueError):
+class RefusedBodyError(BadParamsError):
     """A body that is not taken; the message quotes nothing of it.
 
     `outline` holds the members of the message as far as they can be read, false for each object or
@@ -229,24 +229,24 @@ def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
     """Our own params, strictly: a wrong type is an error that names the member.
 
     Raises:
-        RequestError: `badParams`.
+        BadParamsError
     """
     try:
         return typed.convert({} if params is None else params, kind, strict=True)
     except msgspec.ValidationError as exc:
-        raise RequestError("badParams", str(exc)) from None
+        raise BadParamsError(str(exc)) from None
     except UnicodeEncodeError:  # msgspec's own, for a lone surrogate where it expected no string
-        raise RequestError("badParams", "the params have a wrong shape") from None
+        raise BadParamsError("the params have a wrong shape") from None
 
 
 def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter) -> Any:
     """A standard LSP message.
 
     Raises:
-        RequestError: `badParams`, naming the method only: cattrs' own texts quote the contents.
+        BadParamsError: naming the method only: cattrs' own texts quote the contents.
     """
     try:
         return converter.structure(message, kind)
     except Exception:
         method = message.get("method", "the answer")
-        raise RequestError("badParams", f"the params of {method} have a wrong shape") from None
+        raise BadParamsError(f"the params of {method} have a wrong shape") from None

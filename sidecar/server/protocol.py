@@ -20,7 +20,7 @@ from lsprotocol import types
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from sidecar.defects import log_defect
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError, RequestError, SidecarError
 from sidecar.server import changes, codec, errors, parent
 from sidecar.server.commitment import cancel
 from sidecar.server.framing import BadFrame, Body
@@ -183,13 +183,13 @@ class SidecarProtocol(LanguageServerProtocol):
             return
         try:
             params = self._params(method, message)
-        except RequestError as exc:
+        except SidecarError as exc:
             logger.warning("ignored a notification: %s", exc)
             self._not_understood(method, message.get("params"))
             return
         try:
             result = _call(handler, params)
-        except RequestError as exc:
+        except SidecarError as exc:
             logger.warning("ignored a notification: %s", exc)
             return
         if inspect.isawaitable(result):
@@ -219,7 +219,7 @@ class SidecarProtocol(LanguageServerProtocol):
         try:
             answer = codec.structure_lsp(message, kind, self._converter) if kind else None
             future.set_result(answer.result if answer is not None else message.get("result"))
-        except RequestError as exc:
+        except SidecarError as exc:
             future.set_exception(exc)
         return True
 
@@ -314,11 +314,11 @@ class SidecarProtocol(LanguageServerProtocol):
         """Run one of our commands, which take any arguments and check them.
 
         Raises:
-            RequestError: `badParams`: there is no such command.
+            BadParamsError: there is no such command.
         """
         command = self.fm.commands.get(params.command)
         if command is None:
-            raise RequestError("badParams", "there is no such command")
+            raise BadParamsError("there is no such command")
         return command(*(params.arguments or ()))
 
 

@@ -23,7 +23,7 @@ from sidecar.context.results import (
     ResponseResult,
 )
 from sidecar.context.setting import apply_set
-from sidecar.errors import RequestError, SidecarError
+from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
 from sidecar.workspace.models import Alternatives, is_others
 
@@ -127,7 +127,7 @@ class SetParts(Change[None]):
     def _source(self, spec: int) -> FollowedText:
         source = self.documents.get(spec)
         if source is None:
-            raise RequestError("badParams", "the section names no document")
+            raise BadParamsError("the section names no document")
         return source
 
 

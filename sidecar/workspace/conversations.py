@@ -28,7 +28,7 @@ from sidecar.context.persist import restore, save
 from sidecar.context.session import Session, texts_counted, uncounted
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage
 from sidecar.waiting import or_meanwhile
 from sidecar.workspace.changes import Change, Draft, Outcome
@@ -335,14 +335,14 @@ class Conversations:
         """The id of a conversation that exists, or will when it is this request's turn.
 
         Raises:
-            RequestError: `badParams` where there is none, `noText` for one known by counts only.
+            SidecarError: `badParams` where there is none, `noText` for one known by counts only.
         """
         found = self.sessions.find(session_id)
         if found is None and self.is_being_made(session_id):
             return session_id or self.sessions.id_to_change(None)
         if found is None:
             missing = "there is no such session in this workspace" if session_id else NO_CONTEXT
-            raise RequestError("badParams", missing)
+            raise BadParamsError(missing)
         if isinstance(found, CountedSession):
             raise RequestError("noText", "the session is an agent's own: known by its counts only")
         return found.session.id

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError
 from sidecar.workspace.workspace import Workspace
 
 
@@ -32,12 +32,12 @@ def _as_uri(workspace: str) -> str:
     """A workspace as a URI; it may be named by an absolute path.
 
     Raises:
-        RequestError: `badParams`.
+        BadParamsError
     """
     try:
         return workspace if "://" in workspace else Path(workspace).as_uri()
     except ValueError:
-        raise RequestError("badParams", "a workspace is a URI or an absolute path") from None
+        raise BadParamsError("a workspace is a URI or an absolute path") from None
 
 
 class Workspaces:
@@ -98,7 +98,7 @@ class Workspaces:
         """The workspace that a request names by URI or path, or the only one.
 
         Raises:
-            RequestError: `badParams`: none is named and there are several, or it is in no root.
+            BadParamsError: none is named and there are several, or it is in no root.
         """
         if workspace is None:
             return self._only()
@@ -107,10 +107,10 @@ class Workspaces:
         if found is None and path_of(uri) is not None:
             found = self.of_document(uri)
         if found is None or found is self.outside:
-            raise RequestError("badParams", "the workspace named is in no open root folder")
+            raise BadParamsError("the workspace named is in no open root folder")
         return found
 
     def _only(self) -> Workspace:
         if len(self._by_uri) > 1:
-            raise RequestError("badParams", "several root folders are open: name a workspace")
+            raise BadParamsError("several root folders are open: name a workspace")
         return next(iter(self._by_uri.values()), self.outside)

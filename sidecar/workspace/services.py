@@ -81,7 +81,7 @@ class Services(Shared):
         """What a request names: `Roots.find`; or by an open document, which may be in no root.
 
         Raises:
-            RequestError: `badParams`.
+            BadParamsError
         """
         document = self.documents.get(named or "")
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
@@ -90,7 +90,7 @@ class Services(Shared):
         """The same; the first root where none is named, though there are several.
 
         Raises:
-            RequestError: `badParams`.
+            BadParamsError
         """
         return self.roots.default if named is None else self.workspace(named)
 

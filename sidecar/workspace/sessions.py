@@ -19,7 +19,7 @@ from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, Ses
 from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Method
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError
 from sidecar.text.printable import message as printable
 from sidecar.workspace.events import Event
 from sidecar.workspace.windows import limit_of
@@ -254,13 +254,13 @@ class Sessions:
         feeds, else a new one.
 
         Raises:
-            RequestError: `badParams` for an agent's own session.
+            BadParamsError: for an agent's own session.
         """
         if session_id is None:
             newest = max(self.store, key=lambda one: one.session.updated_at, default=None)
             return DEFAULT_ID if newest is None else newest.session.id
         if isinstance(self.find(session_id), CountedSession):
-            raise RequestError("badParams", "the session is an agent's own: it cannot be changed")
+            raise BadParamsError("the session is an agent's own: it cannot be changed")
         return session_id
 
     def id_to_bill(self, session_id: str | None) -> str | None:
@@ -290,11 +290,11 @@ class Sessions:
         None chooses by itself again.
 
         Raises:
-            RequestError: `badParams` for a session that is not known.
+            BadParamsError: for a session that is not known.
         """
         found = None if session_id is None else self._by_id(session_id)
         if session_id is not None and found is None:
-            raise RequestError("badParams", "there is no such session in this workspace")
+            raise BadParamsError("there is no such session in this workspace")
         self.selected = session_id
         self._selected_had_ended = isinstance(found, CountedSession) and found.state == "ended"
         self.publish()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 
 from sidecar.counting.count import tokens_text
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError
 from sidecar.server.features.parts import parts_of
 from sidecar.text.printable import message, printable
 from sidecar.workspace.status import comparison
@@ -59,7 +59,7 @@ def register(server: SidecarServer) -> None:
 
 def _uri(arguments: tuple[Any, ...]) -> str:
     if not arguments or not isinstance(arguments[0], str):
-        raise RequestError("badParams", "the first argument is the document's URI")
+        raise BadParamsError("the first argument is the document's URI")
     return arguments[0]
 
 

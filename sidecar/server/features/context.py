@@ -10,7 +10,7 @@ import msgspec
 
 from sidecar.context.occupancy import calibration_info
 from sidecar.context.usage import ContextUsage, SessionRow
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.usage import Usage, normalise_usage
 from sidecar.server.commitment import commitment
@@ -67,7 +67,7 @@ async def _serve(
 ) -> T:
     session = getattr(params, "session", None)
     if session is not None and not session.isprintable():
-        raise RequestError("badParams", "a session's id is printable text")
+        raise BadParamsError("a session's id is printable text")
     services = server.services
     await services.configured.wait()
     return await handler(services.conversations(services.workspace(params.workspace)), params)
@@ -115,7 +115,7 @@ def _bare_total(usage: dict[str, Any] | None) -> int | None:
         return None
     total = usage["totalTokens"]
     if isinstance(total, bool) or not isinstance(total, int) or not 0 <= total <= MOST_TOKENS:
-        raise RequestError("badParams", "`totalTokens` is no number of tokens")
+        raise BadParamsError("`totalTokens` is no number of tokens")
     return total
 
 
@@ -124,7 +124,7 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
         return None
     found = normalise_usage(usage)
     if found is None:
-        raise RequestError("badParams", "usage has no known vendor's form")
+        raise BadParamsError("usage has no known vendor's form")
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar.counting.listing import ModelInfo, choices, search
-from sidecar.errors import RequestError
+from sidecar.errors import BadParamsError
 from sidecar.server.methods import (
     CountParams,
     CountResult,
@@ -81,11 +81,11 @@ def register(server: SidecarServer) -> None:
 def _check(params: CountParams) -> None:
     sources = (params.text_document, params.text, params.messages)
     if sum(source is not None for source in sources) != 1:
-        raise RequestError("badParams", "give exactly one of textDocument, text and messages")
+        raise BadParamsError("give exactly one of textDocument, text and messages")
     if params.tools is not None and params.messages is None:
-        raise RequestError("badParams", "tools go with messages")
+        raise BadParamsError("tools go with messages")
     if params.text_document is None and (params.range or params.ranges):
-        raise RequestError("badParams", "range and ranges go with textDocument")
+        raise BadParamsError("range and ranges go with textDocument")
 
 
 def _uri(params: CountParams | FitTextParams) -> str | None:
@@ -94,7 +94,7 @@ def _uri(params: CountParams | FitTextParams) -> str | None:
 
 def _check_fit(params: FitTextParams) -> None:
     if (params.text is None) == (params.text_document is None):
-        raise RequestError("badParams", "give exactly one of textDocument and text")
+        raise BadParamsError("give exactly one of textDocument and text")
 
 
 def _pinned(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:

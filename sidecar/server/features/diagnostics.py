@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from sidecar.errors import RequestError
+from sidecar.errors import SidecarError
 from sidecar.server.convert import from_position
 from sidecar.text.printable import printable
 
@@ -125,7 +125,7 @@ class Diagnostics:
         if document.in_step:
             try:
                 version, found = await self.of(uri)
-            except RequestError:
+            except SidecarError:
                 return  # closed or out of step meanwhile: it is looked at again for that
         else:
             self._severities.pop(uri, None)
