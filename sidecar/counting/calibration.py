@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.counting.learned import OUTLIER, Hidden, Learned
-from sidecar.counting.shelf import Shelf
+from sidecar.counting.calibration_factors import OUTLIER, HiddenTokens, LearnedFactor
+from sidecar.counting.calibration_table import CalibrationTable
 from sidecar.models.families import UNKNOWN, generation_of
 from sidecar.models.names import parse
 from sidecar.text.printable import printable
@@ -48,8 +48,8 @@ class Calibrations:
     """All that was learned, by model; shared by the conversations of a process."""
 
     def __init__(self) -> None:
-        self._learned: Shelf[Learned] = Shelf()
-        self._hidden: Shelf[Hidden] = Shelf()
+        self._learned: CalibrationTable[LearnedFactor] = CalibrationTable()
+        self._hidden: CalibrationTable[HiddenTokens] = CalibrationTable()
         self._lock = Lock()
         """One thread learns while another takes over what a file holds."""
         self._is_draft = False
@@ -61,8 +61,8 @@ class Calibrations:
         """The same knowledge, to learn on apart from this."""
         made = Calibrations()
         made._is_draft = True
-        made._learned = Shelf(self._learned.entries)
-        made._hidden = Shelf(self._hidden.entries)
+        made._learned = CalibrationTable(self._learned.entries)
+        made._hidden = CalibrationTable(self._hidden.entries)
         return made
 
     def frozen(self) -> Calibrations:
@@ -72,7 +72,7 @@ class Calibrations:
         made._learned, made._hidden = self._learned.copy(), self._hidden.copy()
         return made
 
-    def learned(self, key: str) -> Learned | None:
+    def learned(self, key: str) -> LearnedFactor | None:
         """What was learned for a key."""
         return self._learned.entries.get(key)
 
@@ -84,9 +84,9 @@ class Calibrations:
         known = self._learned.entries
         same = [one for name, one in known.items() if _generation(name) == generation]
         real, estimated = sum([one.real for one in same]), sum([one.estimated for one in same])
-        return Learned(real=real, estimated=estimated).factor() if same else 1.0
+        return LearnedFactor(real=real, estimated=estimated).factor() if same else 1.0
 
-    def hidden(self, key: str) -> Hidden | None:
+    def hidden(self, key: str) -> HiddenTokens | None:
         """What is hidden around a client's texts, by model and client."""
         return self._hidden.entries.get(key)
 
@@ -141,16 +141,16 @@ class Calibrations:
         found = cls()
         if not isinstance(data, dict) or data.get("version") != VERSION:
             return found
-        found._learned = Shelf(_read(data.get("learned"), Learned))
-        found._hidden = Shelf(_read(data.get("hidden"), Hidden))
+        found._learned = CalibrationTable(_read(data.get("learned"), LearnedFactor))
+        found._hidden = CalibrationTable(_read(data.get("hidden"), HiddenTokens))
         return found
 
     def take(self, other: Calibrations) -> bool:
         """Take over what was written by this or another process, and learn on top of it what was
         learned here since this last wrote. Whether that is anything new."""
         with self._lock:
-            is_new = self._learned.take(other._learned.entries)
-            is_new |= self._hidden.take(other._hidden.entries)
+            is_new = self._learned.merge(other._learned.entries)
+            is_new |= self._hidden.merge(other._hidden.entries)
             self.lessons += is_new
             return is_new
 
@@ -162,15 +162,15 @@ class Calibrations:
 
 
 def _after_sample(
-    sample: tuple[float, float, float, float, float | None], known: Learned | None
-) -> Learned:
-    one = copy(known) if known else Learned()
+    sample: tuple[float, float, float, float, float | None], known: LearnedFactor | None
+) -> LearnedFactor:
+    one = copy(known) if known else LearnedFactor()
     one.learn(*sample)
     return one
 
 
-def _after_hidden(tokens: float, known: Hidden | None) -> Hidden:
-    return known.after(tokens) if known else Hidden(tokens)
+def _after_hidden(tokens: float, known: HiddenTokens | None) -> HiddenTokens:
+    return known.after(tokens) if known else HiddenTokens(tokens)
 
 
 def _read(entries: object, form: type[T]) -> dict[str, T]:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Weighed(Tokenizer):
-    """The terms of a fitted estimate added up, `FITTED_UNITS` to a token."""
+class LinearEstimator(Tokenizer):
+    """A fitted linear estimate: weighted features added up, `FITTED_UNITS` to a token."""
 
     method: Method = "estimate"
     error_percent = None
@@ -69,8 +69,8 @@ class Weighed(Tokenizer):
         return units
 
 
-class Approximate(Tokenizer):
-    """A vocabulary that cannot be run here, counted by another times a factor."""
+class ScaledTokenizer(Tokenizer):
+    """A vocabulary that cannot be run here: another tokenizer's count times a factor."""
 
     method: Method = "estimate"
 
@@ -114,7 +114,7 @@ class Approximate(Tokenizer):
         return [self.scale(tokens) for tokens in self._basis.count_many(texts)]
 
 
-class HeuristicTokenizer(Approximate):
+class HeuristicTokenizer(ScaledTokenizer):
     """The heuristic: its weights are the basis, so that estimates of pieces add up too."""
 
     def __init__(self) -> None:
@@ -126,8 +126,8 @@ class HeuristicTokenizer(Approximate):
         return heuristic_tokens(tokens)
 
 
-class Corrected(Approximate):
-    """An estimate, corrected by a factor that was learned. The pieces' counts are its basis'."""
+class CalibratedTokenizer(ScaledTokenizer):
+    """An estimate corrected by a learned factor. Pieces are counted by its basis."""
 
     def __init__(self, plain: Tokenizer, learned: float, spread: float = 1.0) -> None:
         """`spread`: half of the band, to the one that the estimate has of itself."""
@@ -165,12 +165,12 @@ def calibrated(plain: Tokenizer, learned: Calibrations, model: str, text: str) -
 
 
 @lru_cache(maxsize=4096)
-def _corrected(plain: Tokenizer, factor: float, spread: float) -> Corrected:
+def _corrected(plain: Tokenizer, factor: float, spread: float) -> CalibratedTokenizer:
     """One object for each correction: counts are remembered by the tokenizer that made them."""
-    return Corrected(plain, factor, spread)
+    return CalibratedTokenizer(plain, factor, spread)
 
 
-class Lazy(Tokenizer):
+class LazyTokenizer(Tokenizer):
     """A tokenizer that is loaded at its first count, with a stand-in where that fails.
 
     Until then it has the name it was asked by and may not be cut; afterwards it is, member for
@@ -337,7 +337,7 @@ class Tokenizers:
             _log.warning("%s", problem)
             return other
 
-        return Lazy(name, lambda: load(file, name), instead)
+        return LazyTokenizer(name, lambda: load(file, name), instead)
 
     def _approximate(self, generation: str) -> Tokenizer:
         asked = self._asked() if generation == families.UNKNOWN else None
@@ -348,8 +348,8 @@ class Tokenizers:
         if row is None:
             return HeuristicTokenizer()
         name = vocabularies.approximate_name(generation)
-        basis = Weighed(name, self._engine(BASIS), row)
-        made = Approximate(name, basis, 1 / FITTED_UNITS, row.bands)
+        basis = LinearEstimator(name, self._engine(BASIS), row)
+        made = ScaledTokenizer(name, basis, 1 / FITTED_UNITS, row.bands)
         made.method = row.method
         return made
 

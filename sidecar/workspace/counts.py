@@ -22,7 +22,7 @@ from sidecar.counting.count import Count, Measure
 from sidecar.counting.fit import Fitted, Mode
 from sidecar.counting.incremental import Stopped
 from sidecar.counting.tokenizer import SAMPLED
-from sidecar.counting.tokenizers import Corrected
+from sidecar.counting.tokenizers import CalibratedTokenizer
 from sidecar.endpoints.outcome import EndpointCount
 from sidecar.waiting import SharedTasks
 from sidecar.workspace.documents import Snapshot
@@ -237,7 +237,7 @@ class Counts(Gauges):
         estimated = self.workers.known(taken, plain)
         if not estimated or plain.method == "exact":
             return self.tokenizer(model, settings, taken)
-        return Corrected(plain, whole.tokens / estimated)
+        return CalibratedTokenizer(plain, whole.tokens / estimated)
 
     # -- counting ---------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Counts(Gauges):
                 text=text, tokens=whole.tokens, removed_tokens=0, removed_lines=0, changed=False
             )
             return kept, whole
-        aimed, target = Corrected(tokenizer, 1.0, 0.0), max_tokens
+        aimed, target = CalibratedTokenizer(tokenizer, 1.0, 0.0), max_tokens
         for _ in range(_FIT_ROUNDS):
             work = partial(fitting.fit, text, max(0, target), mode, aimed, marker)
             fitted = await self.workers.run(work)

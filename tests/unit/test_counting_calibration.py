@@ -18,8 +18,8 @@ from sidecar.counting.calibration import (
     document_key,
     key_of,
 )
-from sidecar.counting.learned import HIGHEST, LOWEST
-from sidecar.counting.shelf import MOST_KEPT
+from sidecar.counting.calibration_factors import HIGHEST, LOWEST
+from sidecar.counting.calibration_table import MOST_KEPT
 from sidecar.counting.tokenizers import Tokenizers
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from sidecar.counting import estimators
 from sidecar.counting.estimators import Estimated, Estimator, estimator
 from sidecar.counting.fit import allowance, fit
 from sidecar.counting.heuristic import heuristic_units
-from sidecar.counting.tokenizers import Corrected, Tokenizers
+from sidecar.counting.tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
 from tests.unit.held_out import DOCUMENTS
 
@@ -339,7 +339,7 @@ WORDS = "one two three four five six seven eight"
 def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> None:
     estimators.register(_Words())
     tokenizer = Tokenizers(estimator="words").for_model("some-model")
-    learned = Corrected(tokenizer, 2.0, 0.0)  # two tokens a word, as replies have shown
+    learned = CalibratedTokenizer(tokenizer, 2.0, 0.0)  # two tokens a word, as replies have shown
 
     assert allowance(5, tokenizer, WORDS) == 2  # its band is as wide as the heuristic's
     assert fit(WORDS, 5, mode, tokenizer).text == kept

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sidecar.counting.count import Measure
 from sidecar.counting.messages import count_messages, message_tokens, tools_tokens
 from sidecar.counting.tokenizer import Tokenizer
-from sidecar.counting.tokenizers import Corrected, Tokenizers
+from sidecar.counting.tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.messages.images import size_of
 
 TOKENIZERS = Tokenizers()
@@ -173,7 +173,9 @@ def test_a_tool_set_has_the_band_of_its_tokenizer_as_it_is_now() -> None:
     """A factor that reports confirm stays as it is, and its band narrows."""
     plain = TOKENIZERS.for_model("llama-3.3-70b")
     first, then = (
-        tools_tokens(FORMS[0], "llama-3.3-70b", Corrected(plain, 1.1, spread)).error_percent
+        tools_tokens(
+            FORMS[0], "llama-3.3-70b", CalibratedTokenizer(plain, 1.1, spread)
+        ).error_percent
         for spread in (1.0, 0.5)
     )
     assert first is not None

@@ -12,7 +12,7 @@ from sidecar.config.settings import TokenizerFile
 from sidecar.counting import estimates, patterns, vocabularies
 from sidecar.counting.incremental import count_text
 from sidecar.counting.listing import find
-from sidecar.counting.tokenizers import Approximate, Lazy, Tokenizers
+from sidecar.counting.tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.models.families import UNKNOWN
 from sidecar.text.document import TextDocument
 from tests.document_counts import document_tokens
@@ -141,7 +141,7 @@ def test_nothing_is_loaded_before_it_counts(tmp_path: Path) -> None:
     )
     tokenizer = tokenizers.for_model("mine")
 
-    assert isinstance(tokenizer, Lazy)
+    assert isinstance(tokenizer, LazyTokenizer)
     assert (tokenizer.ready, tokenizer.cuts, tokenizers.problems) == (False, "none", [])
 
 
@@ -205,7 +205,7 @@ def test_an_approximation_adds_up_before_it_is_rounded(model: str) -> None:
     from sidecar.text.pieces import split
 
     tokenizer = Tokenizers().for_model(model)
-    assert isinstance(tokenizer, Approximate)
+    assert isinstance(tokenizer, ScaledTokenizer)
     text = "".join(f"line {n}: value_{n} = '日本語' * {n * 7}\n" for n in range(400))
     parts = list(split(text, 100))
 

@@ -1,4 +1,4 @@
-"""What was learned for one key, and what a client hides: numbers that fade, with their error.
+"""The learned factor of one key, and the tokens that a client hides, each with its error.
 
 A factor is a ratio of sums in which older samples fade: long turns weigh more than short ones, and
 one odd sample cannot throw it off. The error is predictive: what each sample was off by, by the
@@ -35,7 +35,7 @@ HIDDEN_LEAST = 24.0
 """Tokens that it may always be off by."""
 
 
-class Learned(msgspec.Struct, omit_defaults=True):
+class LearnedFactor(msgspec.Struct, omit_defaults=True):
     """What was learned for one key; all fading sums."""
 
     real: float = 0.0
@@ -93,7 +93,7 @@ def _within(shares: tuple[float, ...]) -> float:
     return sorted(shares)[rank - 1] if shares else 0.0
 
 
-class Hidden(msgspec.Struct, frozen=True):
+class HiddenTokens(msgspec.Struct, frozen=True):
     """What stands around a client's texts that was never seen, in tokens."""
 
     tokens: float
@@ -101,10 +101,10 @@ class Hidden(msgspec.Struct, frozen=True):
     """What it was off by at most, fading."""
     samples: int = 1
 
-    def after(self, tokens: float) -> Hidden:
+    def after(self, tokens: float) -> HiddenTokens:
         """With what another conversation showed."""
         doubt = max(0.8 * self.doubt, abs(tokens - self.tokens))
-        return Hidden((self.tokens + tokens) / 2, doubt, self.samples + 1)
+        return HiddenTokens((self.tokens + tokens) / 2, doubt, self.samples + 1)
 
     @property
     def half_width(self) -> float:
