@@ -147,14 +147,13 @@ class History:
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
             return
-        if done.bytes_read:
+        if is_known and done.bytes_read:
             self.sum_soon(workspace)
 
     def sum_soon(self, workspace: Workspace) -> None:
         """Sum up the workspace's costs soon: an agent appends several lines at a time."""
-        if self._is_known(workspace):
-            work = partial(self.refresh, workspace, every=False)
-            self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
+        work = partial(self.refresh, workspace, every=False)
+        self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
 
     async def _ingest_fresh(
         self, workspace: Workspace, sources: Sources, changed: Collection[str]
