@@ -287,14 +287,6 @@ class ConversationCalibration:
             return self
         return ConversationCalibration(self._shared, model, tokenizer, self._client)
 
-    def predict(self, estimated: int) -> int:
-        """Tokens of a prompt that is estimated at so many: the last report and what is new."""
-        if self._last is None or estimated < self._last[0]:
-            around = self.hidden if self._last is None else None
-            return max(0, round(self.factor * estimated + (around[0] if around else 0.0)))
-        before, reported, _ = self._last
-        return reported + round(self.factor * (estimated - before))
-
     def copy(self) -> ConversationCalibration:
         """The same knowledge, to learn on apart from this."""
         made = copy(self)
