@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathspec import PathSpec
+    from pathspec import PathSpec, RegexPattern
 
 MAX_LENGTH = 1_000  # characters of a pattern
 MAX_WILDCARDS = 50  # stars, question marks and brackets of a pattern
@@ -29,6 +29,8 @@ _COMPILED_TOGETHER = 10_000
 _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
 """Brackets that pathspec takes for others than git does: negated ones match a slash, …"""
+_ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
+"""How the expressions of pathspec end that also match what is in a folder, and what they become."""
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
 _ESCAPES: dict[int, int] = {
     ord("\n"): 0xFFFFF,
@@ -94,19 +96,37 @@ class PathGlobs:
 
 
 class IgnoreGlobs:
-    """The lines of a `.gitignore`, for paths relative to its folder, as git decides."""
+    """The lines of a `.gitignore`, for paths relative to its folder, as git decides.
+
+    `GitIgnoreSpec` is not used: there a line that is about a folder may outweigh one that is about
+    what is in it (`node_modules/`, `/*`, `!/src/` leave `src/node_modules/` in).
+    """
 
     def __init__(self, lines: Iterable[str]) -> None:
-        from pathspec import GitIgnoreSpec
+        from pathspec import PathSpec
 
         def compiled(lines: Sequence[str]) -> PathSpec[Any]:
-            return GitIgnoreSpec.from_lines(lines, backend=_backend())
+            return PathSpec(map(_of_path_itself, lines), backend=_backend())
 
         self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, lines))]
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
-        """Whether a path is ignored whose folders are not; None where no line says anything."""
+        """Whether a path is ignored whose folders are not; None where no line is about it."""
         return _verdict(self._specs, f"{path}/" if folder else path)
+
+
+def _of_path_itself(line: str) -> RegexPattern:
+    """The pattern of a line that matches a path itself, and not what is in a folder."""
+    from pathspec import RegexPattern
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    regex, include = GitIgnoreSpecPattern.pattern_to_regex(line)
+    if regex is None:
+        return RegexPattern(None)
+    for ending, itself in _ENDINGS:
+        if regex.endswith(ending):
+            regex = regex.removesuffix(ending) + itself
+    return RegexPattern(re.compile(regex), include)
 
 
 def _verdict(specs: Iterable[PathSpec[Any]], path: str) -> bool | None:
@@ -129,8 +149,8 @@ def _last_first(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _as_matched(line: str) -> str:
-    """A line for `GitIgnoreSpec`, for which `a/**` matches the folder `a` too; `a/*` does not."""
-    return _INSIDE.sub(r"/*\1", _without_special(line))
+    """A line as git means it: for pathspec `a/**` matches the folder `a` too."""
+    return _INSIDE.sub(r"/**/*\1", _without_special(line))
 
 
 def _without_special(text: str) -> str:

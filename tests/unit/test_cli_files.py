@@ -64,6 +64,27 @@ def test_folders_hold_what_git_sees(top: list[str], src: list[str], deep: list[s
         assert sorted(os.path.relpath(path, root) for path in found(root)) == sorted(seen)
 
 
+@pytest.mark.parametrize(
+    ("top", "src", "hidden"),
+    [
+        ("build/\n/*\n!/src/", "", "src/build/gen.py"),
+        ("build\n!src/", "", "src/build/gen.py"),
+        ("*.txt", "!*/", "src/deep/a.txt"),
+        ("src/**\n!src/deep/", "", "src/deep/b.md"),
+    ],
+)
+def test_a_line_about_a_folder_says_nothing_of_what_is_in_it(
+    root: Path, top: str, src: str, hidden: str
+) -> None:
+    make(root, ("src/build/gen.py", "src/deep/a.txt", "src/deep/b.md", "src/main.py"))
+    (root / ".gitignore").write_text(top)
+    (root / "src" / ".gitignore").write_text(src)
+    git(root, "init", "-q")
+    seen = git(root, "ls-files", "-coz", "--exclude-standard").split("\0")[:-1]
+    assert hidden not in seen
+    assert sorted(os.path.relpath(path, root) for path in found(root)) == sorted(seen)
+
+
 def test_rules_of_parents_hold_in_a_folder_of_a_repository(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / ".gitignore").write_text("*.txt\n")
