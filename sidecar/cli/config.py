@@ -18,23 +18,27 @@ if TYPE_CHECKING:
 
     from sidecar.config.options import Loaded
 
-_WORKSPACE = workspace_option("The folder whose configuration is meant")
+_WORKSPACE = workspace_option("Workspace folder")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
 def config() -> None:
-    """Write a configuration, show what is in force, check it."""
+    """Create, show and check the configuration."""
 
 
 @config.command()
 @_WORKSPACE
-@click.option("--user", is_flag=True, help="Your own file: all keys, endpoints and prices too.")
+@click.option(
+    "--user",
+    is_flag=True,
+    help="Create your own file, which may hold every key, also endpoints and prices.",
+)
 @_JSON
 def init(workspace: Path, user: bool, as_json: bool) -> None:
-    """Write a commented sample, never over a file.
+    """Create a commented sample. Existing files are never overwritten.
 
-    Exits 0, or 2 where there is a file already.
+    Exit codes: 0; 2 the file exists already or cannot be written.
     """
     from sidecar.config.load import find_root
     from sidecar.config.paths import config_file, project_files
@@ -46,7 +50,7 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(sample(user=user))
     except FileExistsError:
-        warn(f"{path} is there already, and stays as it is")
+        warn(f"{path} exists already and was not changed")
         sys.exit(2)
     except OSError as error:
         warn(f"{path} cannot be written: {error.strerror or 'unknown reason'}")
@@ -55,8 +59,8 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
         say_json({"written": str(path)})
     else:
         say(
-            f"Written: {path}",
-            "All of it is comments: take away a # to set a key.",
+            f"Created {path}",
+            "Everything in it is commented out; remove a # to set a key.",
         )
 
 
@@ -65,13 +69,13 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
 @_JSON
 @click.argument("key", required=False)
 def show(workspace: Path, as_json: bool, key: str | None) -> None:
-    """Show each value in force, and where it stands; of KEY (`context`, `context.limit`) alone.
+    """Show the settings in force and where each is set, or only KEY (such as `context.limit`).
 
-    Exits 0; 2 where there is no such KEY.
+    Exit codes: 0; 2 no such KEY.
     """
     rows = [row for row in values_of(_load(workspace)) if key is None or _is_of(row["key"], key)]
     if not rows:
-        raise click.UsageError(f"no setting is called {key}")
+        raise click.UsageError(f"no such setting: {key}")
     if as_json:
         say_json({"values": rows})
     else:
@@ -83,9 +87,9 @@ def show(workspace: Path, as_json: bool, key: str | None) -> None:
 @_WORKSPACE
 @_JSON
 def check(workspace: Path, as_json: bool) -> None:
-    """Print what is wrong in the files that are read.
+    """Report problems in the configuration files.
 
-    Exits 0 when nothing is, 2 when something is.
+    Exit codes: 0 none; 2 some.
     """
     problems = _load(workspace).problems
     if as_json:

@@ -12,7 +12,7 @@ import click
 
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import encodable, say, say_json, warn, warn_of
-from sidecar.text.printable import counted, printable
+from sidecar.text.printable import counted, printable, usd_text
 from sidecar.text.tables import EIGHTHS, bar
 from sidecar.workspace.wording import NO_COST
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
-NONE_MATCH = "No calls match; `token-sidecar cost` without options reports all that are recorded."
+NONE_MATCH = "No calls match; run `token-sidecar cost` without options to see all recorded calls."
 _WIDE = 100
 """Columns of a terminal from which everything has room."""
 _HEADS = {
@@ -40,18 +40,26 @@ _HEADS = {
 def scope_options(command: Command) -> Command:
     """Which calls: the same options for the report and the export."""
     for option in (
-        click.option("--agent", metavar="NAME", help="Calls of this coding agent (or `protocol`)."),
+        click.option(
+            "--agent",
+            metavar="NAME",
+            help="Only calls of this coding agent (`protocol` for plugins).",
+        ),
         click.option(
             "--workspace",
             type=click.Path(file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Calls of this workspace; all of them by default.",
+            help="Only calls of this workspace (default: all).",
         ),
-        click.option("--until", metavar="WHEN", help="Up to and with this; as --since."),
+        click.option(
+            "--until",
+            metavar="WHEN",
+            help="Only calls until then, inclusive; written like --since.",
+        ),
         click.option(
             "--since",
             metavar="WHEN",
-            help="From this on: 2026-11-21, 2026-11-21T10:30, today or yesterday (local time).",
+            help="Only calls from then on: 2026-11-21, 2026-11-21T10:30, today or yesterday.",
         ),
     ):
         command = option(command)
@@ -62,22 +70,26 @@ def scope_options(command: Command) -> Command:
 @click.option(
     "--by",
     metavar="KEYS",
-    help="What rows are grouped by: model, category, session, day, agent, workspace; "
-    "several with commas. Default: model,category.",
+    help="How to group rows, separated by commas: model, category, session, day, agent, workspace "
+    "(default: model,category).",
 )
 @scope_options
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page with charts to FILE instead.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def cost(
     context: click.Context, /, by: str | None, html: Path | None, as_json: bool, **scope: Any
 ) -> None:
-    """Print what calls cost: a table on a terminal, lines elsewhere.
+    """Report what calls cost: a table on a terminal, plain lines elsewhere.
 
-    With --html, write one page with charts that needs no network to FILE instead.
-    Calls without a known price are `unpriced`; their tokens are totalled apart.
+    Calls without a known price are `unpriced`; their tokens are totalled separately.
 
-    Exits 0; 2 for wrong options, a broken configuration or a ledger that cannot be read.
+    Exit codes: 0; 2 wrong options, an error in the configuration, or an unreadable ledger.
     """
     if context.invoked_subcommand is not None:
         return
@@ -105,14 +117,14 @@ def _warn_of_agent(name: str | None) -> None:
     from sidecar.config.settings import AGENTS
 
     if name and name not in (*AGENTS, "protocol") and (near := near_agents([name])):
-        warn(f"no agent is called {name}: did you mean {near[0]}?")
+        warn(f"unknown agent {name}; did you mean {near[0]}?")
 
 
 @cost.command()
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), default="csv")
 @scope_options
 def export(form: str, **scope: Any) -> None:
-    """Print every call, one by one: numbers, ids and times, and never text."""
+    """Print every call as CSV or JSON lines: numbers, ids and times, never text."""
     from sidecar.cost.export import read_events, write_calls
 
     with _book() as book:
@@ -123,15 +135,15 @@ def export(form: str, **scope: Any) -> None:
 
 
 @cost.command()
-@workspace_option("The workspace's root folder")
-@click.option("--since", metavar="WHEN", help="From this on; 30 days ago by default.")
+@workspace_option("Workspace folder")
+@click.option("--since", metavar="WHEN", help="Only calls from then on (default: 30 days ago).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def files(workspace: Path, since: str | None, as_json: bool) -> None:
-    """Print what prompt files have cost: AGENTS.md, CLAUDE.md with its imports, rules, memory.
+    """Report what prompt files cost: AGENTS.md, CLAUDE.md with its imports, rules, memory.
 
-    They ride along with every request of the agents that read them.
+    Agents send them with every request.
 
-    Exits 0; 2 where the configuration is wrong or the ledger cannot be read.
+    Exit codes: 0; 2 an error in the configuration or an unreadable ledger.
     """
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
@@ -145,7 +157,7 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     if as_json:
         say_json({"files": rows})
     elif not rows:
-        say("No prompt file is known here.")
+        say("No prompt files found in this workspace.")
     else:
         say(*(f"{_place(row.uri, root)}: {row.text}" for row in rows))
     sys.exit(2 if wrong else 0)
@@ -184,13 +196,13 @@ def _ingest(book: CostBook, workspace: Path | None) -> None:
 
 
 @cost.command("update-prices")
-@click.option("--url", help="Another address of the list, in genai-prices' JSON form.")
+@click.option("--url", help="Address of another list in the JSON format of genai-prices.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def update_prices(url: str | None, as_json: bool) -> None:
-    """Fetch the newest price list of genai-prices into the state folder.
+    """Download the latest genai-prices list into the state folder.
 
-    The only command of this program that reaches the internet by itself. Reports price history
-    anew each time, so that a corrected price corrects them.
+    No other command uses the network by itself. Past calls are priced anew in every report, so a
+    corrected price also corrects old reports.
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST
@@ -202,7 +214,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
     if as_json:
         say_json({"models": models, "file": str(target)})
     else:
-        say(f"{models:,} models priced; the list is in {target}")
+        say(f"Prices for {models:,} models written to {target}")
 
 
 @contextmanager
@@ -268,7 +280,7 @@ def _write_page(
         target.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{target} cannot be written: {error.strerror}") from error
-    say(f"wrote {target}", err=True)
+    say(f"Wrote {target}", err=True)
 
 
 def _print_table(found: CostReport, params: CostDetailParams) -> None:
@@ -278,7 +290,7 @@ def _print_table(found: CostReport, params: CostDetailParams) -> None:
     console.print(_table(found, params, console.width))
     console.print(_total(found), style="bold")
     if any(row.reported_cost_usd for row in found.rows):
-        console.print("* in part or whole as the vendor reported it", style="dim")
+        console.print("* reported by the vendor, in part or in full", style="dim")
     for row in found.rows:
         if row.listed_cost_usd is not None:
             console.print(_compared(row, params), style="dim")
@@ -291,8 +303,8 @@ def _print_table(found: CostReport, params: CostDetailParams) -> None:
         console.print(found.basis, style="dim")
     if found.totals.unpriced_tokens:
         console.print(
-            f"{found.totals.unpriced_tokens:,} tokens have no known price: a [[price]] in the "
-            "user's configuration gives them one.",
+            f"{found.totals.unpriced_tokens:,} tokens have no known price; add a [[price]] to "
+            "your own configuration.",
             style="dim",
         )
 
@@ -321,7 +333,7 @@ def _numbers(row: CostRow, fields: list[str]) -> list[str]:
     numbers = [f"{getattr(row, field):,}" for field in fields]
     if row.note:
         numbers[1] += f" {row.note}"
-    priced = "unpriced" if row.cost_usd is None else f"${row.cost_usd:,.6f}"
+    priced = "unpriced" if row.cost_usd is None else usd_text(row.cost_usd)
     if row.unpriced and row.cost_usd is not None:
         priced += " + unpriced"
     return [*numbers, priced + ("*" if row.reported_cost_usd else "")]
@@ -331,14 +343,14 @@ def _compared(row: CostRow, params: CostDetailParams) -> str:
     """What was reported beside our own figure, with the difference."""
     label = printable(" ".join(getattr(row, key) or "(none)" for key in params.by))
     ours, theirs = row.listed_cost_usd or 0.0, row.reported_cost_usd
-    return f"{label}: reported ${theirs:,.6f}, by list ${ours:,.6f}, {theirs - ours:+,.6f}"
+    return f"{label}: reported {usd_text(theirs)}, list price {usd_text(ours)}"
 
 
 def _total(found: CostReport) -> str:
     totals = found.totals
     return (
         f"total: {counted(totals.calls, 'call')}, {totals.prompt_tokens:,} / "
-        f"{totals.output_tokens:,} tokens, ${totals.cost_usd:,.6f}"
+        f"{totals.output_tokens:,} tokens, {usd_text(totals.cost_usd)}"
     )
 
 

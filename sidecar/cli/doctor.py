@@ -35,12 +35,12 @@ _EXTRAS = {
 
 
 @click.command()
-@workspace_option("The folder whose configuration to look at")
+@workspace_option("Workspace folder")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(workspace: Path, as_json: bool) -> None:
-    """Show engines, endpoints, configuration and where each value came from.
+    """Show engines, endpoints, agents and settings, with the source of each value.
 
-    Exits 0 when all is well, 2 when a configuration file has mistakes.
+    Exit codes: 0; 2 a configuration file has an error.
     """
     from sidecar.config.load import find_root, load
 
@@ -209,7 +209,7 @@ def _text(report: dict[str, Any]) -> list[str]:
     endpoints = report["endpoints"]
     lines += ["", f"Endpoints ({_how_used(endpoints)})"]
     wrong = any("endpoint" in problem for problem in configuration["problems"])
-    none = "None that can be used: see the problems below." if wrong else NO_ENDPOINTS
+    none = "None usable; see the problems below." if wrong else NO_ENDPOINTS
     lines += [f"  {url}" for url in endpoints["declared"]] or [f"  {none}"]
     if endpoints["unserved"]:
         lines.append(f"    {undeclared(endpoints['unserved'])}")
@@ -223,7 +223,7 @@ def _text(report: dict[str, Any]) -> list[str]:
     lines += [_row(row["agent"], _found(row)) for row in report["agents"]] or ["  none found"]
     user_file = configuration["userFile"]
     if not configuration["userFileExists"]:
-        user_file += " (not there: `token-sidecar config init --user` writes it)"
+        user_file += " (missing; `token-sidecar config init --user` creates it)"
     lines += ["", "Configuration", _row("user file", user_file)]
     lines += [_row("root", configuration["root"]), _row("state", configuration["stateFolder"])]
     if configuration["stateProblem"]:
@@ -238,8 +238,12 @@ def _text(report: dict[str, Any]) -> list[str]:
 
 def _how_used(endpoints: dict[str, Any]) -> str:
     if endpoints["used"]:
-        return "used"
-    return "asked for windows alone" if endpoints["windowOnly"] else "off: not one request is sent"
+        return "enabled"
+    return (
+        "asked for context windows only"
+        if endpoints["windowOnly"]
+        else "disabled, no requests are sent"
+    )
 
 
 def _found(row: dict[str, Any]) -> str:

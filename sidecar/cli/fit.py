@@ -19,27 +19,25 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
-    "--max-tokens", type=click.IntRange(min=0), required=True, help="Tokens that may be left."
+    "--max-tokens", type=click.IntRange(min=0), required=True, help="Most tokens in the result."
 )
 @click.option(
     "--mode",
     type=click.Choice(["start", "middle", "end"]),
     default="middle",
     show_default=True,
-    help="What is kept: the beginning, both ends, or the end.",
+    help="Which part to keep: the start, both ends, or the end.",
 )
-@click.option("--model", help="Count for this model; default: the setting `model`.")
-@click.option(
-    "--marker", default="\n...\n", help="What stands for the part left out of the middle."
-)
+@click.option("--model", help="Model to count for (default: the setting `model`).")
+@click.option("--marker", default="\n...\n", help="Text that replaces the removed middle.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def fit(
     file: Path, max_tokens: int, mode: str, model: str | None, marker: str, as_json: bool
 ) -> None:
-    """Print FILE (`-`: standard input) in at most so many tokens; FILE itself is not changed.
+    """Print FILE (`-`: standard input) shortened to a token limit. FILE is not changed.
 
-    Exits 0; 2 where FILE cannot be read or is no text, or where the configuration is wrong: then
-    the text is cut all the same, by the settings that are right.
+    Exit codes: 0; 2 FILE cannot be read or is not text, or the configuration has an error (the
+    text is still shortened, by the valid settings).
     """
     import asyncio
 

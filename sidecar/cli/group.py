@@ -15,16 +15,16 @@ from sidecar.cli.output import prepare, refuse
 
 # Help for the overview stands here, so that `--help` imports no verb.
 VERBS: dict[str, str] = {
-    "check": "Hold files to their token budgets, for people and for CI.",
-    "config": "Write, show and check the configuration.",
-    "cost": "What calls have cost, by model, day, session, workspace or agent.",
+    "check": "Check files against their token budgets.",
+    "config": "Create, show and check the configuration.",
+    "cost": "Report what calls cost, by model, day, session, workspace or agent.",
     "count": "Count the tokens of files, folders or standard input.",
-    "doctor": "Show engines, configuration and what is missing.",
-    "fit": "Shorten a text to a number of tokens.",
+    "doctor": "Show engines, endpoints, agents and settings.",
+    "fit": "Shorten a text to a token limit.",
     "schema": "Print the JSON Schema of the custom messages.",
     "serve": "Run the language server on standard input and output.",
-    "statusline": "One line for Claude Code's status line, tmux or a prompt.",
-    "usage": "How full the context of a workspace's session is.",
+    "statusline": "Print one line for Claude Code's status line, tmux or a prompt.",
+    "usage": "Show how full a workspace's context is.",
 }
 
 _HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="token-sidecar")
 def main() -> None:
-    """Token counts, context usage and cost, beside your editor.
+    """Token counts, context usage and cost beside your editor.
 
-    Exit codes: 0 fine, 1 findings, 2 wrong use or configuration.
+    Exit codes: 0 success, 1 findings, 2 wrong use or an error in the configuration.
     """

@@ -10,11 +10,11 @@ import click
 
 
 def workspace_option(about: str) -> Callable[[Any], Any]:
-    """`--workspace DIR`, a folder that is there: by default the current one, as `about` goes on."""
+    """`--workspace DIR`, a folder that is there: the current one by default."""
     return click.option(
         "--workspace",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         default=Path(),
         metavar="DIR",
-        help=f"{about}; the current one by default.",
+        help=f"{about} (default: the current folder).",
     )

@@ -13,7 +13,7 @@ import click
 
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say_json, say_styled
-from sidecar.text.printable import counted, percent_text, printable
+from sidecar.text.printable import counted, percent_text, printable, usd_text
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Context
@@ -26,17 +26,19 @@ _MOST_BYTES = 1 << 20
 
 
 @click.command()
-@workspace_option("Without input: the workspace's root folder")
+@workspace_option("Workspace folder when there is no input")
 @click.option(
-    "--chain", metavar="COMMAND", help="Run this status line too, and put its line first."
+    "--chain", metavar="COMMAND", help="Also run this status line command and print its line first."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the line as `text` of an object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object with the line as `text`."
+)
 def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
-    """Print a line of how full the context is and what it has cost.
+    """Print one line: how full the context is and what the session cost.
 
-    Reads what Claude Code writes to a status line's standard input, and keeps the window, the
-    percentage and the plan's limits, which stand in no file. Without input: of the session that
-    runs in the workspace. Always exits 0: an editor shows nothing else of a line that failed.
+    Reads the JSON that Claude Code passes to status line commands, and keeps the window, the
+    percentage and the plan's limits for the editor. Without input, shows the current session of the
+    workspace. Always exits with 0, so that a failure leaves the status line empty.
     """
     from sidecar.workspace.statuslines import read_input
 
@@ -65,7 +67,7 @@ def _of_claude_code(sent: StatuslineInput) -> str:
     name = (sent.model.display_name or sent.model.id or "")[:_MOST_NAME]
     parts = [name, f"ctx {_fill(sent, settings)}"]
     if sent.cost_usd is not None:
-        parts.append(f"${sent.cost_usd:,.2f}")
+        parts.append(usd_text(sent.cost_usd))
     return " · ".join([part for part in parts if part] + _quotas(sent.rate_limits))
 
 

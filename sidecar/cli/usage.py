@@ -33,21 +33,23 @@ INTERRUPTED = 130
 
 
 @click.command()
-@workspace_option("The workspace's root folder")
+@workspace_option("Workspace folder")
 @click.option(
     "--session",
     metavar="ID",
-    help="Which session, by its id or how that begins; by default the one the editor would show.",
+    help="Session by its id or the beginning of it (default: the one the editor shows).",
 )
-@click.option("--all", "every", is_flag=True, help="List every session of the workspace.")
-@click.option("--watch", is_flag=True, help="Print again whenever it changes, until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON.")
+@click.option("--all", "every", is_flag=True, help="List all sessions of the workspace.")
+@click.option("--watch", is_flag=True, help="Print again after every change, until interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line each time.")
 def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_json: bool) -> None:
-    """Show how full the context is: of a coding agent's session that works in the folder, or of a
-    conversation that an editor's server holds while it runs or was asked to keep (`persist`).
+    """Show how full the context of a coding agent's or chat plugin's session is.
 
-    Exits 0, also when nothing is known: then there is no such session. 2 where the configuration is
-    wrong; 130 when Ctrl-C ended --watch.
+    Conversations of chat plugins are known while their editor runs, or if the plugin keeps them
+    (`persist`).
+
+    Exit codes: 0, also without any session; 2 an error in the configuration; 130 Ctrl-C during
+    --watch.
     """
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
@@ -98,14 +100,14 @@ def _show(
     if as_json:
         say_json(found)
     elif isinstance(found, list):
-        say(*([_row_text(row, cost) for row in found] or ["No session is known here."]))
+        say(*([_row_text(row, cost) for row in found] or ["No sessions found for this workspace."]))
     else:
         say(_usage_text(found, session, cost(found.session)))
 
 
 def _usage_text(found: ContextUsage, session: str | None, cost: str) -> str:
     if found.session is None and session is not None:
-        return f"No session {session} is known here; --all lists those that are."
+        return f"No session {session} in this workspace; --all lists the known ones."
     if found.session is None:
         return (
             "No conversation is known here. Coding agents' sessions are picked up automatically, "
@@ -124,7 +126,7 @@ def _usage_text(found: ContextUsage, session: str | None, cost: str) -> str:
 
 def _fill(found: ContextUsage) -> str:
     if found.tokens is None:
-        return found.note or "size not known"
+        return found.note or "size unknown"
     method = found.method or "estimate"
     if found.percent is None:
         return tokens_text(found.tokens, method)
@@ -133,7 +135,7 @@ def _fill(found: ContextUsage) -> str:
 
 
 def _row_text(row: SessionRow, cost: Callable[[SessionInfo | None], str]) -> str:
-    size = row.note or "size not known"
+    size = row.note or "size unknown"
     if row.tokens is not None:
         share = "" if row.percent is None else f" ({percent_text(row.percent)})"
         size = tokens_text(row.tokens, row.method or "estimate") + share

@@ -104,3 +104,15 @@ def _apart(found: re.Match[str]) -> str:
     """A command's mark, with its first sign written as an escape."""
     mark = found[0].lstrip()
     return f"{found[1] or ''}\\x{ord(mark[0]):02x}{mark[1:]}"
+
+
+def usd_text(usd: float) -> str:
+    """An amount for people: `$8.27`, two significant digits below one dollar, `<$0.001`."""
+    if usd <= -1 or usd >= 0.995:
+        return f"${usd:,.2f}"
+    if usd == 0:
+        return "$0.00"
+    if 0 < usd < 0.001:
+        return "<$0.001"
+    digits = 1 - math.floor(math.log10(abs(usd)))
+    return f"${usd:.{digits}f}"

@@ -49,15 +49,14 @@ NO_CONTEXT = (
     "those of chat plugins when they send context/append."
 )
 NO_COST = (
-    "No calls are recorded here yet. Agents' calls are read from their files ([agents]); clients "
-    "send cost/record or context/response."
+    "No calls recorded for this workspace yet. Coding agents are picked up automatically; plugins "
+    "report theirs with `cost/record`."
 )
 NO_BUDGETS = (
-    "no [[budget]] is written: `token-sidecar config init` writes a sample "
-    "where there is no .token-sidecar.toml"
+    "No budgets are configured; `token-sidecar config init` creates a sample .token-sidecar.toml."
 )
 NO_ENDPOINTS = (
-    "No endpoint is declared: `token-sidecar config init --user` writes a sample with [[endpoint]]."
+    "None configured; `token-sidecar config init --user` creates a sample with [[endpoint]]."
 )
 
 

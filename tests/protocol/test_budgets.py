@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.cli.checking.verb import run
+from sidecar.cli.check import report_on as run
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position, Range
 from tests.protocol.client import Client, edit

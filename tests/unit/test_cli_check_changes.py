@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli.checking import cache, verb
+from sidecar.cli import check as verb
+from sidecar.cli.checking import cache
 from sidecar.config.paths import STATE_VARIABLE, config_file, state_dir
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ Outcome = tuple[int, str, str]
 @pytest.fixture
 def outcome(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
     def run() -> Outcome:
-        code = verb.checked(["."])
+        code = verb.run(["."])
         return code, *capfd.readouterr()
 
     return run
@@ -78,7 +79,7 @@ def whole(capfd: pytest.CaptureFixture[str]) -> Callable[[], Outcome]:
     """The outcome of a run that remembers nothing."""
 
     def run() -> Outcome:
-        code = verb.checked(["."], remembering=False)
+        code = verb.run(["."], use_cache=False)
         return code, *capfd.readouterr()
 
     return run
@@ -204,7 +205,7 @@ def test_a_budget_that_is_for_no_file_is_told_again_until_there_is_one(
     more = '[[budget]]\nfiles = "/rules/*"\nmax-tokens = 1\n'
     write(root / ".token-sidecar.toml", CONFIGURATION + more)
     first = outcome()
-    assert "budget[2]: no file matches its files" in first[2]
+    assert "budget[2]: `files` matches no file" in first[2]
     assert outcome() == first == whole()
     write(root / "rules" / "a.txt", "far too long\n")
     found = outcome()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.cli import pool
+from sidecar.cli.check import report_on as run
 from sidecar.cli.checking import cache, reading
-from sidecar.cli.checking.verb import run
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save
@@ -265,7 +265,7 @@ def test_another_models_run_over_a_part_leaves_no_number_of_the_first(root: Path
     both, _ = run([str(root)], "gpt-4")
     assert {file.method for file in both.files} == {"exact"}
     assert [file for file in both.files if file.path.endswith("a.md")] == list(of_one.files)
-    alone, _ = run([str(root)], "gpt-4", remembering=False)
+    alone, _ = run([str(root)], "gpt-4", use_cache=False)
     assert alone == both
     assert check(root) == first
 
@@ -293,8 +293,8 @@ def test_files_on_several_threads_are_reported_as_on_one(
     write(root / "utf16.md", "größer als gedacht\n")
     write(root / os.fsdecode(b"no\xffutf8.md"), "a name that cannot be written down\n")
     monkeypatch.setattr(pool, "_cores", lambda: 1)
-    one, _ = run([str(root)], remembering=False)
+    one, _ = run([str(root)], use_cache=False)
     monkeypatch.setattr(pool, "_cores", lambda: 5)
-    several, _ = run([str(root)], remembering=False)
+    several, _ = run([str(root)], use_cache=False)
     assert several == one
     assert run([str(root)])[0] == run([str(root)])[0] == one

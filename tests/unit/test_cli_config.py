@@ -52,7 +52,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / PROJECT_FILE).write_text("# mine\n")
     found = run("init", "--workspace", str(tmp_path))
     assert found.exit_code == 2
-    assert "stays as it is" in found.output
+    assert "was not changed" in found.output
     assert (tmp_path / PROJECT_FILE).read_text() == "# mine\n"
 
 
@@ -114,4 +114,4 @@ def test_one_value_is_shown_by_its_key_and_a_table_by_its_name(tmp_path: Path) -
     assert all(row["key"].startswith("context.") for row in rows)
     wrong = run("show", "modle", *where)
     assert wrong.exit_code == 2
-    assert wrong.stderr.endswith("token-sidecar: no setting is called modle\n")
+    assert wrong.stderr.endswith("token-sidecar: no such setting: modle\n")

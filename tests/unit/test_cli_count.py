@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from sidecar.cli import counting as module
+from sidecar.cli import count as module
 from sidecar.cli import output
 from sidecar.cli.count import count
 from sidecar.cli.gauging import gauging

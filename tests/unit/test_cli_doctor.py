@@ -84,7 +84,7 @@ def test_a_file_that_is_not_there_is_said_to_be_and_how_to_write_it(
 ) -> None:
     monkeypatch.setenv("TOKEN_SIDECAR_CONFIG", str(tmp_path / "new" / "config.toml"))
     arguments = ["doctor", "--workspace", str(tmp_path)]
-    assert "config.toml (not there: `token-sidecar config init --user` writes it)" in (
+    assert "config.toml (missing; `token-sidecar config init --user` creates it)" in (
         CliRunner().invoke(main, arguments).output
     )
     assert CliRunner().invoke(main, ["config", "init", "--user"]).exit_code == 0
@@ -109,13 +109,13 @@ def test_a_model_that_no_endpoint_is_for_is_said(tmp_path: Path) -> None:
 
 def test_an_endpoint_that_is_written_wrong_is_not_said_to_be_missing(tmp_path: Path) -> None:
     lines = configured(tmp_path, '[[endpoint]]\nurl = "127.0.0.1:9"\n')
-    assert lines[1] == "  None that can be used: see the problems below."
+    assert lines[1] == "  None usable; see the problems below."
 
 
 def test_an_endpoint_for_the_window_alone(tmp_path: Path) -> None:
     endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9/api"\nmodels = ["qwen*"]\n'
     lines = configured(tmp_path, f'model = "qwen3"\n[tokenize]\nendpoint-window = true\n{endpoint}')
-    assert lines[0] == "(asked for windows alone)"
+    assert lines[0] == "(asked for context windows only)"
     assert "start the server or correct its url" in lines[-1], "what it was asked for failed"
 
 

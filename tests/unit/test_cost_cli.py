@@ -109,9 +109,7 @@ def test_an_agent_that_there_is_not_is_told_with_the_one_that_is_near() -> None:
     result = run("--agent", "claud-code")
     assert result.exit_code == 0
     assert result.stdout.startswith("No calls match")
-    assert result.stderr == (
-        "token-sidecar: no agent is called claud-code: did you mean claude-code?\n"
-    )
+    assert result.stderr == ("token-sidecar: unknown agent claud-code; did you mean claude-code?\n")
     for name in ("claude-code", "protocol", "nobody"):
         assert run("--agent", name, "--since", "2001-01-01", "--until", "2001-01-02").stderr == ""
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sidecar.text.printable import markdown, message, printable, printable_lines
+from sidecar.text.printable import markdown, message, printable, printable_lines, usd_text
 
 HOSTILE = [
     "\x1b[2J\x1b]52;c;c2VjcmV0\x07",
@@ -121,3 +121,20 @@ def test_an_editors_message_has_no_links() -> None:
     shown = message("Heaviest:\n[click](command:x) [y](https://host)")
     assert not re.search(r"\]\((command|https|file):", shown)
     assert "\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (1234.5, "$1,234.50"),
+        (8.268, "$8.27"),
+        (0.9951, "$1.00"),
+        (0.54, "$0.54"),
+        (0.0224, "$0.022"),
+        (0.001, "$0.0010"),
+        (0.00099, "<$0.001"),
+        (0.0, "$0.00"),
+    ],
+)
+def test_an_amount_has_two_decimals_or_two_significant_digits(usd: float, text: str) -> None:
+    assert usd_text(usd) == text

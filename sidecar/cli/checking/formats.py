@@ -57,7 +57,7 @@ def as_json(report: Report) -> str:
 
 def passed_over(skipped: Unchecked) -> str:
     """A line for a file that was not counted."""
-    has = "it has a budget, and was not counted" if skipped.budget else "skipped"
+    has = "not counted although it has a budget" if skipped.budget else "skipped"
     return f"{skipped.path}: {skipped.reason}, {has}"
 
 
@@ -112,8 +112,8 @@ def _summary(report: Report) -> str:
     if found:
         return f"{files}: {found[True]} over budget, {found[False]} near"
     if report.budgets and not report.budgeted:
-        return f"{files}: none of the budgets is for {'it' if len(report.files) == 1 else 'them'}"
-    return f"{files}: all within budget" if report.budgets else f"{files}: {NO_BUDGETS}"
+        return f"{files}: no budget matches {'it' if len(report.files) == 1 else 'them'}"
+    return f"{files}: all within budget" if report.budgets else f"{files}. {NO_BUDGETS}"
 
 
 def _annotation(file: FileReport, found: ReportedFinding) -> str:

@@ -100,7 +100,7 @@ class Checker:
             return bool(self._rules.of(target.relative))
         return self._rules.reach(target.relative[:-1]) if target.link else bool(self._rules)
 
-    def idle(self, targets: Sequence[Target]) -> list[str]:
+    def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
         """The keys of the written rules that are for none of these files; none where to look for
         them takes long."""
         left, looks = self._rules.written, 0

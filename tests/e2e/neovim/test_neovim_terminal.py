@@ -150,7 +150,7 @@ def test_all_of_it_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type(":TokenSidecar context", "Enter")
     terminal.wait("No conversation is known")
     terminal.type("q", ":TokenSidecar cost", "Enter")
-    terminal.wait("No calls are recorded here yet")
+    terminal.wait("No calls recorded for this workspace yet")
     terminal.type("q", ":TokenSidecar compare gpt-4", "Enter")
     terminal.wait("of window")
     terminal.type("q", ":TokenSidecar restart", "Enter")
