@@ -582,6 +582,7 @@ def event_of(call: CallFinished) -> LedgerEvent:
         tier=call.tier,
         category=call.category,
         reported_cost=call.cost_usd,
+        agent_cost=call.agent_cost_usd or None,  # 0 stands for a model that it has no price of
         buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
     )
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,9 +28,11 @@ from sidecar.agents.events import (
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
+from sidecar.agents.values import Call
 from sidecar.config.settings import Agents
 from sidecar.cost import storage
 from sidecar.cost.ledger import Ledger
+from sidecar.messages.usage import Usage
 from sidecar.workspace import session_index
 from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.services import Services
@@ -106,6 +109,21 @@ def test_only_sessions_that_work_in_the_roots_are_shown_with_their_size(world: W
     assert mine.id in sizes
     assert sizes == {name: truth[name] for name in sizes}
     assert len(sizes) < len(truth)
+
+
+def test_a_call_is_kept_with_the_cost_that_its_agent_reckoned() -> None:
+    call = Call(
+        at=AT,
+        agent="pi",
+        session="a",
+        model="private-model",
+        provider="fake",
+        usage=Usage(input_tokens=10, output_tokens=2, prompt_tokens=10),
+        request="1",
+        agent_cost_usd=Decimal("0.25"),
+    )
+    event = session_index.event_of(call)
+    assert (event.reported_cost, event.agent_cost) == (None, Decimal("0.25"))
 
 
 def test_a_preview_shows_sessions_and_leaves_their_calls_to_the_reading(world: World) -> None:
