@@ -373,9 +373,6 @@ class Continue(Agent):
     def arguments(self, prompt: str, *, resume: bool) -> list[str]:
         return ["--auto", *(["--resume"] if resume else []), "-p", prompt]
 
-    def title(self, _prompt: str) -> str | None:
-        return "Untitled Session"
-
     def shell(self, command: str) -> ToolUse:
         return ToolUse("Bash", {"command": command})
 
