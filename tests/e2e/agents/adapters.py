@@ -161,7 +161,9 @@ class Pi(Agent):
     }
     cannot: ClassVar[dict[str, str]] = {"subagent": "it has no sub-agents"}
     untold: ClassVar[dict[Kind, str]] = {"summary": "a compaction's entry has no usage"}
-    defects: ClassVar[dict[str, str]] = {"abort: state": "stays running"}
+    limits: ClassVar[dict[str, str]] = {
+        "abort: state": "an interrupted run writes nothing after the prompt"
+    }
     window = 400_000
     fills_window = window - 8_000
 
@@ -305,11 +307,6 @@ class ClaudeCode(Agent):
     package = Package("npm", "@anthropic-ai/claude-code", "2.1.330", "claude")
     model = "claude-sonnet-4-5"
     compact_command = "/compact"
-    defects: ClassVar[dict[str, str]] = {
-        "abort: state": "stays running",
-        "compaction: calls": "the summary is not recovered from cost-state",
-        "compaction: cost": "the summary is not recovered from cost-state",
-    }
     side_calls: ClassVar[dict[str, Kind]] = {
         "an <analysis> block followed by a <summary> block": "summary"
     }
