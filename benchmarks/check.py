@@ -117,7 +117,7 @@ def _text(chance: random.Random, lines: list[str], markdown: bool) -> str:
 def _check(folder: Path, tree: Path, *options: str, cores: int | None = None) -> tuple[Took, str]:
     """What a whole run took, and the last line that it prints; `cores`: on so many of ours."""
     command = [sys.executable, "-P", "-m", "sidecar", "check", str(tree), *options]
-    # Without settings of ours, as installed: a run with any is not remembered.
+    # Without settings of ours, as installed.
     env = {key: value for key, value in os.environ.items() if not key.startswith("TOKEN_SIDECAR_")}
     env["TOKEN_SIDECAR_STATE"] = str(folder / "state")
 

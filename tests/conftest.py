@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,18 +35,27 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of processes be tried twice, and run those that share something in one process.
-
-    The summary tells of each second try, and why. VS Code and the model servers are started once
-    for their folders, other editors and servers once for a module.
-    """
+    """Let tests of processes be tried twice; the summary tells of each second try, and why."""
     for item in items:
-        folder = next((one for one in WITH_PROCESSES if item.path.is_relative_to(one)), None)
-        if folder is None:
-            continue
-        item.add_marker(pytest.mark.flaky(reruns=1))
-        is_shared = item.path.parent.name in SHARING_FOLDERS
-        group = item.path.parent if is_shared else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group.relative_to(TESTS))))
+        if any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With `-n 2`, run tests that share an editor or a server in one process.
+
+    VS Code and the model servers are started once for their folders, the others once for a module.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySharedProgram(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            path = Path(nodeid.partition("::")[0])
+            if path.parent.name in SHARING_FOLDERS:
+                return str(path.parent)
+            has_processes = any((TESTS.parent / path).is_relative_to(one) for one in WITH_PROCESSES)
+            return str(path) if has_processes else nodeid
+
+    return BySharedProgram(config, log)

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         if code := _run([python, "-m", *check]):
             return code
     # One process for each of two cores, also where there are more: editors need air to breathe.
-    return _run([python, "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments])
+    return _run([python, "-m", "pytest", "-n", "2", "--dist", "loadscope", *arguments])
 
 
 def _python() -> Path:
