@@ -38,6 +38,7 @@ from sidecar.cost.events import LedgerEvent, check_event, check_names, split
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import MOST_TOKENS
+from sidecar.models.catalogue import billing_provider
 
 if TYPE_CHECKING:
     import sqlite3
@@ -574,7 +575,7 @@ def event_of(call: CallFinished) -> LedgerEvent:
     return LedgerEvent(
         at=call.at,
         model=call.model,
-        provider=call.provider,
+        provider=billing_provider(call.provider, call.model),
         agent=call.agent,
         session=call.session,
         workspace=_folder_uri(call.workspace),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
 from sidecar.agents.occupancy import COMPACTED
+from sidecar.cost.book import CostBook
+from sidecar.cost.export import exported, read_events
+from sidecar.cost.params import CostDetailParams
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -104,6 +108,33 @@ def test_pi_hides_the_size_after_a_compaction(pi_world: World, pi: Pi) -> None:
     (shown,) = pi_world.sessions().values()
     assert (shown.occupancy.note, shown.title) == (COMPACTED, "Named")
     assert shown.active is False
+
+
+def test_pi_calls_at_a_proxy_are_priced_as_their_makers_beside_pis_own_cost(
+    pi_world: World, pi: Pi
+) -> None:
+    usage = {"input": 1_000_000, "output": 0, "cost": {"total": 0.5}}
+    for model in ("gpt-5", "my-model"):
+        message = {"role": "assistant", "provider": "my-proxy", "model": model, "usage": usage}
+        pi.entry("message", message=message)
+    pi_world.ingest()
+    book = CostBook(pi_world.home / "state", zone=UTC)
+    rows = book.detail(CostDetailParams()).rows
+    events = list(read_events(book.ledger, book.scope(CostDetailParams())))
+    calls = [exported(event, book.prices.cost(event)) for event in events]
+    book.close()
+    costs = {"gpt-5": (1.25, 0.5), "my-model": (0.5, 0.5)}
+    reported = {row.model: (row.cost_usd, row.agent_cost_usd) for row in rows}
+    assert costs.items() <= reported.items()
+    assert (
+        costs.items()
+        <= {call.model: (call.cost_usd, call.agent_cost_usd) for call in calls}.items()
+    )
+    assert {call.model: call.provider for call in calls} == {
+        "claude-opus-5": "anthropic",
+        "gpt-5": "openai",
+        "my-model": "my-proxy",
+    }
 
 
 class Kimi:
