@@ -46,7 +46,8 @@ def test_tool_call(scene: Scene) -> None:
 
 def test_subagent(scene: Scene) -> None:
     """A sub-agent is billed apart, and its context is not the session's."""
-    scene.script.on(DELEGATE, Reply("", (scene.agent.subagent(CELLAR),)), Reply("It is empty."))
+    delegate = Reply("", (scene.agent.subagent(CELLAR),))
+    scene.script.on(DELEGATE, delegate, Reply("It is empty.", after="subagent"))
     scene.script.on(CELLAR, Reply("Nothing there."), kind="subagent")
     scene.turn(DELEGATE)
     scene.check("sub-agent's calls", len(scene.vendor.billed("subagent")) > 0, True)

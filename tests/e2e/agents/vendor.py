@@ -61,6 +61,8 @@ class Reply:
     """Prompt size to report; by default about the size of the request."""
     status: int = 200
     """Another HTTP status refuses the request; nothing is used then."""
+    after: Kind | None = None
+    """Reply only when a call of this kind has been answered, e.g. a sub-agent's."""
     hangs: bool = False
     """Send the beginning of the reply and then nothing until the client disconnects."""
 
@@ -489,6 +491,8 @@ class _Handler(BaseHTTPRequestHandler):
         if call.reply.status != 200:
             self._refuse(call)
             return
+        if kind := call.reply.after:
+            self.server.vendor.wait_until(lambda _: bool(self.server.vendor.billed(kind)), 10)
         usage = _usage(call)
         whole, events = _WRITERS[request.api](call, usage)
         try:
