@@ -227,10 +227,13 @@ class Sessions:
         shown = self.find(None)
         if shown is None or self._selected() is not None:
             return None
-        at = _updated_at(shown) + (
-            RECENT if isinstance(shown, CountedSession) else PROTOCOL_OUTRANKS
-        )
-        return at if at > datetime.now(UTC) else None
+        periods = list[timedelta]()
+        if _is_fed(shown):
+            periods.append(PROTOCOL_OUTRANKS)
+        if isinstance(shown, CountedSession):
+            periods.append(RECENT)
+        ends = (_updated_at(shown) + period for period in periods)
+        return min((at for at in ends if at > datetime.now(UTC)), default=None)
 
     def _newest_conversation(self) -> Conversation | CountedSession | None:
         """The newest conversation that a client feeds, here or in another process."""
@@ -528,6 +531,11 @@ def _id(one: Conversation | CountedSession) -> str:
 
 def _updated_at(one: Conversation | CountedSession) -> datetime:
     return one.updated_at if isinstance(one, CountedSession) else one.session.updated_at
+
+
+def _is_fed(one: Conversation | CountedSession) -> bool:
+    """Whether a client feeds the session, here or through another server."""
+    return not isinstance(one, CountedSession) or one.source == PROTOCOL
 
 
 def _is_unused(session: Session) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.context.session import Session
+from sidecar.context.usage import ContextUsage, SessionInfo
 from sidecar.workspace.services import Services
-from sidecar.workspace.sessions import CountedSession
+from sidecar.workspace.sessions import PROTOCOL, CountedSession
 from sidecar.workspace.state import State
 from tests.unit.context_fakes import FakeCounter
 
@@ -46,4 +47,25 @@ def test_the_session_that_is_shown(
     found = sessions.find(None)
     name = found.id if isinstance(found, CountedSession) else found and found.session.id
     assert name == shown
+    services.workers.close()
+
+
+@pytest.mark.parametrize(
+    ("minutes", "until"),
+    [
+        (5, timedelta(minutes=30)),  # then an agent's session outranks it
+        (40, timedelta(hours=24)),  # then it is too old to be shown
+    ],
+)
+def test_a_conversation_of_another_server_changes_what_is_shown_when_its_own_server_would(
+    tmp_path: Path, minutes: int, until: timedelta
+) -> None:
+    services = Services(state=State(tmp_path))
+    sessions = services.sessions(services.roots.default)
+    updated_at = datetime.now(UTC) - timedelta(minutes=minutes)
+    info = SessionInfo.of("theirs", PROTOCOL, updated_at)
+    sessions.feed_elsewhere([ContextUsage(model="gpt-5", session=info)])
+    shown = sessions.find(None)
+    assert isinstance(shown, CountedSession)
+    assert sessions.next_change() == shown.updated_at + until
     services.workers.close()
