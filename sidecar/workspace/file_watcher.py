@@ -20,7 +20,7 @@ from sidecar.workspace.files import Stamp, stamp_of
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent
-    from watchdog.observers.api import BaseObserver, ObservedWatch
+    from watchdog.observers.api import BaseObserver, EventEmitter
 
 logger = logging.getLogger(__name__)
 
@@ -192,9 +192,9 @@ class FileWatcher:
         active = [each for each in self._subscriptions if each.is_active]
         has_ended = len(active) < len(self._subscriptions)
         self._subscriptions = active
-        are_replaced = watches.are_replaced()
+        are_outdated = watches.are_outdated()
         stale = [
-            each for each in active if each.compare_stamps() or are_replaced or each.is_poll_due()
+            each for each in active if each.compare_stamps() or are_outdated or each.is_poll_due()
         ]
         self._report()
         if stale or has_ended:
@@ -234,14 +234,21 @@ class _Folder(NamedTuple):
     is_tree: bool
 
 
+class _Watch(NamedTuple):
+    """What watches one folder, which had this identity when that began."""
+
+    emitter: EventEmitter
+    handler: _Handler
+    identity: tuple[int, int] | None
+
+
 class _Watches:
     """The folders that the system watches for this process. For one thread."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
         self._observer: BaseObserver | None = None
-        self._watches: dict[_Folder, tuple[ObservedWatch, _Handler]] = {}
-        self._identities: dict[_Folder, tuple[int, int] | None] = {}
+        self._watches: dict[_Folder, _Watch] = {}
         self._has_failed = False
 
     def update(self, trees: Iterable[str], folders: Iterable[str]) -> None:
@@ -251,27 +258,30 @@ class _Watches:
             for path in paths:
                 wanted.setdefault(_Folder(os.path.realpath(path), is_tree), []).append(path)
         for folder, names in wanted.items():
-            identity = _identity(folder.path)
-            if folder in self._watches and identity == self._identities[folder]:
-                self._watches[folder][1].names = names
+            if folder in self._watches and not self._is_outdated(folder):
+                self._watches[folder].handler.names = names
                 continue
             self._unschedule(folder)
-            self._schedule(folder, names, identity)
+            self._schedule(folder, names)
         for folder in self._watches.keys() - wanted.keys():
             self._unschedule(folder)
 
-    def are_replaced(self) -> bool:
-        """Whether a watched folder has gone or is another one of the same name."""
-        return any(_identity(folder.path) != known for folder, known in self._identities.items())
+    def are_outdated(self) -> bool:
+        """Whether a watch has ended, or its folder has gone or is another one of the same name."""
+        return any(map(self._is_outdated, self._watches))
+
+    def _is_outdated(self, folder: _Folder) -> bool:
+        """The emitter ends with its folder, whose inode number the next folder may get."""
+        watch = self._watches[folder]
+        return not watch.emitter.is_alive() or watch.identity != _identity(folder.path)
 
     def close(self) -> None:
         """Watch nothing more."""
         if self._observer is not None:
             self._observer.stop()
 
-    def _schedule(
-        self, folder: _Folder, names: list[str], identity: tuple[int, int] | None
-    ) -> None:
+    def _schedule(self, folder: _Folder, names: list[str]) -> None:
+        identity = _identity(folder.path)
         try:
             observer = self._started()
             handler = _Handler(folder.path, names, self._report)
@@ -287,13 +297,12 @@ class _Watches:
                 reason = error.strerror or type(error).__name__
                 logger.warning("files are looked at every 2 s, not watched: %s", reason)
             return
-        self._watches[folder] = watch, handler
-        self._identities[folder] = identity
+        emitter = next(each for each in observer.emitters if each.watch is watch)
+        self._watches[folder] = _Watch(emitter, handler, identity)
 
     def _unschedule(self, folder: _Folder) -> None:
         if folder in self._watches and self._observer is not None:
-            self._observer.unschedule(self._watches.pop(folder)[0])
-            del self._identities[folder]
+            self._observer.unschedule(self._watches.pop(folder).emitter.watch)
 
     def _started(self) -> BaseObserver:
         """The observer. Raises OSError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -170,6 +171,24 @@ def test_a_path_that_appears_and_one_that_is_replaced_are_watched(
         following.until_reported(tree / name)
         tree.rename(tmp_path / name)
         following.until_told_to_look()
+
+
+def test_a_folder_made_anew_with_the_same_inode_number_is_watched(
+    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ext4 numbers them: every folder of a name looks the same."""
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.5)
+    monkeypatch.setattr(
+        file_watcher, "_identity", lambda path: (1, 1) if os.path.isdir(path) else None
+    )
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    following = follow(tree)
+    shutil.rmtree(tree)
+    tree.mkdir()
+    following.until_told_to_look()
+    (tree / "session").write_text("a line")
+    following.until_reported(tree / "session")
 
 
 def test_no_write_falls_between_two_sets_of_watches(
