@@ -188,9 +188,10 @@ class SessionIndex:
 
         A call that was copied belongs to the session that made it: older stores come first, and
         those that were begun as copies after all others. Main conversations come before the
-        sub-agents' replays. To `preview`, the newest come first.
+        sub-agents' replays. To `preview`, the newest come first. A store whose path is not UTF-8
+        is left out.
         """
-        stores = list(stores)
+        stores = [one for one in stores if _is_utf8(one.path)]
         few = len(stores) <= _STORES_AT_ONCE
         with self._ledger.reader() as connection:
             rows = _store_rows(connection, [one.path for one in stores] if few else None)
@@ -268,7 +269,7 @@ class SessionIndex:
 
     def forget(self, paths: Collection[str]) -> None:
         """Forget the sessions of these stores, as far as they are gone. Raises LedgerError."""
-        paths = [path for path in paths if not os.path.exists(path)]
+        paths = [path for path in paths if _is_utf8(path) and not os.path.exists(path)]
         if not paths:
             return
         with self._ledger.transaction() as connection:
@@ -463,6 +464,15 @@ def _store_rows(
             for row in connection.execute(f"{query} WHERE path = ?", (path,)).fetchall()
         ]
     return {row[1]: StoreRow(*row) for row in rows}
+
+
+def _is_utf8(path: str) -> bool:
+    """Whether the database can hold a path. Agents give their files no other names."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _session_of(connection: sqlite3.Connection, store: int, name: str) -> IndexedSession:

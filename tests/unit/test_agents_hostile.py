@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ from sidecar.cost.events import check_event
 from sidecar.cost.ledger import Ledger
 from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
+from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import event_of
+from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,6 +135,35 @@ def test_no_fifo_in_a_databases_place_is_waited_for(tmp_path: Path, beside: str)
 def test_no_fifo_is_a_store(machine: Machine) -> None:
     os.mkfifo(machine.root / ".aider.chat.history.md")
     assert machine.shown() == [machine.session.id]
+
+
+async def test_a_file_name_that_is_not_utf8_keeps_no_session_from_updating(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    beside = str(machine.session.path.parent / os.fsdecode(b"caf\xe9.jsonl"))
+    shutil.copyfile(machine.session.path, beside)
+    services = Services(state=State(tmp_path / "state"))
+    workspace = services.roots.add(machine.root.as_uri())
+    workspace.path = machine.root
+
+    def shown() -> list[tuple[str, int | None]]:
+        return [(row.id, row.tokens) for row in services.sessions(workspace).rows(every=True)]
+
+    def truth() -> list[tuple[str, int | None]]:
+        return [(machine.session.id, machine.claude.truth.context[machine.session.id])]
+
+    await services.agents.look(workspace)
+    assert shown() == truth()
+    machine.session.reply()
+    await services.agents.look_again(workspace, [beside, str(machine.session.path)])
+    assert shown() == truth()
+    os.unlink(beside)
+    machine.session.reply()
+    await services.agents.look_again(workspace, [beside, str(machine.session.path)])
+    assert shown() == truth()
+    await services.aclose()
+    services.workers.close()
 
 
 def crush(machine: Machine) -> CrushStore:
