@@ -22,6 +22,7 @@ from sidecar.models.windows import input_limit, overruling_window, published_win
 
 _LONG = 60  # characters of a name that may be a slip of another
 _NEAR = 0.8  # of 1 for the same name
+_FAR = 0.5  # of 1, where the name is surely a family's, but nothing is near
 _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
@@ -115,13 +116,16 @@ def _similar_models(model: str) -> tuple[str, ...] | None:
     bare = families.undated(name.bare)[:_LONG]
     if name.provider in LOCAL_PROVIDERS or name.bare in _names():
         return None
-    if not families.is_misspelt(name.bare):
+    is_misspelt = families.is_misspelt(name.bare)
+    if not is_misspelt:
         is_newer = _DIGITS.sub("", bare) in {_DIGITS.sub("", one) for one in _names()}
         if is_newer or published_window(bare) or window_of(model):
             return None
     import difflib
 
     similar = tuple(difflib.get_close_matches(bare, _names(), 2, _NEAR))
+    if is_misspelt and not similar:
+        similar = tuple(difflib.get_close_matches(bare, _names(), 2, _FAR))
     is_family = families.generation_of(model) != families.UNKNOWN
     return None if is_family and not similar else similar
 

@@ -98,9 +98,19 @@ _FAMILY_WORDS = frozenset(
 _MISSPELT = 0.8
 """Likeness of two words, 1 for equal ones, from which one may be a misspelling of the other."""
 _TWO_DIGITS = re.compile(
-    r"(?!gpt-?35)(gpt|claude(-[a-z]+)?|gemini|grok|glm|deepseek-v|kimi-k)-?\d\d(?![\d.]|b(-|$))"
+    r"""(?!gpt-?35)
+    (?:(?:chat)?gpt|(?:claude|gemini)(?:-[a-z]+)?|grok|(?:zai-|chat)?glm|deepseek-v|kimi-k
+      |minimax-m|(?:code)?qwen|(?:meta-|code)?llama(?:-v)?|(?:code|med)?gemma|phi
+      |(?:mis|minis|magis|devs|codes)tral(?:-(?:small|medium|large))?)
+    -?\d\d(?![\d.]|[bm](?![a-z\d]))""",
+    re.VERBOSE,
 )
-"""A version like `gpt-55`: no maker has come that far, but a dot is easily forgotten."""
+"""A version like `gpt-55`: no maker has come that far, but a dot is easily forgotten. Two digits
+before `b` or `m` are a number of parameters."""
+_CLAUDE_WITHOUT_VERSION = re.compile(
+    r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
+)
+"""Names that are Claude's without a version number. A name with one may be a future model."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
 """Opus 4.7 brought a new tokenizer, which every later Claude has kept."""
@@ -127,8 +137,8 @@ def maker_of(model: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def is_misspelt(bare: str) -> bool:
-    """Whether a bare name nearly has a family's form: `gpt-55`, `claude-sonet-4-5`, `qwenn3`."""
-    if _TWO_DIGITS.match(bare):
+    """Whether a bare name nearly has a family's form: `gpt-55`, `sonet-4-5`, `claude-foo`."""
+    if _TWO_DIGITS.match(bare) or _is_no_claude(bare):
         return True
     words = re.findall("[a-z]+", bare)
     if not bare.startswith("claude"):
@@ -139,6 +149,13 @@ def is_misspelt(bare: str) -> bool:
     from difflib import get_close_matches  # 10 ms that ordinary names need not wait for
 
     return any(get_close_matches(word, _FAMILY_WORDS, 1, _MISSPELT) for word in unknown)
+
+
+def _is_no_claude(bare: str) -> bool:
+    """Whether a name begins as Claude's do, but has neither a known model word nor a version."""
+    if not bare.startswith("claude") or _CLAUDE_WITHOUT_VERSION.match(bare):
+        return False
+    return claude_version(bare) is None
 
 
 @lru_cache(maxsize=4096)

@@ -86,7 +86,10 @@ def test_a_binary_file_that_is_named_is_told(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    ["gpt-5o-mimi", "cluade-sonnet-4-5", "openai/gtp-5-mini", "gpt-55", "claude-sonet-4-5"],
+    [
+        *("gpt-5o-mimi", "cluade-sonnet-4-5", "openai/gtp-5-mini", "gpt-55", "claude-sonet-4-5"),
+        *("phi-35", "qwen-25-coder", "llama33", "claude-foo", "claude-turbo"),
+    ],
 )
 def test_a_misspelt_model_is_reported_and_counted_as_unknown(model: str, folder: Path) -> None:
     result = run("a.md", "--model", model)
