@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sidecar.agents.values import StoredSession
     from sidecar.config.settings import Agents
-    from sidecar.cost.ledger import Ledger
+    from sidecar.cost.ledger import Ledger, MemoryLedger
     from sidecar.counting.count import Method
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.shared import Shared
@@ -148,7 +148,7 @@ class AgentSessions:
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, FoundSessions] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
-        self._memory: list[Ledger] = []
+        self._memory: MemoryLedger | None = None
         """The ledger that stands in where the user's cannot be used."""
 
     async def look(self, workspace: Workspace) -> bool:
@@ -212,14 +212,20 @@ class AgentSessions:
     ) -> tuple[list[CountedSession], int]:
         """The workspace's sessions after a reading, from memory where the ledger fails; and how
         many calls were new."""
-        folder, spending, memory = (
-            self._state.folder,
-            self._shared.spending(workspace),
-            self._memory,
-        )
-        return await self._run(
-            partial(_read_and_count, sources, folder, spending, memory, read, since)
-        )
+        folder, spending = self._state.folder, self._shared.spending(workspace)
+        found = await self._run(partial(_read_and_count, sources, folder, spending, read, since))
+        if found is not None:
+            return found
+        memory = self._memory_ledger()
+        work = partial(_read_into_memory, sources, folder, memory, read, since)
+        return await self._run(work), 0
+
+    def _memory_ledger(self) -> MemoryLedger:
+        if self._memory is None:
+            from sidecar.cost.ledger import MemoryLedger  # a worker has loaded it by now
+
+            self._memory = MemoryLedger()
+        return self._memory
 
     async def _take(
         self, workspace: Workspace, sources: Sources, read: Callable[[_Reading], None]
@@ -244,13 +250,12 @@ def _read_and_count(
     sources: Sources,
     folder: Path,
     spending: Spending,
-    memory: list[Ledger],
     read: Callable[[_Reading], None],
     since: datetime | None,
-) -> tuple[list[CountedSession], int]:
+) -> tuple[list[CountedSession], int] | None:
+    """The sessions and how many calls were new; None where the ledger cannot be used."""
     if not sources.readers:
         return [], 0  # nothing of the ledger is even loaded
-    from sidecar.cost.ledger import MemoryLedger
     from sidecar.cost.storage import LedgerError
 
     try:
@@ -259,11 +264,19 @@ def _read_and_count(
         return counted(reading.sessions(since), kept(folder).sessions), reading.calls
     except LedgerError as error:
         _log.info("sessions are not kept: %s", error)
-    if not memory:
-        memory.append(MemoryLedger())
-    reading = _Reading(sources, memory[0])
+        return None
+
+
+def _read_into_memory(
+    sources: Sources,
+    folder: Path,
+    memory: MemoryLedger,
+    read: Callable[[_Reading], None],
+    since: datetime | None,
+) -> list[CountedSession]:
+    reading = _Reading(sources, memory)
     read(reading)
-    return counted(reading.sessions(since), kept(folder).sessions, note=NOT_KEPT), 0
+    return counted(reading.sessions(since), kept(folder).sessions, note=NOT_KEPT)
 
 
 NOT_KEPT = "the ledger cannot be used: sessions are read anew by each process"

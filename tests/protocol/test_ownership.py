@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import threading
 from collections import deque
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from benchmarks.agents.claude import ClaudeHome
 from sidecar.context.occupancy import context_usage
+from sidecar.cost.ledger import MemoryLedger
 from sidecar.endpoints.registry import Endpoints
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import Piece
+from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.changes import Draft
 from sidecar.workspace.conversations import Conversations
@@ -26,6 +30,7 @@ from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import ConversationState, CountedSession, Sessions
 from sidecar.workspace.spending import Costs
+from sidecar.workspace.state import State
 from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Workspace
@@ -143,6 +148,45 @@ async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
         assert not isinstance(held.one, OWNED), held.way
         assert held.one is not services.calibrations.known, held.way
     assert any(isinstance(held.one, Draft) for held in given), "it looks into drafts"
+
+
+async def test_the_ledger_that_stands_in_is_made_once_and_by_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several roots find at the same time that the user's ledger cannot be used."""
+    loop, given, made = asyncio.get_running_loop(), list[Found](), list[int]()
+    real_run, real_init = loop.run_in_executor, MemoryLedger.__init__
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def watched(pool: Any, work: Any, *args: Any) -> Any:
+        given.extend(reached(functools.partial(work, *args)).values())
+        return real_run(pool, work, *args)
+
+    def noted(ledger: MemoryLedger) -> None:
+        made.append(threading.get_ident())
+        real_init(ledger)
+
+    monkeypatch.setattr(loop, "run_in_executor", watched)
+    monkeypatch.setattr(MemoryLedger, "__init__", noted)
+    (tmp_path / "state").write_text("a file where the folder should be")
+    services, home = Services(state=State(tmp_path / "state")), ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    workspaces = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        home.session(folder).reply()
+        workspaces.append(services.roots.add(folder.as_uri()))
+        workspaces[-1].path = folder
+    await asyncio.gather(*map(services.agents.look, workspaces))
+    for workspace in workspaces:
+        (row,) = services.sessions(workspace).rows()
+        assert row.note == NOT_KEPT
+    assert made == [threading.get_ident()]
+    mine = [held for held in vars(services.agents).values() if isinstance(held, list | dict | set)]
+    assert not [held.way for held in given if any(held.one is one for one in mine)]
+    await services.aclose()
+    services.workers.close()
 
 
 def section() -> dict[str, Any]:
