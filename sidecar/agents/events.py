@@ -1,10 +1,11 @@
-"""The protocol of the session index: how a coding agent's stores become events, read once, forward.
+"""The protocol of the session index: how a coding agent's stores become events.
 
 A *store* is a file or database that an agent keeps sessions in. `StoreReader.read` reads what is
 new in a store since a state that it returned before. The session index
 (`workspace/session_index.py`) keeps the state in the same transaction as what the events say: each
-byte is read once and each call counts once, also when a reading is stopped or several processes
-read.
+call counts once, also when a reading is stopped or several processes read. Readers behind
+`agents/adapter.py` go on from their state for calls only: they look at a store's newest lines anew
+for its sessions each time it has changed.
 
 A reader has no state of its own and writes nothing. It runs on worker threads; all values are
 frozen. Events hold counts, ids, models, folders and times, never message text, and no title: a
