@@ -12,6 +12,7 @@ from sidecar.config.load import load
 from sidecar.cost.params import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
+from sidecar.workspace import live_sessions
 from sidecar.workspace.history import is_read
 from sidecar.workspace.services import Services
 from sidecar.workspace.views import session_rows, usage_report
@@ -114,7 +115,7 @@ class SessionsView:
         self.services.forget_conversations(workspace)  # what was kept may have changed
         await self.services.agents.look(workspace)
         uri = workspace.uri or ""
-        live = await run(partial(self.services.state.live.read, uri))
+        live = await run(partial(live_sessions.read, self.services.live.folder, uri))
         self.services.sessions(workspace).feed_elsewhere(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.seen_by(workspace)

@@ -87,7 +87,7 @@ def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
     from sidecar.agents.watch import paths_to_watch
 
     settings, path = view.workspace.settings.agents, view.workspace.path
-    shared = str(view.services.state.live.folder)
+    shared = str(view.services.live.folder)
     return *paths_to_watch(settings, [str(path)] if path else []), shared
 
 

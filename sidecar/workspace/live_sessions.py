@@ -1,4 +1,4 @@
-"""The sizes of running servers' conversations, shared with other processes. Blocking.
+"""The sizes of running servers' conversations, shared with other processes.
 
 Each server writes one file per workspace, which holds counts, ids, models and times and no text. It
 holds a lock for as long as it runs, however it ends: files without a lock's owner are ignored.
@@ -6,11 +6,12 @@ holds a lock for as long as it runs, however it ends: files without a lock's own
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import secrets
-import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from sidecar.workspace.workers import Workers
+
 _LOCK_SECONDS = 1.0
 _NEW_SECONDS = 60.0
 """A lock this new may not be held yet by the server that has created it."""
@@ -30,61 +33,44 @@ _MOST_BYTES = 1 << 22
 
 
 class LiveSessions:
-    """Writes this process's conversations, and reads those of other running processes."""
+    """Shares this process's conversations with other processes.
 
-    def __init__(self, folder: Path) -> None:
+    For the event loop, which knows what is written; workers get paths and bytes.
+    """
+
+    def __init__(self, folder: Path, workers: Workers) -> None:
         self.folder = folder
         """Where running servers write."""
+        self._workers = workers
         self._name = secrets.token_hex(8)
-        self._running = contextlib.ExitStack()
-        """Holds this process's lock from the first file on."""
-        self._written: dict[str, list[ContextUsage]] = {}
-        self._lock = threading.Lock()
+        self._process_lock: contextlib.ExitStack | None = None
+        """Held from the first write on."""
+        self._written: dict[str, bytes | None] = {}
+        """By workspace; None while a write runs, and after one that failed."""
+        self._turn = asyncio.Lock()
 
-    def write(self, workspace: str, sessions: Sequence[ContextUsage]) -> None:
+    async def write(self, workspace: str, sessions: Sequence[ContextUsage]) -> None:
         """Replace what is written of a workspace, if it differs. Raises OSError."""
         private = [msgspec.structs.replace(one, largest=[], text="", rows=[]) for one in sessions]
-        with self._lock:
-            if private == self._written.get(workspace, []):
+        data = msgspec.json.encode(private) if private else b""
+        async with self._turn:
+            if data == self._written.get(workspace, b""):
                 return
-            if not self._written:
-                self._begin()
-            path = self._file(workspace)
-            if private:
-                write(path, msgspec.json.encode(private))
-            else:
-                path.unlink(missing_ok=True)
-            self._written[workspace] = private
+            run = self._workers.run
+            if self._process_lock is None:
+                self._process_lock = await run(partial(_begin, self.folder, self._lock_path))
+            self._written[workspace] = None
+            await run(partial(_replace, self._file(workspace), data))
+            self._written[workspace] = data
 
-    def read(self, workspace: str) -> list[ContextUsage]:
-        """The conversations of all running servers in a workspace. Never raises."""
-        found: list[ContextUsage] = []
-        for path in self.folder.glob(f"*.{_digest(workspace)}.json"):
-            with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
-                if _is_held(_lock_of(path)):
-                    with path.open("rb") as file:
-                        found += typed.decode(file.read(_MOST_BYTES), list[ContextUsage])
-        return found
-
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Remove what was written. Never raises."""
-        with self._lock, contextlib.suppress(OSError):
-            for workspace in self._written:
-                self._file(workspace).unlink(missing_ok=True)
-            self._running.close()
-            if self._written:
-                self._lock_path.unlink(missing_ok=True)
+        async with self._turn:
+            lock, self._process_lock = self._process_lock, None
+            files = tuple(self._file(workspace) for workspace in self._written)
             self._written.clear()
-
-    def _begin(self) -> None:
-        make_folder(self.folder)
-        for path in self.folder.glob("*.lock"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _NEW_SECONDS and not _is_held(path):
-                    for left in (*self.folder.glob(f"{path.stem}.*.json"), path):
-                        left.unlink(missing_ok=True)
-        if not self._running.enter_context(locked(self._lock_path, _LOCK_SECONDS)):
-            raise OSError("the lock of this process's conversations is held by another one")
+            if lock is not None:
+                await self._workers.run(partial(_end, files, lock, self._lock_path))
 
     @property
     def _lock_path(self) -> Path:
@@ -92,6 +78,46 @@ class LiveSessions:
 
     def _file(self, workspace: str) -> Path:
         return self.folder / f"{self._name}.{_digest(workspace)}.json"
+
+
+def read(folder: Path, workspace: str) -> list[ContextUsage]:
+    """The conversations of all running servers in a workspace. Never raises."""
+    found: list[ContextUsage] = []
+    for path in folder.glob(f"*.{_digest(workspace)}.json"):
+        with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
+            if _is_held(_lock_of(path)):
+                with path.open("rb") as file:
+                    found += typed.decode(file.read(_MOST_BYTES), list[ContextUsage])
+    return found
+
+
+def _begin(folder: Path, lock: Path) -> contextlib.ExitStack:
+    """Remove what ended processes left, and return this process's lock, held. Raises OSError."""
+    make_folder(folder)
+    for path in folder.glob("*.lock"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _NEW_SECONDS and not _is_held(path):
+                for left in (*folder.glob(f"{path.stem}.*.json"), path):
+                    left.unlink(missing_ok=True)
+    with contextlib.ExitStack() as held:
+        if not held.enter_context(locked(lock, _LOCK_SECONDS)):
+            raise OSError("the lock of this process's conversations is held by another one")
+        return held.pop_all()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    if data:
+        write(path, data)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _end(files: tuple[Path, ...], lock: contextlib.ExitStack, lock_path: Path) -> None:
+    with contextlib.suppress(OSError), lock:
+        for path in files:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        lock_path.unlink(missing_ok=True)
 
 
 def _lock_of(path: Path) -> Path:

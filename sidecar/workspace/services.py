@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.agents import AgentSessions
     from sidecar.workspace.budgets import Budgets
     from sidecar.workspace.conversations import Conversations
+    from sidecar.workspace.live_sessions import LiveSessions
     from sidecar.workspace.parts import Known
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.workers import Workers
@@ -76,6 +77,13 @@ class Services(Shared):
         from sidecar.workspace.agents import AgentSessions
 
         return AgentSessions(self, self.sessions)
+
+    @cached_property
+    def live(self) -> LiveSessions:
+        """The conversations that running servers share; the module is loaded when first asked."""
+        from sidecar.workspace.live_sessions import LiveSessions
+
+        return LiveSessions(self.state.folder / "live", self.workers)
 
     def workspace(self, named: str | None) -> Workspace:
         """What a request names: `Roots.find`; or by an open document, which may be in no root.
@@ -173,6 +181,7 @@ class Services(Shared):
         """Give up counting, close connections and write what was learned."""
         self.workers.stop()
         await self.counts.aclose()
+        await self.live.aclose()
         await self.workers.run(self.state.close)
         if (work := self.calibrations.begin_save()) is not None:
             self.calibrations.finish_sync(await self.workers.run(work))

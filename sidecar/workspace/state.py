@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sidecar.config.paths import state_dir
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from sidecar.config.settings import Price, Settings
     from sidecar.context.persist import SavedSession
     from sidecar.cost.book import CostBook
-    from sidecar.workspace.live_sessions import LiveSessions
 
 _SESSIONS_KEPT = 64
 _LOCK_NAME = "state.lock"
@@ -53,13 +51,6 @@ class State:
                 book = self._books[key] = CostBook(self.folder, key[0], otel_endpoint=key[1])
             return book
 
-    @cached_property
-    def live(self) -> LiveSessions:
-        """The conversations of the servers that run now."""
-        from sidecar.workspace.live_sessions import LiveSessions
-
-        return LiveSessions(self.folder / "live")
-
     def sessions(self, workspace: str) -> list[SavedSession]:
         """The sessions of a workspace that asked to be kept, by their counts. Never raises."""
         from sidecar.context.persist import from_json
@@ -90,8 +81,7 @@ class State:
             self._write_sessions(self._sessions_file(workspace), latest)
 
     def close(self) -> None:
-        """Stop sharing conversations, and close the ledger."""
-        self.live.close()
+        """Close the ledger."""
         for book in self._books.values():
             book.close()
 

@@ -27,6 +27,7 @@ from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.followed import FollowedText
+from sidecar.workspace.live_sessions import LiveSessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import ConversationState, CountedSession, Sessions
 from sidecar.workspace.spending import Costs
@@ -59,6 +60,7 @@ OWNED = (
     CalibrationStore,
     Costs,
     ConversationState,
+    LiveSessions,
 )
 USER = {"role": "user", "content": "How many tokens is this question?"}
 
@@ -187,6 +189,29 @@ async def test_the_ledger_that_stands_in_is_made_once_and_by_the_loop(
     assert not [held.way for held in given if any(held.one is one for one in mine)]
     await services.aclose()
     services.workers.close()
+
+
+async def test_a_worker_shares_conversations_by_a_path_and_bytes(
+    talker: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[Found]()
+    real = asyncio.get_running_loop().run_in_executor
+    folder = talker.server.services.state.folder / "live"
+
+    def watched(pool: Any, work: Any, *args: Any) -> Any:
+        given.extend(reached(functools.partial(work, *args)).values())
+        return real(pool, work, *args)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", watched)
+    async with asyncio.timeout(60):
+        for turns in (1, 2):
+            await talker.request("context/append", {"turns": [USER], "session": "s"})
+            while not any(f'"turns":{turns}' in file.read_text() for file in folder.glob("*.json")):
+                await asyncio.sleep(0.01)
+    for held in given:
+        assert not isinstance(held.one, OWNED), held.way
+    (written,) = folder.glob("*.json")
+    assert any(held.one == written for held in given), "it looks into what is written"
 
 
 def section() -> dict[str, Any]:

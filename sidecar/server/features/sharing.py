@@ -49,6 +49,6 @@ class Sharing:
     async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
         """A full disk is no defect: the next change tries again."""
         try:
-            await self._services.workers.run(partial(self._services.state.live.write, uri, usages))
+            await self._services.live.write(uri, usages)
         except OSError as exc:
             logger.warning("conversations are not shared: %s", type(exc).__name__)
