@@ -7,7 +7,7 @@ disabled.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,7 +19,7 @@ from sidecar.agents.adapter import index_readers
 from sidecar.agents.events import Store, StoreReader
 from sidecar.agents.live import MOST_OLD
 from sidecar.agents.places import Places
-from sidecar.agents.reader import DELETING_AGENTS, readers_here, stores_of
+from sidecar.agents.reader import readers_here, stores_of
 from sidecar.agents.roots import Roots
 from sidecar.workspace.sessions import RECENT, CountedSession
 from sidecar.workspace.statuslines import Kept, kept, with_window
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from sidecar.agents.values import StoredSession
     from sidecar.config.settings import Agents
-    from sidecar.cost.ledger import Ledger, MemoryLedger
+    from sidecar.cost.book import CostBook
+    from sidecar.cost.ledger import MemoryLedger
     from sidecar.counting.count import Method
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.shared import Shared
@@ -56,11 +57,6 @@ class Sources(msgspec.Struct, frozen=True):
         readers = index_readers(readers_here(settings, places, roots), places, roots)
         return cls(readers, places, roots)
 
-    def that_may_vanish(self) -> Sources:
-        """Those of agents that delete sessions themselves."""
-        readers = (one for one in self.readers if one.agent in DELETING_AGENTS)
-        return msgspec.structs.replace(self, readers=tuple(readers))
-
     def stores(self, *, mine: bool = True) -> list[Store]:
         """All stores, or those that may be of the roots, by listings alone. Blocking."""
         roots = self.roots if mine else None
@@ -82,12 +78,18 @@ class FoundSessions(NamedTuple):
 class _Reading:
     """One worker's look at a workspace's sessions, in the index. Blocking."""
 
-    def __init__(self, sources: Sources, ledger: Ledger) -> None:
+    def __init__(
+        self, sources: Sources, book: CostBook | MemoryLedger, billed: Collection[str] = ()
+    ) -> None:
+        """`billed`: the agents of whose stores every call is recorded."""
+        from sidecar.cost.ledger import Ledger
         from sidecar.workspace.session_index import SessionIndex
 
+        ledger = book if isinstance(book, Ledger) else book.ledger
         self._sources, self._index = sources, SessionIndex(ledger)
-        self.calls = 0
-        """New in the ledger: of stores whose history was read."""
+        self._record, self._billed = book.record_many, billed
+        self.recorded = False
+        """Whether the ledger has other costs now."""
 
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
@@ -95,14 +97,26 @@ class _Reading:
         return self._index.sessions(sources.readers, sources.places, sources.roots, since_ms)
 
     def read(self, stores: Iterable[Store]) -> None:
-        """Read what is new of the main conversations in these stores."""
-        live = [one for one in stores if one.live]
-        unread = self._index.unread(self._sources.readers, live, preview=True)
-        self.calls += self._index.read(self._sources.readers, unread, preview=True).calls
+        """Read what is new in these stores; of agents that are not billed main conversations only.
+
+        Calls of a store whose history was read are recorded all the same.
+        """
+        stores = list(stores)
+        self._read([one for one in stores if one.agent in self._billed], preview=False)
+        others = [one for one in stores if one.live and one.agent not in self._billed]
+        self._read(others, preview=True)
+
+    def _read(self, stores: Sequence[Store], *, preview: bool) -> None:
+        if not stores:
+            return
+        readers = self._sources.readers
+        unread = self._index.unread(readers, stores, preview=preview)
+        done = self._index.read(readers, unread, preview=preview, record=self._record)
+        self.recorded |= bool(done.calls or (done.bytes_read and not preview))
 
     def read_first(self, since: datetime) -> None:
         """Read the newest stores until one is of the workspace: that session is shown first."""
-        recent, _ = self._by_age(since)
+        recent, _ = self._by_age(self._after_billed(), since)
         for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MOST_OLD]:
             self.read([store])
             if self.sessions(since):
@@ -110,7 +124,7 @@ class _Reading:
 
     def read_recent(self, since: datetime) -> None:
         """Read the stores of the last day; of an agent with none of the workspace its newest."""
-        recent, older = self._by_age(since)
+        recent, older = self._by_age(self._after_billed(), since)
         self.read(recent)
         known = {one.source for one in self.sessions(since)}
         for agent, stores in older.items():
@@ -129,10 +143,18 @@ class _Reading:
         """Read every store that may be of the workspace."""
         self.read(self._sources.stores())
 
-    def _by_age(self, since: datetime) -> tuple[list[Store], dict[str, list[Store]]]:
+    def _after_billed(self) -> list[Store]:
+        """All stores, those of billed agents read: who sees a session may ask for its costs."""
+        stores = self._sources.stores()
+        self._read([one for one in stores if one.agent in self._billed], preview=False)
+        return stores
+
+    def _by_age(
+        self, stores: Sequence[Store], since: datetime
+    ) -> tuple[list[Store], dict[str, list[Store]]]:
         since_ns, recent = int(since.timestamp() * 1e9), list[Store]()
         older: dict[str, list[Store]] = {}
-        for store in self._sources.stores():
+        for store in stores:
             if store.live and store.mtime_ns >= since_ns:
                 recent.append(store)
             elif store.live:
@@ -151,10 +173,11 @@ class AgentSessions:
         self._memory: MemoryLedger | None = None
         """The ledger that stands in where the user's cannot be used."""
 
-    async def look(self, workspace: Workspace) -> bool:
+    async def look(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
         """Find the workspace's sessions, and feed them to its conversations.
 
-        Whether there were new calls, which the ledger has now.
+        `billed`: the agents of whose stores every call is recorded. Whether the ledger has other
+        costs now.
         """
         settings, known = workspace.settings.agents, self._seen.get(workspace)
         if workspace.path is None or not (settings.enabled or known):
@@ -165,17 +188,22 @@ class AgentSessions:
             self._sessions_of(workspace).feed(())
             return False
         since = datetime.now(UTC) - RECENT
+        recorded = False
         if known is None:
-            await self._take(workspace, sources, partial(_Reading.read_first, since=since))
-        return await self._take(workspace, sources, partial(_Reading.read_recent, since=since))
+            read = partial(_Reading.read_first, since=since)
+            recorded = await self._take(workspace, sources, read, billed)
+        read = partial(_Reading.read_recent, since=since)
+        return await self._take(workspace, sources, read, billed) or recorded
 
-    async def look_again(self, workspace: Workspace, changed: Collection[str]) -> bool:
+    async def look_again(
+        self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
+    ) -> bool:
         """Read the changed files, if they are of this workspace's sessions. As `look`."""
         known = self._seen.get(workspace)
         if known is None:
-            return await self.look(workspace)
+            return await self.look(workspace, billed)
         read = partial(_Reading.read_changed, changed=tuple(changed))
-        return await self._take(workspace, known.sources, read)
+        return await self._take(workspace, known.sources, read, billed)
 
     async def look_for_all(self, workspace: Workspace) -> None:
         """Find all sessions of the workspace, however old, for its conversations."""
@@ -209,16 +237,18 @@ class AgentSessions:
         read: Callable[[_Reading], None],
         *,
         since: datetime | None,
-    ) -> tuple[list[CountedSession], int]:
-        """The workspace's sessions after a reading, from memory where the ledger fails; and how
-        many calls were new."""
+        billed: Collection[str] = (),
+    ) -> tuple[list[CountedSession], bool]:
+        """The workspace's sessions after a reading, from memory where the ledger fails; and whether
+        the ledger has other costs now."""
         folder, spending = self._state.folder, self._shared.spending(workspace)
-        found = await self._run(partial(_read_and_count, sources, folder, spending, read, since))
+        work = partial(_read_and_count, sources, folder, spending, read, since, frozenset(billed))
+        found = await self._run(work)
         if found is not None:
             return found
         memory = self._memory_ledger()
-        work = partial(_read_into_memory, sources, folder, memory, read, since)
-        return await self._run(work), 0
+        in_memory = partial(_read_into_memory, sources, folder, memory, read, since)
+        return await self._run(in_memory), False
 
     def _memory_ledger(self) -> MemoryLedger:
         if self._memory is None:
@@ -228,22 +258,28 @@ class AgentSessions:
         return self._memory
 
     async def _take(
-        self, workspace: Workspace, sources: Sources, read: Callable[[_Reading], None]
+        self,
+        workspace: Workspace,
+        sources: Sources,
+        read: Callable[[_Reading], None],
+        billed: Collection[str],
     ) -> bool:
         since = datetime.now(UTC) - RECENT
-        sessions, calls = await self._counted(workspace, sources, read, since=since)
+        sessions, recorded = await self._counted(
+            workspace, sources, read, since=since, billed=billed
+        )
         before = self._seen.get(workspace)
         had_any = before is not None and before.any_session
         self._seen[workspace] = FoundSessions(sources, bool(sessions))
         if not sessions and not had_any:
-            return False  # the conversations' rooms are not even loaded
+            return recorded  # the conversations' rooms are not even loaded
         known = self._sessions_of(workspace)
         known.feed(sessions)
         model = known.state.model
         if model is not None and self._shared.windows.ready:
             await self._shared.look_up(model, workspace.settings)
             known.publish()
-        return calls > 0
+        return recorded
 
 
 def _read_and_count(
@@ -252,16 +288,17 @@ def _read_and_count(
     spending: Spending,
     read: Callable[[_Reading], None],
     since: datetime | None,
-) -> tuple[list[CountedSession], int] | None:
-    """The sessions and how many calls were new; None where the ledger cannot be used."""
+    billed: Collection[str],
+) -> tuple[list[CountedSession], bool] | None:
+    """The sessions, and whether the ledger has other costs now; None where it cannot be used."""
     if not sources.readers:
-        return [], 0  # nothing of the ledger is even loaded
+        return [], False  # nothing of the ledger is even loaded
     from sidecar.cost.storage import LedgerError
 
     try:
-        reading = _Reading(sources, spending.book.ledger)
+        reading = _Reading(sources, spending.book, billed)
         read(reading)
-        return counted(reading.sessions(since), kept(folder).sessions), reading.calls
+        return counted(reading.sessions(since), kept(folder).sessions), reading.recorded
     except LedgerError as error:
         _log.info("sessions are not kept: %s", error)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -51,20 +51,10 @@ def ingest_all(
         return index.read(sources.readers, unread, pace, record=book.ledger.record_many)
 
 
-def ingest_changed(book: CostBook, sources: Sources, changed: Collection[str]) -> Ingested:
-    """Read what is new in the stores that these files are of, and list no others.
+def ingest_missed(book: CostBook, sources: Sources) -> Ingested:
+    """Read whatever is new of the roots' sessions.
 
     It needs no lock: what another process reads too counts once. Raises LedgerError.
-    """
-    index = SessionIndex(book.ledger)
-    unread = index.unread(sources.readers, sources.stores_at(changed))
-    return index.read(sources.readers, unread, record=book.record_many)
-
-
-def ingest_missed(book: CostBook, sources: Sources) -> Ingested:
-    """Read whatever is new of the roots' sessions, where no change was reported.
-
-    Raises LedgerError.
     """
     index = SessionIndex(book.ledger)
     unread = index.unread(sources.readers, sources.stores())

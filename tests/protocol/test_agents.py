@@ -26,6 +26,7 @@ from sidecar.workspace import history as ingesting
 from sidecar.workspace import session_index
 from sidecar.workspace.history import LOCK_NAME
 from sidecar.workspace.services import Services
+from sidecar.workspace.session_index import SessionIndex
 from tests.protocol.client import RpcError
 
 if TYPE_CHECKING:
@@ -370,6 +371,32 @@ async def test_the_cost_follows_where_no_event_names_the_file(
     bare.notify("workspace/didChangeConfiguration", {"settings": None})
     await bare.take("status/update", costs_more_than(first))
     assert calls_in_the_ledger() == len(home.truth.calls)
+    bare.ignore("status/update", "context/warning")
+
+
+async def test_one_reading_of_a_change_gives_size_and_costs(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare.server.watcher.start_seconds = 3600
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    session = home.session(tmp_path)
+    session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    before = await bare.take("status/update", lambda status: bool(status["cost"]))
+    readings: list[list[str]] = []
+    unread = SessionIndex.unread
+
+    def watched(index: SessionIndex, readers: Any, stores: Any, **how: Any) -> Any:
+        readings.append([one.path for one in stores])
+        return unread(index, readers, stores, **how)
+
+    monkeypatch.setattr(SessionIndex, "unread", watched)
+    session.reply()
+    services = bare.server.services
+    bare.server.live._tell(services.roots.default.settings.agents, frozenset({str(session.path)}))
+    after = await bare.take("status/update", costs_more_than(before))
+    assert after["context"]["tokens"] == home.truth.context[session.id]
+    assert readings == [[str(session.path)]]
     bare.ignore("status/update", "context/warning")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,19 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from benchmarks.agents.claude import ClaudeHome
+from sidecar.budget.rules import Rules
+from sidecar.config.load import load
+from sidecar.config.paths import config_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.otel import OtelExporter
 from sidecar.cost.params import CostRecordParams
 from sidecar.cost.prices import Prices
+from sidecar.workspace.agents import Sources
+from sidecar.workspace.history import ingest_all
+from sidecar.workspace.services import Services
+from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,3 +200,34 @@ def test_a_dead_collector_disturbs_nobody(tmp_path: Path) -> None:
     book.close()
     with book.ledger.reader() as connection:
         assert connection.execute("SELECT count(*) FROM event").fetchone() == (1,)
+
+
+async def test_calls_of_agents_sessions_are_exported_by_the_reading_that_finds_them(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a file that nobody has to bill yet were recorded, and exported by nobody."""
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config_file().write_text(f'[ledger]\notel-endpoint = "{collector.url}"\n')
+    home = ClaudeHome(tmp_path / ".claude")
+    home.clock.now = datetime.now(UTC) - timedelta(hours=1)
+    session = home.session(root)
+    session.reply()
+    services = Services(state=State(tmp_path / "state"))
+    workspace = services.roots.add(root.as_uri())
+    loaded = load(root)
+    workspace.take(loaded, Rules(loaded.settings))
+    sources = Sources.of(workspace.settings.agents, str(root))
+    assert sources is not None
+    await services.agents.look(workspace)
+    ingest_all(services.spending(workspace).book, sources, mine=True)
+    changed = [str(session.path)]
+    session.reply()
+    assert await services.agents.look_again(workspace, changed)
+    session.reply()
+    assert await services.agents.look_again(workspace, changed, {"claude-code"})
+    await services.aclose()
+    services.workers.close()
+    exported = {attributes(span)["gen_ai.response.id"] for span in collector.spans()}
+    assert exported == set(list(home.truth.calls)[1:])

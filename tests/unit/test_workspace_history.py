@@ -26,7 +26,6 @@ from sidecar.workspace.agents import Sources
 from sidecar.workspace.history import (
     LOCK_NAME,
     ingest_all,
-    ingest_changed,
     ingest_missed,
 )
 from sidecar.workspace.session_index import Ingested, event_of
@@ -122,10 +121,10 @@ def test_of_a_file_that_grows_only_new_bytes_are_read(world: World) -> None:
         before = session.path.stat().st_size
         session.user()
         session.reply()
-        done = ingest_changed(world.book, world.sources, [str(session.path)])
+        done = ingest_missed(world.book, world.sources)
         assert done.bytes_read == session.path.stat().st_size - before
         assert world.recorded() == world.truth()
-    assert ingest_changed(world.book, world.sources, [str(session.path)]) == Ingested()
+    assert ingest_missed(world.book, world.sources) == Ingested()
 
 
 def test_what_no_event_named_is_found_by_listing_the_stores(world: World) -> None:

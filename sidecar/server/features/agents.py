@@ -80,12 +80,14 @@ class Live:
         changed = self._changed.pop(workspace, None)
         if changed is None:
             return
-        # Costs first: who has seen the new size may ask for them.
-        await self._server.history.appended(workspace, changed)
-        agents = self._services.agents
-        look = agents.look_again(workspace, changed) if changed else agents.look(workspace)
-        if await look:
-            self._server.history.sum_soon(workspace)
+        agents, history = self._services.agents, self._server.history
+        billed = history.billed(workspace)
+        if changed:
+            has_new_costs = await agents.look_again(workspace, changed, billed)
+        else:
+            has_new_costs = await agents.look(workspace, billed)
+        if has_new_costs:
+            history.sum_soon(workspace)
 
     def _watch(self) -> None:
         """Watch the agents' files for each of the settings in force, with their roots."""

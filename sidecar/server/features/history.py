@@ -11,12 +11,13 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from sidecar.config.paths import LEDGER_FILES
+from sidecar.config.settings import AGENTS
 from sidecar.errors import SidecarError
 from sidecar.server.memory import give_back
 from sidecar.server.progress import progress
@@ -24,7 +25,6 @@ from sidecar.server.progress import progress
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.agents import Sources
     from sidecar.workspace.events import Event
     from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.session_index import Ingested
@@ -118,7 +118,7 @@ class History:
                 if (await self._ingest(workspace, stop, share, mine=True, rest=rest)).whole:
                     self._known[workspace] = settings
                     workspace.costs.read = True
-                    await self.appended(workspace, ())  # to files that had been read by then
+                    await self._read_missed(workspace)
             except asyncio.CancelledError:
                 stop.set()
                 raise
@@ -127,44 +127,32 @@ class History:
         if self._is_known(workspace):  # what nobody has read yet would be told as $0.00
             await self.refresh(workspace)
 
-    async def appended(self, workspace: Workspace, changed: Collection[str]) -> None:
-        """Keep what was appended to files, once there was reason to read any.
+    def billed(self, workspace: Workspace) -> frozenset[str]:
+        """The agents of which every call is recorded as it comes.
 
-        What an agent may delete itself is read at once. Where no file is named anything may have
-        been appended.
+        All, once there was reason to read any; those that may delete calls themselves at once.
         """
-        is_known = self._is_known(workspace)
-        agents = self._services.agents
+        from sidecar.agents.reader import DELETING_AGENTS
+
+        return frozenset(AGENTS) if self._is_known(workspace) else DELETING_AGENTS
+
+    async def _read_missed(self, workspace: Workspace) -> None:
+        """Keep what was appended to files after they had been read."""
+        from sidecar.workspace.history import ingest_missed
+
+        agents, book = self._services.agents, self._services.spending(workspace).book
         sources = agents.seen_by(workspace) or await agents.sources(workspace)
         if sources is None:
             return
-        if not is_known:
-            sources = sources.that_may_vanish()
-            if not sources.readers:
-                return
         try:
-            done = await self._ingest_fresh(workspace, sources, changed)
+            await self._services.workers.run(partial(ingest_missed, book, sources))
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
-            return
-        if is_known and done.bytes_read:
-            self.sum_soon(workspace)
 
     def sum_soon(self, workspace: Workspace) -> None:
         """Sum up the workspace's costs soon: an agent appends several lines at a time."""
         work = partial(self.refresh, workspace, every=False)
         self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
-
-    async def _ingest_fresh(
-        self, workspace: Workspace, sources: Sources, changed: Collection[str]
-    ) -> Ingested:
-        """Raises LedgerError."""
-        from sidecar.workspace.history import ingest_changed, ingest_missed
-
-        book, run = self._services.spending(workspace).book, self._services.workers.run
-        if changed:
-            return await run(partial(ingest_changed, book, sources, tuple(changed)))
-        return await run(partial(ingest_missed, book, sources))
 
     def _is_known(self, workspace: Workspace) -> bool:
         return self._known.get(workspace) == workspace.settings.agents
