@@ -191,30 +191,43 @@ def test_a_folder_made_anew_with_the_same_inode_number_is_watched(
     following.until_reported(tree / "session")
 
 
+@pytest.mark.parametrize("writes_before", [True, False], ids=["before", "after"])
 def test_no_write_falls_between_two_sets_of_watches(
-    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes_before: bool
 ) -> None:
-    """A file is written just before, between and after the system's calls that change watches."""
+    """A subscriber that reads what it is told to has the last content of every file.
+
+    The files are written just before or just after the system's calls that change watches.
+    """
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
-    following = follow(old, new)
-    session, written = old / "session", threading.Event()
+    sessions = old / "session", new / "session"
+    contents: queue.SimpleQueue[dict[Path, str]] = queue.SimpleQueue()
+
+    def read(changes: Changes) -> None:
+        told = [path for path in sessions if changes is None or str(path) in changes]
+        contents.put({path: path.read_text() for path in told if path.exists()})
+
+    watcher = FileWatcher()
+    watcher.subscribe(lambda: [str(old), str(new)], read, NEVER)
+    assert contents.get(timeout=60) == {}  # everything is watched
     update = _Watches.update
 
     def write_meanwhile(watches: _Watches, *folders: object) -> None:
-        session.write_text("before")
-        update(watches, *folders)  # type: ignore[arg-type]
-        session.write_text("after that")
-        written.set()
+        if not writes_before:
+            update(watches, *folders)  # type: ignore[arg-type]
+        for path in sessions:
+            path.write_text("a line")
+        if writes_before:
+            update(watches, *folders)  # type: ignore[arg-type]
 
     monkeypatch.setattr(_Watches, "update", write_meanwhile)
     new.mkdir()
-    assert written.wait(60)
-    following.until_told_to_look()
-    monkeypatch.setattr(_Watches, "update", update)
-    session.write_text("and later")
-    following.until_reported(session)
+    seen: dict[Path, str] = {}
+    while seen != dict.fromkeys(sessions, "a line"):
+        seen |= contents.get(timeout=60)
+    watcher.close()
 
 
 def test_what_changed_before_it_was_watched_is_looked_at(
