@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 
 def start() -> None:
     """Run the command line, without importing click (20 ms) for a server as editors start it."""
+    # watchdog adds a folder twice that is created while it reads the parent, which is harmless.
+    warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
     if sys.argv[1:] in (["serve"], ["serve", "--stdio"]):
         from sidecar.server.run import run
 
