@@ -7,11 +7,11 @@ not report, and looks whether something that was missing has appeared.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import threading
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -159,25 +159,24 @@ class FileWatcher:
             watches.close()
 
     def _watch(self, watches: _Watches) -> None:
-        first_at = last_at = 0.0
-        """When the first and the last of the unreported changes came."""
+        report_at, latest_at = math.inf, math.inf
+        """When the unreported changes are due, and when they are at the latest."""
         tick_at = time.monotonic() + TICK_SECONDS
         while not self._closed.is_set():
-            report_at = min(last_at + QUIET_SECONDS, first_at + LONGEST_SECONDS)
-            until = min(report_at, tick_at) if first_at else tick_at
-            message = _next(self._inbox, until)
+            message = _next(self._inbox, min(report_at, tick_at))
             now = time.monotonic()
             if isinstance(message, Subscription):
                 self._subscriptions.append(message)
                 self._follow(watches, [message])
             elif message is not None and self._note(message):
-                first_at, last_at = first_at or now, now
-            if first_at and now >= report_at:
-                first_at = 0.0
-                self._report()
+                latest_at = min(latest_at, now + LONGEST_SECONDS)
+                report_at = min(now + QUIET_SECONDS, latest_at)
             if now >= tick_at:
-                tick_at = now + TICK_SECONDS
+                report_at, latest_at, tick_at = math.inf, math.inf, now + TICK_SECONDS
                 self._tick(watches)
+            elif now >= report_at:
+                report_at, latest_at = math.inf, math.inf
+                self._report()
 
     def _note(self, path: str) -> bool:
         followed = [each.note(path) for each in self._subscriptions]
@@ -309,8 +308,6 @@ class _Watches:
         if self._observer is None:
             from watchdog.observers import Observer
 
-            # A folder that is created while its parent is read is added twice, which is harmless.
-            warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning, "watchdog")
             observer: Any = Observer()
             observer.start()
             self._observer = observer

@@ -6,6 +6,7 @@ import os
 import queue
 import shutil
 import threading
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -253,6 +254,66 @@ def test_what_changed_before_it_was_watched_is_looked_at(
     assert done.wait(60)
     watcher.close()
     assert order == ["watched", "looked"]
+
+
+def test_a_change_that_a_tick_reported_is_not_reported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No report is made for which nothing has changed."""
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 0.25)
+    monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 0.25)
+    steps: list[str] = []
+    changed, ticked = threading.Event(), threading.Semaphore(0)
+    tick, report = FileWatcher._tick, FileWatcher._report
+
+    def tick_(watcher: FileWatcher, watches: _Watches) -> None:
+        steps.append("tick")
+        tick(watcher, watches)
+        steps.append("end of tick")
+        if changed.is_set():
+            ticked.release()
+
+    def report_(watcher: FileWatcher) -> None:
+        has_changes = any(each._changed for each in watcher._subscriptions)
+        steps.append("report" if has_changes else "empty report")
+        report(watcher)
+
+    monkeypatch.setattr(FileWatcher, "_tick", tick_)
+    monkeypatch.setattr(FileWatcher, "_report", report_)
+    watched, watcher = threading.Event(), FileWatcher()
+
+    def notify(changes: Changes) -> None:
+        (watched if changes is None else changed).set()
+
+    watcher.subscribe(lambda: [str(tmp_path)], notify, NEVER)
+    assert watched.wait(60)
+    (tmp_path / "file").touch()
+    for _ in range(6):
+        assert ticked.acquire(timeout=60)
+    watcher.close()
+    assert "end of tick, empty report" not in ", ".join(steps)
+
+
+@pytest.mark.usefixtures("events_only")
+def test_changes_that_follow_each_other_are_reported_together(
+    tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_watcher, "QUIET_SECONDS", 2.0)
+    monkeypatch.setattr(file_watcher, "LONGEST_SECONDS", 60.0)
+    following = follow(tmp_path)
+    files = {tmp_path / f"{number}" for number in range(5)}
+    for file in files:
+        file.touch()
+    assert following.reports.get(timeout=60) == set(map(str, files))
+
+
+def test_watching_leaves_the_process_s_warning_filters_alone(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    before = list(warnings.filters)
+    follow(tmp_path)
+    assert warnings.filters == before
 
 
 def test_a_cancelled_subscription_reports_nothing_and_the_others_go_on(
