@@ -305,7 +305,7 @@ def test_changes_that_follow_each_other_are_reported_together(
     files = {tmp_path / f"{number}" for number in range(5)}
     for file in files:
         file.touch()
-    assert following.reports.get(timeout=60) == set(map(str, files))
+    assert following.reports.get(timeout=60) == frozenset(map(str, files))
 
 
 def test_watching_leaves_the_process_s_warning_filters_alone(
