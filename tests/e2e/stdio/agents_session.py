@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class AgentsServer(StdioClient):
     """A server with one root; what it says is read until what is awaited comes."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(SERVER, stderr=subprocess.PIPE)
+    def __init__(self, root: Path, command: list[str] = SERVER) -> None:
+        super().__init__(command, stderr=subprocess.PIPE)
         self.root = root.as_uri()
         folders = [{"uri": self.root, "name": "root"}]
         params: Any = {"processId": None, "capabilities": {}, "workspaceFolders": folders}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
 
 CALL = {"model": "gpt-4o", "usage": {"prompt_tokens": 4_000, "completion_tokens": 0}}
 """A call of a cent."""
+NEVER_IDLE = """
+import sys
+from sidecar.__main__ import start
+from sidecar.server.features import history
+assert history.IDLE_SECONDS
+history.IDLE_SECONDS = 100_000.0
+sys.argv[1:] = ["serve"]
+start()
+"""
+"""A server whose reading of everything when idle never comes: only its watcher tells of calls."""
 
 
 @pytest.fixture
@@ -31,7 +42,7 @@ def servers(root: Path) -> Iterator[list[AgentsServer]]:
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(3):
-            server = AgentsServer(root)
+            server = AgentsServer(root, [sys.executable, "-P", "-c", NEVER_IDLE])
             stack.callback(server.end_streams)
             stack.callback(server.close)
             made.append(server)
