@@ -6,10 +6,12 @@ not report, and looks whether something that was missing has appeared.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -226,6 +228,13 @@ def _next(
         return None
 
 
+_LIMITS = {
+    errno.ENOSPC: "fs.inotify.max_user_watches",
+    errno.EMFILE: "fs.inotify.max_user_instances",
+}
+"""The Linux setting to raise after a watch failed with this error."""
+
+
 class _Folder(NamedTuple):
     """A folder, links resolved; `is_tree` when everything below it is watched."""
 
@@ -290,11 +299,10 @@ class _Watches:
                 recursive=folder.is_tree,
                 event_filter=_event_types(),
             )
-        except OSError as error:  # the system has no more watches, or the folder has gone
-            if not self._has_failed:
-                self._has_failed = True
-                reason = error.strerror or type(error).__name__
-                logger.warning("files are looked at every 2 s, not watched: %s", reason)
+        except (FileNotFoundError, NotADirectoryError):  # the folder has just gone
+            return
+        except OSError as error:
+            self._warn(error)
             return
         emitter = next(each for each in observer.emitters if each.watch is watch)
         self._watches[folder] = _Watch(emitter, handler, identity)
@@ -302,6 +310,21 @@ class _Watches:
     def _unschedule(self, folder: _Folder) -> None:
         if folder in self._watches and self._observer is not None:
             self._observer.unschedule(self._watches.pop(folder).emitter.watch)
+
+    def _warn(self, error: OSError) -> None:
+        """Log once that watching failed. It is tried again whenever the paths are found out."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        limit = _LIMITS.get(error.errno or 0) if sys.platform == "linux" else None
+        logger.warning(
+            "cannot watch files for changes: %s. Settings and other single files are checked "
+            "every %.0f s instead, folders every %.0f s.%s",
+            error.strerror or type(error).__name__,
+            TICK_SECONDS,
+            POLL_SECONDS,
+            f" To see changes at once, raise {limit} with sysctl." if limit else "",
+        )
 
     def _started(self) -> BaseObserver:
         """The observer. Raises OSError."""

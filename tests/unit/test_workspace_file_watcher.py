@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import shutil
@@ -330,11 +331,22 @@ def test_a_cancelled_subscription_reports_nothing_and_the_others_go_on(
         raise AssertionError(following.reports.get(timeout=0.2))
 
 
-def test_a_poll_comes_where_nothing_can_be_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("error", "setting"),
+    [
+        (errno.ENOSPC, "fs.inotify.max_user_watches"),
+        (errno.EMFILE, "fs.inotify.max_user_instances"),
+    ],
+)
+def test_a_poll_comes_and_the_limit_is_named_where_nothing_can_be_watched(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: int,
+    setting: str,
 ) -> None:
     def refuse(_watches: _Watches) -> None:
-        raise OSError(24, "Too many open files")
+        raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(_Watches, "_started", refuse)
     monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
@@ -344,7 +356,51 @@ def test_a_poll_comes_where_nothing_can_be_watched(
     for _ in range(3):
         assert reports.get(timeout=60) is None
     watcher.close()
-    assert caplog.text.count("not watched: Too many open files") == 1
+    (record,) = caplog.records
+    assert os.strerror(error) in record.message
+    assert "folders every 30 s" in record.message
+    assert f"raise {setting}" in record.message
+
+
+def test_a_folder_that_could_not_be_watched_is_watched_once_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Watching is tried again with every poll."""
+    started, refused = _Watches._started, threading.Event()
+
+    def refuse(_watches: _Watches) -> None:
+        refused.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(_Watches, "_started", refuse)
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 0.05)
+    reports: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+    watcher = FileWatcher()
+    watcher.subscribe(lambda: [str(tmp_path)], reports.put, 0.1)
+    assert refused.wait(60)
+    monkeypatch.setattr(_Watches, "_started", started)
+    file, lines = tmp_path / "session", ""
+    while str(file) not in (reports.get(timeout=60) or ()):  # None comes with every poll
+        file.write_text(lines := lines + "a line")
+    watcher.close()
+
+
+def test_a_folder_that_goes_while_it_is_watched_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree, schedule = tmp_path / "tree", _Watches._schedule
+    tree.mkdir()
+
+    def remove_and_schedule(watches: _Watches, *args: object) -> None:
+        tree.rmdir()
+        schedule(watches, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_Watches, "_schedule", remove_and_schedule)
+    watched, watcher = threading.Event(), FileWatcher()
+    watcher.subscribe(lambda: [str(tree)], lambda _: watched.set(), NEVER)
+    assert watched.wait(60)
+    watcher.close()
+    assert not caplog.records
 
 
 def test_a_watcher_that_is_closed_lets_go_of_its_threads_and_its_descriptors(

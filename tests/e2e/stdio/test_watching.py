@@ -37,7 +37,8 @@ def test_settings_are_polled_where_nothing_can_be_watched(tmp_path: Path) -> Non
         client.process.kill()
         client.process.wait()
         client.end_streams()
-    assert errors.count(b"files are looked at every 2 s") == 1
+    assert errors.count(b"cannot watch files for changes") == 1
+    assert b"raise fs.inotify.max_user_instances" in errors
 
 
 def wait_for(client: StdioClient, model: str) -> None:
