@@ -45,7 +45,7 @@ PURE = (
         for name in ("calibration", "characters", "clips", "count", "features")
     ),
     *(f"counting/{name}.py" for name in ("fit", "heuristic", "images", "incremental", "kinds")),
-    *(f"counting/{name}.py" for name in ("learned", "shelf")),
+    *(f"counting/{name}.py" for name in ("calibration_factors", "calibration_table")),
     *(f"counting/{name}.py" for name in ("messages", "patterns", "tokenizer", "tool_prompts")),
     *(f"cost/{name}.py" for name in ("bands", "charts", "days", "events", "params", "rows")),
 )

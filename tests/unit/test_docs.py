@@ -80,6 +80,41 @@ def test_named_members_exist(page: Path) -> None:
 
 
 @cache
+def identifiers() -> set[str]:
+    """The names in our code: of modules, folders, classes, functions, parameters, attributes."""
+    found = set[str]()
+    for path in (ROOT / "sidecar").rglob("*.py"):
+        found |= {path.stem, path.parent.name}
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for field in ("name", "id", "attr", "arg"):
+                name = getattr(node, field, None)
+                found |= {name} if isinstance(name, str) else set()
+    return found
+
+
+def test_modules_folders_and_functions_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs/explanation/architecture.md").read_text("utf-8")
+    modules = {path.name for path in (ROOT / "sidecar").rglob("*.py")}
+    named = set(re.findall(r"`([a-z_]\w*)`", page))
+    assert named - identifiers() - {"didChange"} == set()
+    assert set(re.findall(r"`(\w+\.py)`", page)) - modules == set()
+    folders = {path.parent.name for path in (ROOT / "sidecar").rglob("*.py")}
+    assert set(re.findall(r"`(\w+)/`", page)) - folders == set()
+
+
+def test_names_in_the_glossarys_code_column_are_in_the_code() -> None:
+    page = (ROOT / "docs/reference/glossary.md").read_text("utf-8")
+    rows = [row.split("|")[3] for row in page.splitlines() if row.count("|") == 4]
+    named = {name for cell in rows for name in re.findall("`([^`]+)`", cell)}
+    assert len(named) > 80
+    known = "\n".join(identifiers())  # a word is a name or a part of one; a class is a name
+    classes = {name.partition(".")[0] for name in named if name[0].isupper() and name != "AT_LEAST"}
+    assert classes - {*members(), "Store"} == set()
+    words = {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name) for name in named}
+    assert {word for word in words if not word.startswith("_") and word not in known} == set()
+
+
+@cache
 def names_of_vscode() -> set[str]:
     """The settings and commands of the extension, and the server's own commands."""
     manifest = json.loads((ROOT / "editors/vscode/package.json").read_text("utf-8"))["contributes"]
