@@ -232,6 +232,12 @@ local function apply_verdict(session, guarded, verdict)
   guarded.keep()
 end
 
+--- Returns whether two prompts would be sent alike.
+local function is_same_prompt(one, other)
+  local function sent_parts(prompt) return { prompt.text, prompt.model or '', prompt.turns or {}, prompt.attached or {} } end
+  return one ~= nil and vim.deep_equal(sent_parts(one), sent_parts(other))
+end
+
 --- Judges the first prompt of a session's queue, then the others in their order.
 local function judge_first(session)
   local queue, guarded = queues[session], queues[session][1]
@@ -251,7 +257,7 @@ local function judge_first(session)
     decide(nil)
   end
   local is_ready = client and client.initialized and not client:is_stopped()
-  if not is_ready or vim.deep_equal(held[session], guarded.prompt) then return decide(nil) end
+  if not is_ready or is_same_prompt(held[session], guarded.prompt) then return decide(nil) end
   if is_hanging(client) then return give_up() end
   local prompt = guarded.prompt
   local params = { session = session, text = prompt.text, model = prompt.model, turns = prompt.turns }
@@ -268,7 +274,7 @@ function M.guard(session, prompt, send, keep)
   local queue = queues[session] or {}
   queues[session] = queue
   local guarded = { prompt = prompt, send = send, keep = keep or function() end }
-  local is_repeated = vim.iter(queue):any(function(other) return vim.deep_equal(other.prompt, prompt) end)
+  local is_repeated = vim.iter(queue):any(function(other) return is_same_prompt(other.prompt, prompt) end)
   if is_repeated then return guarded.keep() end
   local replaced = prompt.replaces and table.remove(queue)
   if replaced then replaced.keep() end
