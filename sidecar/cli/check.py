@@ -182,11 +182,16 @@ def _counting(
     settings: Settings, model: str | None, work: Callable[[Settings, str, GaugeOf | None], Report]
 ) -> Report:
     """Return what `work` reports, given a counter that asks an endpoint where one counts."""
+    from sidecar.cli.gauging import warn_of_model
+
     name = model or settings.model
+    models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
+    for one in models:
+        warn_of_model(one, settings)
     if settings.tokenize.use_endpoint and settings.endpoints:
         from sidecar.cli.gauging import asking, asks
 
-        if asks(settings, {name, *(rule.model or name for rule in settings.budgets)}):
+        if asks(settings, set(models)):
             return asking(settings, lambda _, gauge: work(settings, name, gauge))
     return work(settings, name, None)
 

@@ -23,7 +23,7 @@ from sidecar.cost.sums import Scope
 from sidecar.cost.workspaces import workspace_key
 from sidecar.errors import BadParamsError
 from sidecar.messages.billing import reported_cost, service_tier
-from sidecar.models.catalogue import provider_of
+from sidecar.models.catalogue import provider_name, provider_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -71,8 +71,8 @@ class CostBook:
         """
         from sidecar.messages.usage import normalise_usage
 
-        provider = params.provider or provider_of(params.model)
-        usage = normalise_usage(params.usage, "xai" if provider == "x-ai" else None)
+        is_xai = _provider_of_call(params) == "x-ai"
+        usage = normalise_usage(params.usage, "xai" if is_xai else None)
         if usage is None:
             raise BadParamsError("usage has no known vendor's form")
         return self.record_usage(params, usage, params.usage, reported_cost(params.usage))
@@ -84,7 +84,7 @@ class CostBook:
         event = LedgerEvent(
             at=params.at or datetime.now(UTC),
             model=params.model,
-            provider=params.provider or provider_of(params.model),
+            provider=_provider_of_call(params),
             buckets=buckets_of(usage, raw, params.model),
             category=params.category,
             tier=service_tier(raw),
@@ -211,3 +211,8 @@ class CostBook:
                 return
         for event in events:
             self._exporter.export(event)
+
+
+def _provider_of_call(params: CostRecordParams) -> str:
+    """Return who bills a call: one name however clients spell it, so that a call counts once."""
+    return provider_name(params.provider) if params.provider else provider_of(params.model)

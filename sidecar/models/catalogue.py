@@ -49,6 +49,11 @@ def provider_of(model: str) -> str:
     return parse(model).provider or families.maker_of(model) or ""
 
 
+def provider_name(named: str) -> str:
+    """Return the price list's name of a provider, such as `x-ai` for `xAI`; others as they are."""
+    return KNOWN_PROVIDERS.get(named.lower(), named)
+
+
 @lru_cache(maxsize=4096)
 def billing_provider(named: str, model: str) -> str:
     """Who is taken to bill a call: the provider that a user named, or the model's maker for one

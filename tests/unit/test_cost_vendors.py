@@ -405,7 +405,7 @@ def test_a_stream_is_billed_as_its_reply() -> None:
     assert service_tier(stream) == service_tier(reply) == "flex"
 
 
-@pytest.mark.parametrize("provider", ["x-ai", None])
+@pytest.mark.parametrize("provider", ["x-ai", "xai", "X-AI", None])
 def test_reasoning_of_xai_is_billed_without_a_total(provider: str | None, tmp_path: Path) -> None:
     usage = {
         "prompt_tokens": 32,
