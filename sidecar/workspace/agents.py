@@ -205,18 +205,22 @@ class AgentSessions:
         read = partial(_Reading.read_changed, changed=tuple(changed))
         return await self._take(workspace, known.sources, read, billed)
 
-    async def look_for_all(self, workspace: Workspace) -> None:
-        """Find all sessions of the workspace, however old, for its conversations."""
+    async def look_for_all(self, workspace: Workspace) -> bool:
+        """Find all sessions of the workspace, however old, for its conversations.
+
+        Returns whether the ledger has other costs now.
+        """
         sources = await self.sources(workspace)
         if sources is None:
             if workspace in self._has_older:
                 self._has_older.discard(workspace)
                 self._sessions_of(workspace).feed_older(())
-            return
-        sessions, _ = await self._counted(workspace, sources, _Reading.read_all, since=None)
+            return False
+        sessions, recorded = await self._counted(workspace, sources, _Reading.read_all, since=None)
         if sessions or workspace in self._has_older:
             self._has_older.add(workspace)
             self._sessions_of(workspace).feed_older(sessions)
+        return recorded
 
     def seen_by(self, workspace: Workspace) -> Sources | None:
         """By what a workspace's sessions were found; None before they were looked for."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sidecar.text.positions import Range
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.documents import Documents
+    from sidecar.workspace.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -128,6 +129,12 @@ def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     return found
 
 
+async def _look_for_all(server: SidecarServer, workspace: Workspace) -> None:
+    """Find all of the agents' sessions; calls that this look recorded are summed up soon."""
+    if await server.services.agents.look_for_all(workspace):
+        server.history.sum_soon(workspace)
+
+
 async def _find_older(
     server: SidecarServer, conversations: Conversations, session: str | None
 ) -> None:
@@ -136,7 +143,7 @@ async def _find_older(
     sessions, workspace = conversations.sessions, conversations.workspace
     if session is None or sessions.find(session) or conversations.is_being_made(session):
         return
-    await server.services.agents.look_for_all(workspace)
+    await _look_for_all(server, workspace)
     found = sessions.find(session)
     if isinstance(found, CountedSession) and found.model is not None:
         await conversations.services.look_up(found.model, workspace.settings)
@@ -157,7 +164,7 @@ async def _sessions(
     workspace = conversations.workspace
     await conversations.recount()
     if params.all:
-        await server.services.agents.look_for_all(workspace)
+        await _look_for_all(server, workspace)
         if conversations.sessions.is_stale:
             server.live.look()
     rows = conversations.sessions.rows(every=params.all)

@@ -185,7 +185,7 @@ def test_a_cost_report_without_calls_says_what_feeds_it(open_window: OpenWindow)
     window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
     wait_for(lambda: report(window, "p") is not None, "the report")
     assert window.ask("cost/detail")["text"] in report(window, "p")["text"]
-    assert "[agents]" in report(window, "p")["text"]
+    assert "Coding agents are picked up automatically" in report(window, "p")["text"]
 
 
 def test_a_plan_is_applied_and_taken_back(talking: Window) -> None:
