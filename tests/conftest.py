@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,14 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def fresh_logging() -> None:
+    """Undo the logging set-up of a server that an earlier test started in this process."""
+    ours = logging.getLogger("sidecar")
+    ours.setLevel(logging.NOTSET)
+    ours.propagate = True
 
 
 @pytest.fixture(autouse=True)
