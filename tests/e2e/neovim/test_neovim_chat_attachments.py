@@ -117,6 +117,51 @@ def test_buffer_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> No
     assert str(received.body).count(TOO_LONG[:200].splitlines()[0]) >= 25_000
 
 
+TOOL = """
+  vim.api.nvim_create_autocmd('User', { pattern = 'CodeCompanionChatToolAdded', callback = function()
+    _G.added = (_G.added or 0) + 1
+  end })
+  local schema = { type = 'function', ['function'] = {
+    name = 'archive', description = ('seven words that fill the window up '):rep(25000),
+    parameters = { type = 'object', properties = vim.empty_dict() } } }
+  require('codecompanion.config').interactions.chat.tools.archive = { description = 'Archive',
+    callback = function() return { name = 'archive', schema = schema, cmds = {} } end }"""
+
+
+def test_tool_that_the_prompt_names_is_judged(begin: Callable[..., Any]) -> None:
+    """`@{archive}` is added when the prompt is sent."""
+    editor, server, _ = begin(CODECOMPANION, waits=False, before=TOOL)
+    editor.lua(SUBMIT, "Look into @{archive}.")
+    editor.wait_message("held")
+    assert server.received == []
+    assert editor.lua("return { vim.tbl_count(chat.tool_registry.in_use), _G.added or 0 }") == [
+        0,
+        0,
+    ]
+    editor.lua("chat:submit()")
+    wait_for(lambda: server.received, "the prompt that was insisted on")
+    assert editor.lua("return _G.added") == 1
+
+
+def test_watched_buffer_is_judged_as_it_is_now(begin: Callable[..., Any]) -> None:
+    """The plugin sends the whole of a buffer that is attached with `{all}` again with each prompt."""
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    path = str(editor.write("grows.md", "Short.\n"))
+    editor.lua(
+        "vim.fn.bufload(vim.fn.bufadd(...)); vim.bo[vim.fn.bufadd(...)].buflisted = true", path
+    )
+    editor.lua(SUBMIT, "What is in #{buffer:grows.md}{all}?")
+    wait_for(lambda: server.received and editor.lua(CODECOMPANION.idle), "the reply")
+    before = len(server.received)
+    editor.lua("""
+      local path, text = ...
+      vim.api.nvim_buf_set_lines(vim.fn.bufadd(path), 0, -1, false, vim.split(text, '\\n'))""",
+      path, TOO_LONG)  # fmt: skip
+    editor.lua(SUBMIT, "And now?")
+    editor.wait_message("held")
+    assert len(server.received) == before
+
+
 def test_changed_model_is_shown_at_once(begin: Callable[..., Any]) -> None:
     editor, server, session = begin(CODECOMPANION, waits=False)
     say(editor, CODECOMPANION, server, 0)

@@ -93,24 +93,12 @@ local function around_body(merge_body)
   end
 end
 
---- Returns a chat's adapter with the settings of its next request. The plugin reads those that are shown in
---- the buffer when it sends the request.
-local function next_adapter(chat)
-  local adapter, settings = vim.deepcopy(chat.adapter), chat.settings
-  if require('codecompanion.config').display.chat.show_settings then
-    settings = require('codecompanion.interactions.chat.parser').settings(chat.bufnr, chat.parsers.yaml, adapter)
-    adapter.schema.model.default = settings.model or adapter.schema.model.default
-    adapter = require('codecompanion.adapters').set_model({ adapter = adapter })
-  end
-  return adapter:map_schema_to_params(settings)
-end
-
 --- Tells the server what the next request of a chat would carry, without what is typed.
 ---@return string? model of the request
 local function report(chat)
   if chat.adapter.type ~= 'http' then return end
   local copies = vim.tbl_map(function(message) return vim.tbl_extend('force', {}, message) end, chat.messages)
-  local tools, adapter = chat.tool_registry.schemas, next_adapter(chat)
+  local tools, adapter = chat.tool_registry.schemas, vim.deepcopy(chat.adapter):map_schema_to_params(chat.settings)
   local payload = { messages = adapter:map_roles(copies), tools = next(tools) and { tools } or {} }
   local body = require('codecompanion.http').merge_body(adapter, payload)
   body.model = body.model or model_of(adapter)
@@ -118,24 +106,60 @@ local function report(chat)
   return body.model
 end
 
+local function lines_below_header(chat)
+  return vim.api.nvim_buf_get_lines(chat.bufnr, assert(chat.header_line, 'no member header_line'), -1, false)
+end
+
 --- Reads what is typed: the lines below the user's header and the list of attached context. The plugin's
 --- own parser takes seconds for a long prompt, so it runs only for a prompt that is sent.
 local function typed_in(chat)
-  local header = assert(chat.header_line, 'no member header_line')
-  local lines, first = vim.api.nvim_buf_get_lines(chat.bufnr, header, -1, false), 1
+  local lines, first = lines_below_header(chat), 1
   while lines[first] and lines[first]:find('^%s*$') or (lines[first] or ''):find('^>') do
     first = first + 1
   end
   return vim.trim(table.concat(lines, '\n', first))
 end
 
+--- Returns the ids of attached context whose lines are still in the buffer.
+local function listed_context(chat)
+  local ids = {}
+  for _, line in ipairs(lines_below_header(chat)) do
+    local entry = line:match('^> %- (.-)%s*$')
+    for _, item in ipairs(entry and chat.context_items or {}) do
+      if vim.endswith(entry, item.id) then table.insert(ids, item.id) end -- behind an icon
+    end
+  end
+  return ids
+end
+
 --- Copies a chat as far as the steps of a submit change it: they can be tried on the copy.
 local function trial_copy(chat)
-  return setmetatable({
-    messages = vim.list_slice(chat.messages),
-    context = setmetatable({ add = function() end }, { __index = chat.context }),
-    tool_registry = setmetatable({}, { __index = chat.tool_registry }),
-  }, { __index = chat })
+  local context = { add = function() end, get_from_chat = function() return listed_context(chat) end }
+  local registry, trial = {}, { messages = vim.list_slice(chat.messages) }
+  for _, member in ipairs({ 'flags', 'groups', 'in_use', 'schemas' }) do
+    registry[member] = vim.tbl_extend('force', {}, chat.tool_registry[member])
+  end
+  registry.chat = trial
+  trial.context = setmetatable(context, { __index = chat.context })
+  trial.tool_registry = setmetatable(registry, { __index = chat.tool_registry })
+  return setmetatable(trial, { __index = chat })
+end
+
+--- Tells whether a prompt may name tools (`@{…}`) or editor context (`#{…}`): the plugin searches it once for
+--- every name.
+---@param kind 'tools'|'editor_context'
+local function may_name(kind, typed)
+  return typed:find(require('codecompanion.triggers').mappings[kind] .. '{', 1, true) ~= nil
+end
+
+--- Adds the tools that a prompt names. Autocommands of the user wait until the plugin itself adds them.
+local function add_tools(chat, typed)
+  if not may_name('tools', typed) then return end
+  local ignored = vim.o.eventignore
+  vim.o.eventignore = 'all'
+  local ok, err = pcall(chat.tools.parse, chat.tools, chat, { content = typed })
+  vim.o.eventignore = ignored
+  if not ok then error(err, 0) end
 end
 
 --- Attaches what the plugin reads again or anew for a prompt: watched buffers, and those that it names.
@@ -152,11 +176,13 @@ local function attach(chat, typed)
       command:output({ path = item.path, bufnr = item.bufnr, params = item.params }, { sync_all = true })
     end
   end
-  local editor_context = setmetatable({ editor_context = {} }, { __index = chat.editor_context })
-  for _, name in ipairs(READABLE) do
-    editor_context.editor_context[name] = chat.editor_context.editor_context[name]
+  if may_name('editor_context', typed) then
+    local readable = setmetatable({ editor_context = {} }, { __index = chat.editor_context })
+    for _, name in ipairs(READABLE) do
+      readable.editor_context[name] = chat.editor_context.editor_context[name]
+    end
+    readable:parse(chat, { content = typed })
   end
-  editor_context:parse(chat, { content = typed })
   return vim.tbl_map(
     function(message) return { role = message.role, content = message.content } end,
     vim.list_slice(chat.messages, before + 1)
@@ -169,7 +195,10 @@ end
 local prompt_of = safely(function(chat, opts)
   if chat.current_request or opts.auto_submit or chat.adapter.type ~= 'http' then return nil end
   local trial, typed = trial_copy(chat), typed_in(chat)
-  if typed ~= '' and next(chat.context_items) then trial:check_context() end -- drops what the user deleted
+  if typed ~= '' then
+    trial:check_context() -- drops context whose line the user has deleted
+    add_tools(trial, typed)
+  end
   return {
     text = typed,
     model = report(trial),
