@@ -23,6 +23,7 @@ from tests.e2e.neovim.plugins import on_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.e2e.neovim.chat_plugins import ChatPlugin
     from tests.e2e.neovim.harness import Editor
@@ -80,6 +81,14 @@ def test_only_what_is_new_is_sent(begin: Callable[..., Any], plugin: ChatPlugin)
     assert [method for method, _ in sent].count("context/set") <= 3
 
 
+IN_FRONT = """
+  local client = require('token_sidecar.server').clients()[1]
+  return client and require('token_sidecar.integrations.chats').in_front(client.id) or {}"""
+SHOWN = """
+  local status = vim.b[...].token_sidecar_status_dict or {}
+  return type(status.context) == 'table' and status.context.tokens or 0"""
+
+
 @EACH
 def test_the_chats_own_window_shows_its_context(
     begin: Callable[..., Any], plugin: ChatPlugin
@@ -90,16 +99,42 @@ def test_the_chats_own_window_shows_its_context(
     wait_for(lambda: len(server.received) == 2, "both requests")
     right = sent_back(server.received[1])
     wait_tokens(editor, session, right.__eq__, str(right))
-    chat = "return require('token_sidecar.integrations.chats').in_front()"
-    (buf, *_) = wait_for(lambda: editor.lua(chat), "the chat's buffer")
-    shown = """
-      local status = vim.b[...].token_sidecar_status_dict or {}
-      return type(status.context) == 'table' and status.context.tokens or 0"""
-    wait_for(lambda: editor.lua(shown, buf) == right, f"{right} tokens")
+    (buf, *_) = wait_for(lambda: editor.lua(IN_FRONT), "the chat's buffer")
+    wait_for(lambda: editor.lua(SHOWN, buf) == right, f"{right} tokens")
     editor.lua("vim.api.nvim_set_current_buf(...)", buf)
     text = editor.lua("return vim.b[...].token_sidecar_status", buf)
     assert text.startswith("ctx ")
     wait_for(lambda: text[:5] in editor.screen()[-2], text)
+
+
+def test_chat_keeps_its_numbers_when_another_project_is_opened(
+    begin: Callable[..., Any], tmp_path: Path
+) -> None:
+    editor, server, session = begin(CODECOMPANION, waits=False)
+    say(editor, CODECOMPANION, server, 0)
+    right = sent_back(server.received[-1])
+    wait_tokens(editor, session, right.__eq__, str(right))
+    buf = editor.lua("return chat.bufnr")
+    wait_for(lambda: editor.lua(SHOWN, buf) == right, f"{right} tokens")
+    other = tmp_path / "other/b.md"
+    (other.parent / ".git").mkdir(parents=True)
+    other.write_text("Hello, world!\n")
+    editor.command(f"tabedit {other}")
+    editor.wait_tokens(4)
+    assert len(editor.server_pids()) == 2
+    assert editor.lua(SHOWN, buf) == right
+
+
+def test_chat_loses_its_numbers_with_the_server(begin: Callable[..., Any]) -> None:
+    editor, server, session = begin(CODECOMPANION, waits=False)
+    say(editor, CODECOMPANION, server, 0)
+    right = sent_back(server.received[-1])
+    wait_tokens(editor, session, right.__eq__, str(right))
+    buf = editor.lua("return chat.bufnr")
+    wait_for(lambda: editor.lua(SHOWN, buf) == right, f"{right} tokens")
+    editor.lua("require('token_sidecar.server').start = function() end")
+    editor.lua("for _, pid in ipairs(...) do vim.uv.kill(pid, 'sigkill') end", editor.server_pids())
+    wait_for(lambda: editor.lua("return vim.b[...].token_sidecar_status == nil", buf), "no number")
 
 
 def test_a_closed_chat_leaves_the_status(begin: Callable[..., Any]) -> None:

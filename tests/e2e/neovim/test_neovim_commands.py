@@ -420,6 +420,58 @@ def test_a_context_is_fitted_after_its_plan_was_shown_and_taken_back(ready: Edit
     assert ask(ready, "context/usage", {"session": "s"})["tokens"] == before
 
 
+@pytest.fixture
+def second_project(ready: Editor, tmp_path: Path) -> Path:
+    """A file of another project, open and counted, beside the current folder's project."""
+    ready.command(f"cd {ready.workspace}")
+    path = tmp_path / "second/b.md"
+    (path.parent / ".git").mkdir(parents=True)
+    path.write_text(HELLO)
+    ready.command(f"edit {path}")
+    ready.wait_tokens(4)
+    return path
+
+
+IN_SECOND = """
+  local method, params = ...
+  for _, client in ipairs(require('token_sidecar.server').clients()) do
+    if vim.endswith(client.root_dir, 'second') then
+      return client:request_sync(method, params, 20000).result
+    end
+  end"""
+
+
+def test_context_is_fitted_in_the_project_that_it_was_planned_in(
+    ready: Editor, second_project: Path
+) -> None:
+    turns = [
+        {"role": role, "content": "seven words that fill the window up " * 20}
+        for _ in range(20)
+        for role in ("user", "assistant")
+    ]
+    ready.lua(IN_SECOND, "context/set", {"session": "s", "model": "gpt-4o", "limit": 4000})
+    before = ready.lua(IN_SECOND, "context/append", {"session": "s", "turns": turns})["tokens"]
+    choose(ready, 1)
+    floating(ready, "TokenSidecar fitcontext")
+    ready.wait_message("fitted: ")
+    assert ready.lua(IN_SECOND, "context/usage", {"session": "s"})["tokens"] < before
+
+
+def test_model_is_chosen_for_the_project_where_one_asked(
+    ready: Editor, second_project: Path
+) -> None:
+    ready.lua(
+        "vim.ui.select = function(rows, _, done) _G.done = function() done(rows[1], 1) end end"
+    )
+    ready.command("TokenSidecar model")
+    wait_for(lambda: ready.lua("return _G.done ~= nil"), "the list")
+    ready.edit("a.md")
+    ready.lua("_G.done()")
+    chosen = ready.wait_message("counting for ").split()[-1]
+    usage = ready.lua(IN_SECOND, "context/usage", {"workspace": second_project.parent.as_uri()})
+    assert usage["model"] == chosen
+
+
 @pytest.mark.parametrize("command", ["fitcontext", "undofit"])
 def test_what_needs_a_conversation_says_what_makes_one(ready: Editor, command: str) -> None:
     ready.errors_expected = True

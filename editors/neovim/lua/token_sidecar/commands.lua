@@ -1,4 +1,4 @@
--- :TokenSidecar and its subcommands: those of VS Code's palette, under shorter names.
+-- :TokenSidecar and its subcommands: the commands of VS Code's palette, under shorter names.
 local M = {}
 
 local format = require('token_sidecar.format')
@@ -13,8 +13,8 @@ local MODES = { 'start', 'middle', 'end' }
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
---- Asks the server about the range of a command, else about the buffer.
-local function ask(opts, method, extra, done)
+--- Asks the server about the range of a command, or else about the buffer.
+local function ask_text(opts, method, extra, done)
   local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
   server.with_client(buf, function(client)
     local known = not text and client.attached_buffers[buf]
@@ -24,58 +24,65 @@ local function ask(opts, method, extra, done)
   end)
 end
 
---- Asks the server about the workspace of the buffer.
-local function ask_workspace(method, extra, done)
-  local status = vim.b.token_sidecar_status_dict
+--- Returns a function that asks the server about the workspace of the current buffer, also later when another
+--- buffer is current.
+---@return token_sidecar.Ask
+local function workspace_ask()
+  local buf, status = vim.api.nvim_get_current_buf(), vim.b.token_sidecar_status_dict
   local workspace = status and status.workspace ~= vim.NIL and status.workspace or nil
-  local params = vim.tbl_extend('force', vim.empty_dict(), { workspace = workspace }, extra)
-  server.request(vim.api.nvim_get_current_buf(), method, params, done)
+  return function(method, extra, done)
+    local params = vim.tbl_extend('force', vim.empty_dict(), { workspace = workspace }, extra)
+    server.request(vim.api.nvim_buf_is_valid(buf) and buf or vim.api.nvim_get_current_buf(), method, params, done)
+  end
 end
 
-local function ask_report(method, params, title, member)
-  ask_workspace(method, params, function(it) report.open(title, it[member]) end)
+local function show_report(method, params, title, member)
+  workspace_ask()(method, params, function(result) report.open(title, result[member]) end)
 end
 
 local function count(opts)
   local what = opts.range > 0 and 'selection: ' or ''
-  ask(opts, 'tokens/count', {}, function(result) notify(what .. format.count(result)) end)
+  ask_text(opts, 'tokens/count', {}, function(result) notify(what .. format.count(result)) end)
 end
 
 local function compare(opts)
   local named = vim.list_slice(opts.fargs, 2)
   local models = #named > 0 and named or vim.g.token_sidecar_compare or COMPARED
   local function show(result) report.open('Tokens by model', result.text) end
-  ask(opts, 'tokens/count', { models = models }, show)
+  ask_text(opts, 'tokens/count', { models = models }, show)
 end
 
-local function set_model(name)
-  ask_workspace('context/set', { model = name }, function(_, client)
+---@param ask token_sidecar.Ask
+local function set_model(ask, name)
+  ask('context/set', { model = name }, function(_, client)
     server.remember(client, name)
     notify('counting for ' .. name)
   end)
 end
 
-local function choose_model(query)
-  ask_workspace('models/list', { query = query, choices = true }, function(known)
-    if #known == 0 then return notify(('no model is known by %s'):format(query), vim.log.levels.WARN) end
-    local function label(each) return format.plain(each.id) end
-    local function choose(chosen) return chosen and set_model(chosen.id) end
-    vim.ui.select(known, { prompt = 'Count for the model', format_item = label }, choose)
+---@param ask token_sidecar.Ask
+local function choose_model(ask, query)
+  ask('models/list', { query = query, choices = true }, function(models)
+    if #models == 0 then return notify(('no model is known by %s'):format(query), vim.log.levels.WARN) end
+    local function label(choice) return format.plain(choice.id) end
+    local function choose(choice) return choice and set_model(ask, choice.id) end
+    vim.ui.select(models, { prompt = 'Count for the model', format_item = label }, choose)
   end)
 end
 
---- Neovim's own list would print thousands of models; a picker that filters gets them all.
+--- Neovim's own list would print thousands of models, so it gets a part of them. A picker filters them all.
 local function model(opts)
-  if opts.fargs[2] then return set_model(opts.fargs[2]) end
-  local builtin = debug.getinfo(vim.ui.select, 'S').source:find('vim/ui.lua', 1, true)
-  if not builtin then return choose_model('') end
+  local ask = workspace_ask()
+  if opts.fargs[2] then return set_model(ask, opts.fargs[2]) end
+  local is_builtin = debug.getinfo(vim.ui.select, 'S').source:find('vim/ui.lua', 1, true)
+  if not is_builtin then return choose_model(ask, '') end
   vim.ui.input({ prompt = "Part of the model's name: " }, function(query)
-    if query then choose_model(query) end
+    if query then choose_model(ask, query) end
   end)
 end
 
---- Fits lines to a number of tokens. Neovim ends the last line, so a text that comes without a line
---- end is asked for again, one token smaller.
+--- Fits lines to a number of tokens. Neovim adds a line end to the last line, so a text without one is fitted
+--- again with room for it.
 local function fit_to(opts, max, mode)
   local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
   local first = opts.range > 0 and opts.line1 or 1
@@ -106,7 +113,7 @@ local function ask_size(opts)
   end)
 end
 
---- `fit` applies the server's own fix of an exceeded budget; `fit N [start|middle|end]` a size.
+--- `fit` applies the server's fix for an exceeded budget; `fit N [start|middle|end]` fits to a size.
 local function fit(opts)
   local size, last = opts.fargs[2], vim.api.nvim_buf_line_count(0)
   local mode = opts.fargs[3] or 'middle'
@@ -130,14 +137,14 @@ local function fit(opts)
 end
 
 local function conversation(name)
-  return function() require('token_sidecar.conversation')[name](ask_workspace) end
+  return function() require('token_sidecar.conversation')[name](workspace_ask()) end
 end
 
 ---@type table<string, fun(opts: token_sidecar.Command)>
 local SUBCOMMANDS = {
   compare = compare,
-  context = function() ask_report('context/usage', {}, 'Context', 'text') end,
-  cost = function() ask_report('cost/detail', { charts = true }, 'Cost', 'overview') end,
+  context = function() show_report('context/usage', {}, 'Context', 'text') end,
+  cost = function() show_report('cost/detail', { charts = true }, 'Cost', 'overview') end,
   count = count,
   fit = fit,
   fitcontext = conversation('fit'),
@@ -147,7 +154,7 @@ local SUBCOMMANDS = {
     vim.cmd.tabedit(vim.fn.fnameescape(name))
   end,
   model = model,
-  reset = function() ask_workspace('context/reset', {}, function(usage) notify(usage.text) end) end,
+  reset = function() workspace_ask()('context/reset', {}, function(usage) notify(usage.text) end) end,
   probe = conversation('probe'),
   restart = function() server.restart() end,
   sessions = conversation('sessions'),
@@ -163,12 +170,12 @@ function M.run(opts)
   notify(('no command %s, only %s'):format(name, known), vim.log.levels.ERROR)
 end
 
---- Model ids that begin like this; none when no server runs.
+--- Returns the ids of models that begin with `lead`, none without a server.
 local function model_names(lead)
   local client = server.clients()[1]
   local params = { query = lead, choices = true }
   local answer = client and client:request_sync('models/list', params, COMPLETION_MS)
-  return vim.tbl_map(function(each) return each.id end, answer and answer.result or {})
+  return vim.tbl_map(function(choice) return choice.id end, answer and answer.result or {})
 end
 
 ---@param line string up to the cursor

@@ -1,4 +1,4 @@
--- What :TokenSidecar does about conversations and endpoints.
+-- :TokenSidecar's subcommands for conversations and endpoints.
 local M = {}
 
 local format = require('token_sidecar.format')
@@ -8,11 +8,11 @@ local report = require('token_sidecar.report')
 local NO_ENDPOINT = 'no endpoint is declared: `token-sidecar config init --user` writes a sample'
 local AUTOMATIC = '   automatic: the newest session'
 
----@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any))
+---@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any, client: vim.lsp.Client))
 
---- The sessions of the workspace: `<CR>` lets the status show the one under the cursor, the first line
---- the newest again; the list comes again with the choice in it.
----@param ask token_sidecar.Ask of the buffer's workspace
+--- Lists the sessions of the workspace. `<CR>` shows the one under the cursor in the status, on the first line
+--- the newest again, and opens the list anew.
+---@param ask token_sidecar.Ask
 function M.sessions(ask)
   ask('context/sessions', { all = true }, function(rows)
     if #rows == 0 then
@@ -27,7 +27,7 @@ function M.sessions(ask)
   end)
 end
 
---- Shows what would be taken out of the conversation and what that costs in cache; asks before it is.
+--- Shows what would be removed from the conversation and what that costs in cache, and asks before applying it.
 ---@param ask token_sidecar.Ask
 function M.fit(ask)
   ask('context/fit', {}, function(plan)
@@ -49,20 +49,20 @@ function M.undo(ask)
   ask('context/undo', {}, function(usage) notify(usage.text) end)
 end
 
---- Asks each declared endpoint again what it can count.
+--- Asks each configured endpoint again what it can count.
 ---@param ask token_sidecar.Ask
 function M.probe(ask)
-  ask('capabilities/probe', {}, function(found)
-    if #found == 0 then
+  ask('capabilities/probe', {}, function(capabilities)
+    if #capabilities == 0 then
       return notify(NO_ENDPOINT, vim.log.levels.WARN)
     end
     local lines = {}
-    for _, each in ipairs(found) do
-      local window = each.limit and format.integer(each.limit) or 'not known'
-      local able = ('text %s, chat %s, window %s'):format(each.text, each.chat, window)
-      local line = ('%s %s: %s'):format(each.endpoint, each.model, able)
+    for _, capability in ipairs(capabilities) do
+      local window = capability.limit and format.integer(capability.limit) or 'not known'
+      local summary = ('text %s, chat %s, window %s'):format(capability.text, capability.chat, window)
+      local line = ('%s %s: %s'):format(capability.endpoint, capability.model, summary)
       table.insert(lines, format.plain(line))
-      if each.reason then table.insert(lines, '  ' .. format.plain(each.reason)) end
+      if capability.reason then table.insert(lines, '  ' .. format.plain(capability.reason)) end
     end
     report.open('Endpoints', table.concat(lines, '\n'))
   end)

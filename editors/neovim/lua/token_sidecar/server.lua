@@ -217,7 +217,7 @@ function M.on_exit(code, signal, client_id)
   vim.schedule(function()
     if vim.v.exiting ~= vim.NIL then return end
     local left = vim.tbl_filter(function(buf) return #M.clients(buf) == 0 end, buffers)
-    require('token_sidecar.status').clear(left)
+    require('token_sidecar.status').clear(left, client_id)
     if not expected then recover(client.root_dir or '', buffers) end
   end)
 end

@@ -1,7 +1,7 @@
--- Keeps what the server pushes in the variables of the buffers.
+-- Keeps the server's status in buffer variables.
 local M = {}
 
---- JSON's null goes missing in a Lua table: put back, so that the dictionary is what was sent.
+--- Members that Neovim's JSON decoder drops when they are null.
 local NULLABLE =
   { document = { 'percent', 'budget' }, context = { 'tokens', 'percent' }, cost = { 'costUsd' } }
 NULLABLE.status = { 'workspace', 'uri', 'version', 'document', 'context', 'cost' }
@@ -16,7 +16,7 @@ local function put_nulls_back(status)
   end
 end
 
----@param status? token_sidecar.StatusUpdate nil takes it away
+---@param status? token_sidecar.StatusUpdate nil removes it
 local function show(buf, status)
   vim.b[buf].token_sidecar_status = status and status.text
   vim.b[buf].token_sidecar_status_dict = status
@@ -27,9 +27,10 @@ local function show(buf, status)
   end
 end
 
---- The part of a status that a chat's own buffer shows: its conversation and the cost.
+--- Shows the conversation and the cost in the chat's own buffers.
 ---@param status token_sidecar.StatusUpdate
-local function show_in_chats(status)
+---@param client_id integer
+local function show_in_chats(status, client_id)
   local chats = package.loaded['token_sidecar.integrations.chats']
   local context, cost = status.context, status.cost
   local parts = { context ~= vim.NIL and context.text or nil }
@@ -37,7 +38,7 @@ local function show_in_chats(status)
   local severity = context ~= vim.NIL and context.severity or 'ok'
   local own = { uri = vim.NIL, version = vim.NIL, document = vim.NIL, severity = severity }
   own.text = status.text ~= '' and table.concat(parts, ' · ') or ''
-  for _, buf in ipairs(chats and chats.in_front() or {}) do
+  for _, buf in ipairs(chats and chats.in_front(client_id) or {}) do
     show(buf, vim.tbl_extend('force', status, own))
   end
 end
@@ -46,21 +47,23 @@ end
 function M.update(status, ctx)
   local client, uri = vim.lsp.get_client_by_id(ctx.client_id), status.uri
   put_nulls_back(status)
-  show_in_chats(status)
+  show_in_chats(status, ctx.client_id)
   for buf in pairs(client and client.attached_buffers or {}) do
     if vim.uri_from_bufnr(buf) == uri then return show(buf, status) end
   end
 end
 
---- Without a server there is no number: an old one would be a wrong one.
+--- Removes the numbers of a server that has ended from its buffers and chats.
 ---@param buffers integer[]
-function M.clear(buffers)
-  for _, buf in ipairs(buffers) do
+---@param client_id integer
+function M.clear(buffers, client_id)
+  local chats = package.loaded['token_sidecar.integrations.chats']
+  for _, buf in ipairs(vim.list_extend(chats and chats.in_front(client_id) or {}, buffers)) do
     if vim.api.nvim_buf_is_valid(buf) and vim.b[buf].token_sidecar_status then show(buf, nil) end
   end
 end
 
---- Nobody asked for it, so it must not wait for a key: what has no room stands in the log.
+--- Shows a warning on one line, so that it never waits for a key. A longer one is logged in full.
 ---@param warning token_sidecar.ContextWarning
 function M.warn(warning)
   local format = require('token_sidecar.format')

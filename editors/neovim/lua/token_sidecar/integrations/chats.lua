@@ -31,7 +31,8 @@ local unanswered = {} ---@type table<{client: integer, is_late: boolean}, true> 
 local queues = {} ---@type table<string, token_sidecar.GuardedPrompt[]> by session; the first is being judged
 local held = {} ---@type table<string, token_sidecar.Prompt> refused prompts, by session: sent when submitted again
 local buffers = {} ---@type table<integer, string> session of each chat buffer
-local front, warned_slow ---@type string?, boolean?
+local front = {} ---@type {session?: string, client?: integer} the chat that the status shows
+local warned_slow ---@type boolean?
 local faults = {} ---@type table<string, table<string, string>> errors by plugin and function
 local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> functions by owner
 
@@ -144,8 +145,8 @@ end
 ---@param limit? integer the model's window according to the plugin
 function M.request(call, limit)
   if call.category then return end
-  front = call.session
   with_client(call.session, function(client)
+    front = { session = call.session, client = client.id }
     local state, session = sent[call.session], call.session
     if state and state.client ~= client.id then state = nil end -- a new process knows nothing
     local function forget(err) sent[session] = not err and sent[session] or nil end
@@ -283,8 +284,10 @@ function M.guard(session, prompt, send, keep)
 end
 
 local function select(session)
-  front = session
-  with_client(session, function(client) ask(client, 'context/select', { session = session or vim.NIL }) end)
+  with_client(session, function(client)
+    front = { session = session, client = client.id }
+    ask(client, 'context/select', { session = session })
+  end)
 end
 
 --- Registers the buffer of a chat: the status shows its session while the buffer is entered.
@@ -298,10 +301,13 @@ function M.show(buf, session)
   with_client(session, function(client) ask(client, 'context/preflight', { session = session }) end)
 end
 
---- Returns the buffers of the chat whose session the status shows.
-function M.in_front()
+--- Returns the buffers of the chat that the status of a server shows.
+---@param client_id integer
+---@return integer[]
+function M.in_front(client_id)
+  if client_id ~= front.client then return {} end
   return vim.tbl_filter(
-    function(buf) return buffers[buf] == front and vim.api.nvim_buf_is_valid(buf) end,
+    function(buf) return buffers[buf] == front.session and vim.api.nvim_buf_is_valid(buf) end,
     vim.tbl_keys(buffers)
   )
 end
