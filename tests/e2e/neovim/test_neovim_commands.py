@@ -327,6 +327,49 @@ def test_the_selection_is_counted_beside_it(open_editor: Callable[..., Editor]) 
     wait_for(lambda: editor.screen()[1] == "short", "nothing beside it")
 
 
+def test_count_of_an_earlier_selection_is_not_shown_beside_another(
+    open_editor: Callable[..., Editor],
+) -> None:
+    editor = open_editor("vim.g.token_sidecar_selection = true")
+    editor.edit("a.md", "alpha beta gamma\nshort\n")
+    editor.wait_tokens(truth("alpha beta gamma\nshort\n"))
+    editor.lua("""
+      local client = require('token_sidecar.server').clients()[1]
+      local request = client.request
+      client.request = function(self, method, params, done, ...)
+        return request(self, method, params, function(...)
+          local answer = vim.F.pack_len(...)
+          _G.deliver = function() done(vim.F.unpack_len(answer)) end
+          if _G.released then _G.deliver() end
+        end, ...)
+      end""")
+    editor.keys("gg0vee")
+    wait_for(lambda: editor.lua("return _G.deliver ~= nil"), "the answer, which is kept back")
+    # The selection grows, and the answer comes before the next count is asked for.
+    shown = editor.lua("""
+      _G.released = true
+      vim.api.nvim_win_set_cursor(0, { 2, 0 })
+      vim.api.nvim_exec_autocmds('CursorMoved', {})
+      _G.deliver()
+      local namespace = vim.api.nvim_get_namespaces().token_sidecar_selection
+      return #vim.api.nvim_buf_get_extmarks(0, namespace, 0, -1, {})""")
+    assert shown == 0
+    wait_for(lambda: editor.screen()[1].startswith("short "), "the count of the selection")
+
+
+def test_selection_count_that_is_switched_off_disappears(
+    open_editor: Callable[..., Editor],
+) -> None:
+    editor = open_editor("""vim.g.token_sidecar_selection = true
+      vim.keymap.set('x', 'x', '<Plug>(token-sidecar-selection)')""")
+    editor.edit("a.md", "alpha beta gamma\n")
+    editor.wait_tokens(truth("alpha beta gamma\n"))
+    editor.keys("gg0vee")
+    wait_for(lambda: "tokens" in editor.screen()[0], "the count")
+    editor.keys("x")
+    wait_for(lambda: editor.screen()[0] == "alpha beta gamma", "nothing beside it")
+
+
 def test_settings_of_the_editor_reach_the_server(open_editor: Callable[..., Editor]) -> None:
     editor = open_editor("""
       vim.lsp.config('token_sidecar', { settings = { tokenSidecar = { model = 'gpt-4' } } })""")

@@ -4,7 +4,8 @@ local M = {}
 local DEBOUNCE_MS = 60
 local namespace = vim.api.nvim_create_namespace('token_sidecar_selection')
 local group = vim.api.nvim_create_augroup('token_sidecar_selection', {})
-local timer, asked = assert(vim.uv.new_timer()), 0
+local timer = assert(vim.uv.new_timer())
+local changes = 0 -- of the selection: a count is shown only while the selection is the one counted
 
 local function is_visual() return vim.fn.mode():find('^[vV\22]') ~= nil end
 
@@ -18,34 +19,42 @@ end
 local function update()
   local buf, client = vim.api.nvim_get_current_buf(), require('token_sidecar.server').clients(0)[1]
   if not (client and client.initialized and is_visual()) then return end
-  asked = asked + 1
-  local mine, params = asked, { text = require('token_sidecar.selection').visual() }
+  local counted, params = changes, { text = require('token_sidecar.selection').visual() }
   client:request('tokens/count', params, function(_, count)
-    local current = mine == asked and is_visual() and vim.api.nvim_get_current_buf() == buf
-    if count and current then show(buf, count) end
+    local is_current = counted == changes and is_visual() and vim.api.nvim_get_current_buf() == buf
+    if count and is_current then show(buf, count) end
   end, buf)
 end
 
-local function later() timer:start(DEBOUNCE_MS, 0, vim.schedule_wrap(update)) end
-
-local function stop(event)
-  if is_visual() then return end
-  vim.api.nvim_clear_autocmds({ group = group })
-  vim.api.nvim_buf_clear_namespace(event.buf, namespace, 0, -1)
+local function on_change()
+  changes = changes + 1
+  timer:start(DEBOUNCE_MS, 0, vim.schedule_wrap(update))
 end
 
---- From the beginning of a selection to its end.
+local function stop(buf)
+  changes = changes + 1
+  timer:stop()
+  vim.api.nvim_clear_autocmds({ group = group })
+  vim.api.nvim_buf_clear_namespace(buf, namespace, 0, -1)
+end
+
+local function on_mode_change(event)
+  if not is_visual() then stop(event.buf) end
+end
+
+--- Shows the count from the beginning of a selection to its end.
 function M.start()
   vim.api.nvim_clear_autocmds({ group = group })
-  vim.api.nvim_create_autocmd('CursorMoved', { group = group, callback = later })
-  vim.api.nvim_create_autocmd('ModeChanged', { group = group, pattern = '[vV\22]*:*', callback = stop })
-  later()
+  vim.api.nvim_create_autocmd('CursorMoved', { group = group, callback = on_change })
+  vim.api.nvim_create_autocmd('ModeChanged', { group = group, pattern = '[vV\22]*:*', callback = on_mode_change })
+  on_change()
 end
 
---- Switches it on or off for this session.
+--- Switches the count on or off.
 function M.toggle()
   vim.g.token_sidecar_selection = not vim.g.token_sidecar_selection
-  if vim.g.token_sidecar_selection and is_visual() then M.start() end
+  if not is_visual() then return end
+  if vim.g.token_sidecar_selection then M.start() else stop(vim.api.nvim_get_current_buf()) end
 end
 
 return M
