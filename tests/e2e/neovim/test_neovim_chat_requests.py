@@ -303,3 +303,29 @@ def test_avante_makes_its_prompts_once_for_each_look(begin: Callable[..., Any]) 
     editor.lua("require('avante').get().token_count = nil")
     hint(editor)
     assert editor.lua("return _G.made") == made + 1
+
+
+REQUEST = """
+  require('token_sidecar.integrations.chats').request({
+    session = 's', lines = {}, body = { model = 'gpt-4o', messages = ... } })"""
+
+
+def test_messages_are_counted_once_after_the_server_has_refused_some(editor: Editor) -> None:
+    editor.edit("a.md", "Hello, world!\n")
+    editor.wait_tokens(4)
+
+    def turns() -> Any:
+        return ask(editor, "context/usage", {"session": "s"}).get("turns")
+
+    first = {"role": "user", "content": "Hello"}
+    editor.lua(REQUEST, [first])
+    wait_for(lambda: turns() == 1, "the first message")
+    answered = """
+      local client = require('token_sidecar.server').clients()[1]
+      return not vim.iter(pairs(client.requests)):any(function(_, it) return it.type == 'pending' end)"""
+    editor.lua(REQUEST, [first, {"role": "user", "content": 5}])
+    wait_for(lambda: editor.lua(answered), "the refusal")
+    assert turns() == 1
+    editor.lua(REQUEST, [first, {"role": "assistant", "content": "Hi"}])
+    wait_for(lambda: editor.lua(answered), "the answer")
+    assert turns() == 2

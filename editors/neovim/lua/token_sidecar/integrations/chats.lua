@@ -25,8 +25,14 @@ local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' 
 ---@field send fun()
 ---@field keep fun() runs when the prompt is not sent
 
----@type table<string, {client: integer, set: table, messages: table[], call: table}> what the server has, by session
-local sent = {}
+---@class token_sidecar.Sent what the server has of a session; after an error (`is_unknown`) it gets everything again
+---@field client integer
+---@field set table
+---@field messages table[]
+---@field call token_sidecar.Call
+---@field is_unknown? boolean
+
+local sent = {} ---@type table<string, token_sidecar.Sent> by session
 local unanswered = {} ---@type table<{client: integer, is_late: boolean}, true> requests
 local queues = {} ---@type table<string, token_sidecar.GuardedPrompt[]> by session; the first is being judged
 local held = {} ---@type table<string, token_sidecar.Prompt> refused prompts, by session: sent when submitted again
@@ -149,18 +155,20 @@ function M.request(call, limit)
     front = { session = call.session, client = client.id }
     local state, session = sent[call.session], call.session
     if state and state.client ~= client.id then state = nil end -- a new process knows nothing
-    local function forget(err) sent[session] = not err and sent[session] or nil end
+    local function check(err)
+      if err and sent[session] then sent[session].is_unknown = true end
+    end
     local system, messages, tools = split_body(call.body)
-    local known = state and count_known(state.messages, messages)
-    if state and not known then ask(client, 'context/reset', { session = session }, forget) end
+    local known = state and not state.is_unknown and count_known(state.messages, messages)
+    if state and not known then ask(client, 'context/reset', { session = session }, check) end
     local set = { session = session, model = call.body.model, tools = tools, limit = limit }
     set.systemPrompt = system
     if not known or not vim.deep_equal(state.set, set) then
       local params = vim.tbl_extend('keep', set, { tools = vim.NIL, systemPrompt = vim.NIL, limit = vim.NIL })
-      ask(client, 'context/set', params, forget)
+      ask(client, 'context/set', params, check)
     end
     local new = turns(vim.list_slice(messages, (known or 0) + 1), call.body.input ~= nil)
-    if #new > 0 then ask(client, 'context/append', { session = session, turns = new }, forget) end
+    if #new > 0 then ask(client, 'context/append', { session = session, turns = new }, check) end
     sent[session] = { client = client.id, set = set, messages = messages, call = call }
   end)
 end
@@ -218,7 +226,7 @@ function M.append_reply(call, message, total)
   state.messages = vim.list_extend(vim.list_slice(state.messages), { REPLY })
 end
 
-local function warn(text) require('token_sidecar.format').notify(text, vim.log.levels.WARN) end
+function M.warn(text) require('token_sidecar.format').notify(text, vim.log.levels.WARN) end
 
 --- Sends or keeps a prompt, by the server's verdict if there is one.
 local function apply_verdict(session, guarded, verdict)
@@ -229,7 +237,7 @@ local function apply_verdict(session, guarded, verdict)
   held[session] = guarded.prompt
   local tokens = require('token_sidecar.format').integer(verdict.promptTokens)
   local reason = verdict.fits and 'a cost cap' or tokens .. ' tokens do not fit'
-  warn(('held, %s. Resubmit to send'):format(reason))
+  M.warn(('held, %s. Resubmit to send'):format(reason))
   guarded.keep()
 end
 
@@ -253,7 +261,7 @@ local function judge_first(session)
   local function give_up()
     if queue[1] == guarded and not warned_slow then
       warned_slow = true
-      warn('the server does not answer: prompts go unchecked')
+      M.warn('the server does not answer: prompts go unchecked')
     end
     decide(nil)
   end
