@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.e2e.neovim.chat_conversation import EACH, WEATHER, say, sent_back, wait_tokens
-from tests.e2e.neovim.chat_plugins import CODECOMPANION, COPILOTCHAT
+from tests.e2e.neovim.chat_plugins import AVANTE, CODECOMPANION, COPILOTCHAT
 from tests.e2e.neovim.harness import wait_for
 
 if TYPE_CHECKING:
@@ -254,3 +254,57 @@ def test_prompt_submitted_twice_while_it_is_judged_is_sent_once(
     wait_for(lambda: editor.lua(plugin.idle), "the end of the reply")
     say(editor, plugin, server, 1)
     assert len(server.received) == 4
+
+
+def test_prompt_that_is_edited_while_it_is_judged_is_judged_again(
+    begin: Callable[..., Any],
+) -> None:
+    """codecompanion sends what stands in the buffer."""
+    editor, server, _ = begin(CODECOMPANION, waits=False)
+    pids = editor.server_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    editor.lua(CODECOMPANION.submit, WEATHER.format(0))
+    editor.lua("vim.api.nvim_buf_set_lines(chat.bufnr, -1, -1, false, { ... })", HUGE)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    editor.wait_message("held")
+    assert server.received == []
+
+
+SAID = {
+    "codecompanion": [],
+    "avante": ["token-sidecar: avante was closed: its prompt is not sent"],
+}
+CLOSE = {"codecompanion": "chat:close()", "avante": "require('avante').get():close()"}
+
+
+@pytest.mark.parametrize("plugin", [CODECOMPANION, AVANTE], ids=lambda plugin: plugin.name)
+def test_prompt_of_a_chat_that_is_closed_while_it_is_judged_is_not_sent(
+    begin: Callable[..., Any], plugin: ChatPlugin
+) -> None:
+    editor, server, _ = begin(plugin, waits=False)
+    pids = editor.server_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    editor.lua(plugin.submit, WEATHER.format(0))
+    editor.lua(CLOSE[plugin.name])
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    editor.lua(JUDGED)
+    assert server.received == []
+    said = editor.lua("return vim.api.nvim_exec2('messages', { output = true }).output")
+    assert "token_sidecar" not in said
+    editor.errors_expected = plugin is AVANTE  # its own timer misses the input
+    assert editor.messages() == SAID[plugin.name]
+
+
+JUDGED = """
+  local client, done = require('token_sidecar.server').clients()[1], false
+  client:request('context/usage', { session = 'x' }, function() done = true end)
+  vim.wait(60000, function()
+    return done and not vim.iter(pairs(client.requests)):any(function(_, request)
+      return request.type == 'pending' and request.method == 'context/preflight'
+    end)
+  end)"""
+"""Waits until the server has judged every prompt."""

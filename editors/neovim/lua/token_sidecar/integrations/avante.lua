@@ -129,7 +129,11 @@ local function around_submit(submit)
     local session = is_prompt and safely(session_of)(sidebar)
     if not session then return submit(sidebar, request) end
     local prompt = { text = request, model = (safely(current_provider)() or {}).model }
-    local function send() submit(sidebar, request) end
+    local function send()
+      local is_open = safely(function() return sidebar:is_open() end)()
+      if is_open == false then return chats.warn('avante was closed: its prompt is not sent') end
+      submit(sidebar, request)
+    end
     local function keep() put_back(sidebar, request) end
     chats.guard(session, prompt, send, keep)
   end
