@@ -1,21 +1,21 @@
--- Starting, ending and asking the server. One process a project root, as vim.lsp.start() does it.
+-- Starts, stops and asks the server: one process for each project root, as vim.lsp.start() has it.
 local notify = require('token_sidecar.format').notify
 local M = {}
 
 local NAME = 'token_sidecar'
 local HOME, WINDOWS = assert(vim.uv.os_homedir()), vim.fn.has('win32') == 1
-M.START_IN = vim.fn.isdirectory(HOME) == 1 and HOME or '/' -- a user of a container may have no home
--- The program is installed from the clone that this file lies in: it is on no index yet.
+M.START_IN = vim.fn.isdirectory(HOME) == 1 and HOME or '/' -- users of containers may have no home
+-- The program is not on PyPI yet: it is installed from the clone that holds this file.
 M.INSTALL = 'pipx install ' .. vim.fn.fnamemodify(debug.getinfo(1, 'S').source:sub(2), ':p:h:h:h:h:h:~')
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
-local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] for a server that starts
+local waiting = {} ---@type {buf?: integer, run: fun(client: vim.lsp.Client)}[] until a server has started
 local chosen = {} ---@type table<string, string> models that the user chose, by root
 local crashes = {} ---@type table<string, number[]> times of unexpected ends in seconds, by root
 local warned_missing, enabled_once, module_found = false, false, false
 
 ---@param buf? integer
----@return vim.lsp.Client[] those that run or start, and were not asked to end
+---@return vim.lsp.Client[] clients that run or start, without those that were asked to end
 function M.clients(buf)
   return vim.tbl_filter(
     function(client) return not (client:is_stopped() or client.rpc.token_sidecar_asked_to_end) end,
@@ -25,16 +25,16 @@ end
 
 local function current_root() return vim.fs.root(vim.fn.getcwd(), vim.lsp.config[NAME].root_markers or {}) end
 
---- The client of a buffer; a chat or a scratch buffer is of the current folder's project, or else of
---- whatever project is open.
+--- Returns the client of a buffer. A chat or a scratch buffer belongs to the current folder's project, or to
+--- any other open project.
 local function client_of(buf)
   local root = current_root()
   local here = vim.tbl_filter(function(client) return client.root_dir == root end, M.clients())
   return buf and M.clients(buf)[1] or here[1] or M.clients()[1]
 end
 
---- The folders around the current file and the current folder whose programs are not ours to run:
---- whoever wrote a repository may have put them there. One that holds the home is the user's own.
+--- Returns the repositories around the current file and the current folder. Their programs are not run: the
+--- authors of a repository may have put them there. One that holds the home folder is the user's own.
 local function repositories()
   local found = { vim.fn.getcwd() }
   for _, from in ipairs({ vim.fn.getcwd(), vim.fs.dirname(vim.api.nvim_buf_get_name(0)) }) do
@@ -45,7 +45,8 @@ local function repositories()
   return vim.tbl_filter(function(folder) return not vim.fs.relpath(folder, HOME) end, found)
 end
 
---- The absolute path of a program on $PATH. A relative or empty entry would mean the current folder.
+--- Returns the absolute path of a program on $PATH, without relative or empty entries, which mean the current
+--- folder.
 local function on_path(name)
   local file, separator = WINDOWS and name .. '.exe' or name, WINDOWS and ';' or ':'
   local own = repositories()
@@ -64,15 +65,16 @@ local function resolved(name, ...)
   return path and vim.fn.executable(path) == 1 and { path, ... } or nil
 end
 
---- What starts the server: vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD, the console script, the module.
----@return string[]? argv with the absolute path of a program that is there
+--- Returns the command that starts the server, from the first of vim.g.token_sidecar_cmd, $TOKEN_SIDECAR_CMD,
+--- the console script and the module.
+---@return string[]? argv with the absolute path of an existing program
 function M.command()
   local set = vim.g.token_sidecar_cmd or vim.env.TOKEN_SIDECAR_CMD or {}
   if type(set) == 'string' then
     set = vim.fn.executable(set) == 1 and { set } or vim.split(set, '%s+', { trimempty = true })
   end
   if #set > 0 then return resolved(set[1], unpack(#set == 1 and { 'serve' } or set, #set == 1 and 1 or 2)) end
-  -- -P: the workspace's own folder named sidecar must not be what runs.
+  -- -P: a folder of the workspace named sidecar must not run.
   local module = { '-P', '-m', 'sidecar', 'serve' }
   return resolved('token-sidecar', 'serve') or resolved('python3', unpack(module)) or resolved('python', unpack(module))
 end
@@ -85,7 +87,7 @@ local function missing()
   end
 end
 
---- Calls `found` if the server can be started, else says once how to install it.
+--- Calls `found` if the server can be started, or says once how to install it.
 local function when_installed(found)
   local argv = M.command()
   if not argv then
@@ -102,8 +104,8 @@ end
 
 local function given_up(root) return #(crashes[root or ''] or {}) > MAX_RESTARTS end
 
---- The `root_dir` of the configuration: calls `on_dir` only if there is a server to start. A buffer
---- without a name is no file: it has no URI of its own.
+--- Finds the project of a buffer, as `root_dir` of the configuration. Calls `on_dir` only if there is a server
+--- to start. A buffer without a name has no URI, so it gets none.
 ---@param on_dir fun(root?: string)
 function M.root_dir(buf, on_dir)
   when_installed(function()
@@ -113,8 +115,8 @@ function M.root_dir(buf, on_dir)
   end)
 end
 
---- Starts the process, in the user's home: what lies in the current folder is not ours to run. Its end reaches Neovim as an orderly one: Neovim's own long line about it,
---- together with our message, would make a hit-enter prompt.
+--- Starts the process in the user's home, away from the programs of the current folder. Its end is reported to
+--- Neovim as an orderly one: Neovim's own line beside our message would cause a hit-enter prompt.
 function M.spawn(dispatchers)
   local function on_exit() dispatchers.on_exit(0, 0) end
   local argv, level = assert(M.command(), 'no server found'), vim.g.token_sidecar_log_level
@@ -133,14 +135,14 @@ function M.spawn(dispatchers)
   return rpc
 end
 
---- Remembers the model that the user chose for a project: a new process hears of it.
+--- Remembers the model that the user chose for a project, for the next process.
 function M.remember(client, model) chosen[client.root_dir or ''] = model end
 
 local function run_waiting(client)
-  local all = waiting
+  local requests = waiting
   waiting = {}
-  for _, each in ipairs(all) do
-    if client_of(each.buf) == client then each.run(client) else table.insert(waiting, each) end
+  for _, request in ipairs(requests) do
+    if client_of(request.buf) == client then request.run(client) else table.insert(waiting, request) end
   end
 end
 
@@ -150,7 +152,7 @@ function M.on_init(client)
   client:request('context/set', { model = model }, function() run_waiting(client) end)
 end
 
---- Starts the server for a buffer, unless it has one, or the user has it switched off.
+--- Starts the server for a buffer, unless it has one or the user has disabled it.
 ---@param buf integer
 function M.attach(buf)
   if vim.g.token_sidecar_enabled ~= false and not enabled_once then
@@ -164,8 +166,8 @@ function M.attach(buf)
   end
 end
 
---- Opens a buffer anew at its server, which Neovim tells neither of another name nor of other line
---- ends. In one go: an edit between the two would make Neovim stop listening to the buffer.
+--- Reopens a buffer at its server after a change of its name or line ends, which Neovim does not report. Both
+--- steps happen at once: after an edit between them Neovim would stop listening to the buffer.
 function M.reopen(buf)
   local old, uri = (vim.b[buf].token_sidecar_status_dict or {}).uri, vim.uri_from_bufnr(buf)
   for _, client in ipairs(M.clients(buf)) do
@@ -176,7 +178,7 @@ function M.reopen(buf)
 end
 
 --- Starts a client with the configuration that vim.lsp.config resolved, as vim.lsp.enable() would.
----@param attach boolean false for a command in a buffer that is no file
+---@param attach boolean false for a command in a buffer that is not a file
 function M.start(buf, attach)
   local config = vim.deepcopy(vim.lsp.config[NAME])
   local function start(root)
@@ -196,14 +198,14 @@ end
 
 local function start_all(buffers) vim.tbl_map(function(buf) M.start(buf, true) end, buffers) end
 
---- After an unexpected end: starts again, at most three times in three minutes.
+--- Starts the server again after an unexpected end, at most three times in three minutes.
 local function recover(root, buffers)
   local now = vim.uv.hrtime() / 1e9
   crashes[root] = vim.tbl_filter(function(at) return now - at < WITHIN_SECONDS end, crashes[root] or {})
   table.insert(crashes[root], now)
-  local nth, again = #crashes[root], 'the server ended; started again (%d of %d)'
+  local nth, text = #crashes[root], 'the server ended; started again (%d of %d)'
   local final = nth > MAX_RESTARTS and 'the server keeps ending. :TokenSidecar restart'
-  notify(final or again:format(nth, MAX_RESTARTS), vim.log.levels.WARN)
+  notify(final or text:format(nth, MAX_RESTARTS), vim.log.levels.WARN)
   if final then waiting = {} else start_all(buffers) end
 end
 
@@ -211,7 +213,7 @@ function M.on_exit(code, signal, client_id)
   local client = vim.lsp.get_client_by_id(client_id)
   if not client then return end
   local buffers, expected = vim.tbl_keys(client.attached_buffers), client.rpc.token_sidecar_asked_to_end
-  if expected == nil then -- a `cmd` of the user's own, not started by spawn()
+  if expected == nil then -- the user's own `cmd`, not started by spawn()
     expected = code == 0 and (signal == 0 or signal == 15)
   end
   vim.schedule(function()
@@ -222,13 +224,13 @@ function M.on_exit(code, signal, client_id)
   end)
 end
 
---- Calls `run` with an initialized client, started if need be.
----@param buf? integer without one: the current folder's project
+--- Calls `run` with an initialized client, and starts one if there is none.
+---@param buf? integer nil for the current folder's project
 ---@param run fun(client: vim.lsp.Client)
 function M.with_client(buf, run)
   local client = client_of(buf)
   if client and client.initialized then return run(client) end
-  if not (client or buf) and (warned_missing or given_up(current_root())) then return end -- not asked for
+  if not (client or buf) and (warned_missing or given_up(current_root())) then return end -- not a user's command
   table.insert(waiting, { buf = buf, run = run })
   if not client then
     local is_file = buf and vim.bo[buf].buftype == '' and vim.api.nvim_buf_get_name(buf) ~= ''
@@ -236,7 +238,7 @@ function M.with_client(buf, run)
   end
 end
 
---- The user asks for something: a server that was left ended may be started again.
+--- Lets a server that ended for good be started again, for a command of the user.
 function M.revive()
   warned_missing = false
   for root in pairs(crashes) do
@@ -244,7 +246,7 @@ function M.revive()
   end
 end
 
---- Asks the server; a failure becomes one message.
+--- Sends a request. An error is shown as one message.
 ---@param params table
 ---@param done fun(result: any, client: vim.lsp.Client)
 function M.request(buf, method, params, done)
@@ -256,8 +258,8 @@ function M.request(buf, method, params, done)
   end)
 end
 
---- Ends every server and starts them for the same buffers. Does not wait for the end: an edit while
---- a buffer has no client would make Neovim stop listening to it. What hangs is ended by force.
+--- Restarts every server for its buffers. It does not wait for the old ones to end: after an edit without a
+--- client Neovim would stop listening to the buffer. Servers that hang are killed.
 function M.restart()
   crashes, warned_missing = {}, false
   local buffers = {}
