@@ -59,7 +59,7 @@ class SharedTasks(Generic[K, T]):
         return 0 if found is None else found.waiting
 
     def tasks(self) -> list[asyncio.Future[Any]]:
-        """All that run."""
+        """Return the tasks that are running."""
         return [one.task for one in self._running.values()]
 
     async def run(

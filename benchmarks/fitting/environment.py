@@ -19,7 +19,7 @@ FOLDER = ROOT / ".estimates"
 NPM = FOLDER / "node_modules"
 UNSEEN_MODULES = FOLDER / "unseen" / "node_modules"
 UNSEEN_PYTHON = FOLDER / "unseen" / "python"
-"""Packages whose texts no weights are fitted to, apart from those whose are."""
+"""Packages that only test the weights, apart from those that weights are fitted to."""
 PYTHON = FOLDER / "venv" / "bin" / "python"
 _PYTHONS = ("python3.12", "python3.13", "python3.14", sys.executable)
 _OLDEST = (3, 12)

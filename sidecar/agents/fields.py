@@ -48,7 +48,7 @@ def beside(path: str | Path, kind: type[T]) -> T | None:
 
 
 def toml_file(path: Path, kind: type[T]) -> T | None:
-    """What an agent's own settings in TOML say; None where there are none that can be read."""
+    """Return an agent's own TOML settings, or None if they are missing or unreadable."""
     try:
         with open_quietly(str(path)) as file:
             text = file.read(_LARGEST_SETTINGS).decode("utf-8", "replace")

@@ -91,7 +91,7 @@ _MODULES = {"cline": "cline_sessions", "continue": "continue_sessions"}
 
 
 DELETING_AGENTS = frozenset(("gemini-cli", "vibe"))
-"""Agents that delete calls which nobody asked them to: Gemini CLI whole sessions at its next start,
+"""Agents that delete calls without being asked to: Gemini CLI whole sessions at its next start,
 Vibe the journals of old generations."""
 
 

@@ -178,7 +178,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost_usd: Decimal | None = None
     """What the agent says that it was billed (AI credits are 0.01 USD each); never worked out."""
     agent_cost_usd: Decimal | None = None
-    """What the agent says that it cost, by a price list of its own."""
+    """The cost in USD that the agent computed from its own price list."""
     quality: Quality = "exact"
 
     @property

@@ -85,7 +85,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
 
 
 def _each_once(found: Iterable[File | Skipped]) -> list[File | Skipped]:
-    """Each path once, as it was named first, if it was."""
+    """Return each path once, as it was first named."""
     known: dict[str, File | Skipped] = {}
     for one in found:
         path = one.path if one.path == STDIN else os.path.abspath(one.path)

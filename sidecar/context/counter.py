@@ -102,7 +102,7 @@ class Sums(NamedTuple):
     document_estimate: int = 0
     """The part of `documents` whose method says `estimate`."""
     document_error: float = 0.0
-    """Expected error of `documents` in tokens, as far as it was measured."""
+    """Expected error of `documents` in tokens, where it was measured."""
 
     def plus(self, other: Sums) -> Sums:
         """Both together."""

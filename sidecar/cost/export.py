@@ -63,7 +63,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """`partly`: by list, but a part of the call has no price and is left out. `agent`: the model
     has no price, and the agent says what it cost."""
     agent_cost_usd: float | None
-    """What the agent says that it cost, by a list of its own."""
+    """The cost in USD that the agent computed from its own price list."""
 
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})

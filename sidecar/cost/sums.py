@@ -25,7 +25,7 @@ SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which calls: of a range of time, and whose. None: all."""
+    """Select calls by time range and owner. None selects all."""
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
@@ -151,7 +151,7 @@ def _parts(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
 
 
 def _whole_days(times: TimeRange) -> tuple[int, int]:
-    """The first and last day of a range whose calls lie between its moments in any time zone."""
+    """Return the first and last day that lie wholly inside a range in every time zone."""
     first, last, start, end = times
     if start > 0:
         first = max(first, -(-(start + _EARLIEST_MS) // DAY_MS))

@@ -26,7 +26,7 @@ class Synced(NamedTuple):
     """What a worker brings back that has written or read the file."""
 
     calibrations: Calibrations | None
-    """What the file holds; None where that has not changed."""
+    """Return the file's content, or None if it has not changed."""
     stamp: Stamp | None
     """The version of the file."""
     has_written: bool = False

@@ -221,7 +221,7 @@ class FileWatcher:
 def _next(
     inbox: queue.SimpleQueue[str | Subscription | None], until: float
 ) -> str | Subscription | None:
-    """The next message; None when there is none by then."""
+    """Return the next message, or None if none arrives in time."""
     try:
         return inbox.get(timeout=max(0.0, until - time.monotonic()))
     except queue.Empty:

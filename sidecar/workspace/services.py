@@ -144,7 +144,7 @@ class Services(Shared):
         return self._sessions.get(workspace)
 
     def sessions(self, workspace: Workspace) -> Sessions:
-        """A workspace's sessions, whoever feeds them; empty at first."""
+        """Return a workspace's sessions; empty at first."""
         if (known := self._sessions.get(workspace)) is not None:
             return known
         from sidecar.workspace.sessions import Sessions

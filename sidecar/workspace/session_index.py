@@ -78,7 +78,7 @@ class IndexedSession(msgspec.Struct, frozen=True, kw_only=True):
     title_at: str | None = None
 
     def after(self, event: SessionEvent) -> IndexedSession:
-        """The session after an event of its own."""
+        """Return the session after one of its events."""
         change = msgspec.structs.replace
         if isinstance(event, SessionStarted):
             return change(

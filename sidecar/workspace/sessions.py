@@ -379,7 +379,7 @@ class Sessions:
 
     @property
     def state(self) -> ContextState:
-        """What is shown, as it was published last."""
+        """The state that was published last."""
         return self._workspace.context
 
     # -- numbers ----------------------------------------------------------------------------
@@ -454,7 +454,7 @@ class Sessions:
         return known.switched(session.model, tokenizer)
 
     def publish(self) -> None:
-        """Work out what is shown, and publish it where it has changed."""
+        """Compute the state to show, and publish it if it has changed."""
         current, before = self.find(None), self.state
         if isinstance(current, CountedSession) and not self._is_shown(current):
             current = None

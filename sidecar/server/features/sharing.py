@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHARE_SECONDS = 0.5
-"""How long after a conversation has changed other processes are told."""
+"""Seconds from a change of a conversation until other processes can read it."""
 
 
 class Sharing:
