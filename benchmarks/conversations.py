@@ -22,13 +22,13 @@ import httpx
 
 from benchmarks.page import PERCENT, figure
 from benchmarks.texts import CHINESE, JAPANESE, KOREAN
+from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import occupancy
 from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
-from sidecar.workspace.model_counter import ModelCounter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,10 +27,9 @@ import msgspec
 from benchmarks.page import figure
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger
+from sidecar.cost.ledger import BUCKETS, SUMS, Ledger
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
-from sidecar.cost.schema import BUCKETS, SUMS
 from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:

@@ -3,8 +3,9 @@
     python -m benchmarks.transcripts [MEGABYTES]
 
 CPU seconds; every call and every context must be exact, with all the traps that are known in the
-history. We read VS Code's chats and Gemini CLI's sessions in it too, 4 % of the bytes. What is measured is the reading, without the start of a process:
-ccusage's own start takes a few milliseconds.
+history. We read VS Code's chats and Gemini CLI's sessions in it too, 4 % of the bytes. What is
+measured is without the start of a process: ccusage's own start takes a few milliseconds. `cold
+reading` is what ccusage does as well; `cold ingest` keeps all calls and sessions in the ledger too.
 """
 
 from __future__ import annotations
@@ -19,74 +20,93 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.agents.corpus import SOURCES, history
+from benchmarks.agents.truth import Tokens
 from benchmarks.page import figure, installed
-from sidecar.agents import ingest, live
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
+from sidecar.cost.ledger import Ledger
+from sidecar.workspace.session_index import SessionIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from benchmarks.agents.truth import Truth
-    from sidecar.agents.values import Call, Mark
+    from sidecar.agents.events import Store
+    from sidecar.agents.values import StoredSession
 
 MEGABYTES = 1_000
 DAYS = 90
 APPENDS = 50
-READING = ("cold ingest", "nothing changed")
+READING = ("cold reading", "cold ingest", "nothing changed")
 """The figures whose peer reads all of the history."""
 _SYSTEMS = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}
 _MACHINES = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 PEER = f"ccusage-{_SYSTEMS[platform.system()]}-{_MACHINES[platform.machine()]}"
 
 
-@dataclass
 class Reading:
-    """Our side: what the server would keep."""
+    """Our side: the session index of the ledger of a home, as the server keeps it."""
 
-    home: Path
-    marks: dict[str, Mark] = field(default_factory=dict)
-    calls: dict[str, Call] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, home: Path, state: str = "state") -> None:
+        self.home = home
         settings = Agents(sources=SOURCES)
+        self.places = Places.of(settings, {"HOME": str(home)})
         self.readers = readers_of(settings)
-        self.places = Places.of(settings, {"HOME": str(self.home)})
+        self.ledger = Ledger(home / state / "ledger.db")
+        self.index = SessionIndex(self.ledger)
+
+    def decode(self) -> float:
+        """CPU seconds of reading everything, of which nothing is kept."""
+        start = time.process_time()
+        for reader in self.readers:
+            for store in reader.find(self.places):
+                read = reader.read(store)
+                while not read.is_complete:
+                    read = reader.read(store, read.state)
+        return time.process_time() - start
 
     def ingest(self) -> float:
         """CPU seconds of reading what is new."""
         start = time.process_time()
-        stores = ingest.plan(self.readers, self.places, self.marks).stores
-        for batch in ingest.read(self.readers, stores, self.marks):
-            self.marks[batch.mark.path] = batch.mark
-            self._take(batch.calls)
+        self.read(one for reader in self.readers for one in reader.find(self.places))
         return time.process_time() - start
 
-    def _take(self, calls: tuple[Call, ...]) -> None:
-        """As the ledger takes them: a copy that was cut off takes nothing away."""
-        for call in calls:
-            known = self.calls.get(call.request)
-            if known is None or known.usage.output_tokens <= call.usage.output_tokens:
-                self.calls[call.request] = call
+    def read(self, stores: Iterable[Store], *, preview: bool = False) -> None:
+        """Read what is new in these stores."""
+        unread = self.index.unread(self.readers, stores, preview=preview)
+        self.index.read(self.readers, unread, preview=preview)
+
+    def sessions(self, root: Path) -> list[StoredSession]:
+        """The sessions of a root, newest first."""
+        return self.index.sessions(self.readers, self.places, Roots.of([root]))
 
     def check(self, *truths: Truth) -> None:
         """Every call is that of the generator, to the token, and so is every session's context."""
-        wanted = {name: one for truth in truths for name, (_, one) in truth.calls.items()}
-        sizes = {name: (one.prompt, one.output) for name, one in wanted.items()}
-        found = {name: call.usage for name, call in self.calls.items()}
-        assert sizes == {
-            name: (one.prompt_tokens, one.output_tokens) for name, one in found.items()
+        assert recorded(self.ledger) == {
+            name: call for truth in truths for name, call in truth.calls.items()
         }
         shown: dict[str, int | None] = {}
         for root in sorted((self.home / "work").iterdir()):
-            seen = live.look(self.readers, self.places, Roots.of([root]))
-            shown |= {one.id: one.occupancy.tokens for one in seen.sessions}
+            shown |= {one.id: one.occupancy.tokens for one in self.sessions(root)}
         assert shown == {name: size for truth in truths for name, size in truth.context.items()}
+
+
+def recorded(ledger: Ledger) -> dict[str, tuple[str, Tokens]]:
+    """A ledger's calls by their ids: session and tokens."""
+    with ledger.reader() as connection:
+        rows = connection.execute(
+            "SELECT request, session.name, input, cache_read,"
+            " cache_write_5m + cache_write_1h + cache_write, cache_write_1h,"
+            " output + reasoning, reasoning"
+            " FROM event JOIN session ON session.id = event.session"
+        )
+        return {row[0]: (row[1], Tokens(*row[2:])) for row in rows}
 
 
 def run() -> None:
@@ -119,12 +139,13 @@ def _measured(
 ) -> tuple[list[tuple[str, float, float]], float]:
     """Name, our CPU seconds and the peer's of each figure, and the most memory."""
     peer = peer_cpu(binary, ours.home, "daily", "--offline", "--json")
-    cold, unchanged = ours.ingest(), ours.ingest()
+    decoding, cold, unchanged = ours.decode(), ours.ingest(), ours.ingest()
     ours.check(*truths)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     first, appended = _live(ours)
     status = peer_cpu(binary, ours.home, "statusline", "--offline", "--no-cache")
     times = [
+        ("cold reading", decoding, peer),
         ("cold ingest", cold, peer),
         ("nothing changed", unchanged, peer),
         ("first context number", first, status),
@@ -143,24 +164,37 @@ def _show(megabytes: int, calls: int, times: list[tuple[str, float, float]], pea
 
 def _live(ours: Reading) -> tuple[float, float]:
     """CPU seconds to the first context number, and to the next after a line was appended."""
-    start = time.process_time()
-    roots = Roots.of([ours.home / "work" / "0"])
-    day = time.time_ns() - 86_400 * 10**9
-    seen = live.look(ours.readers, ours.places, roots, since_ns=day)
-    first = time.process_time() - start
-    session = next(one for one in seen.sessions if one.source == "claude-code")
+    first = _first(ours)
+    (session,) = [
+        one for one in ours.sessions(ours.home / "work" / "0") if one.source == "claude-code"
+    ][:1]
+    (reader,) = (one for one in ours.readers if one.agent == "claude-code")
     line = Path(session.path).read_bytes().splitlines()[-1]
     times = []
     for number in range(APPENDS):
         with open(session.path, "ab") as file:
             file.write(line.replace(b"msg_", b"msg_%d" % number) + b"\n")
         start = time.process_time()
-        seen = live.look_again(ours.readers, ours.places, roots, seen, [session.path])
-        found = live.store_at(ours.readers, ours.places, session.path)
-        for batch in ingest.read(ours.readers, [found] if found else [], ours.marks):
-            ours.marks[batch.mark.path] = batch.mark
+        store = reader.store_at(ours.places, session.path)
+        ours.read([store] if store else [])
+        ours.sessions(ours.home / "work" / "0")
         times.append(time.process_time() - start)
     return first, statistics.median(times)
+
+
+def _first(ours: Reading) -> float:
+    """CPU seconds to the first context number, with a ledger that knows nothing yet."""
+    fresh = Reading(ours.home, "fresh")
+    start = time.process_time()
+    roots = Roots.of([ours.home / "work" / "0"])
+    stores = [one for reader in ours.readers for one in reader.find(ours.places, roots) if one.live]
+    for store in sorted(stores, key=lambda one: -one.mtime_ns):
+        fresh.read([store], preview=True)
+        if fresh.sessions(ours.home / "work" / "0"):
+            break
+    took = time.process_time() - start
+    fresh.ledger.close()
+    return took
 
 
 def spread(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""Errors for people: one base, by the kinds that the protocol documents."""
+"""All errors of ours: one base class, and the kinds that the protocol documents."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ERROR_KINDS: dict[ErrorKind, str] = {
 
 
 class SidecarError(Exception):
-    """The base of every error whose message is for people; it quotes no text of theirs.
+    """The base of all our errors. Messages are for people and quote none of their text.
 
-    `kind` and `retryable` are what a client is answered with (`sidecar.server.errors`).
+    Clients are answered with `kind` and `retryable` (see `sidecar.server.errors`).
     """
 
     kind: ErrorKind = "internal"
@@ -38,7 +38,7 @@ class SidecarError(Exception):
 
 
 class RequestError(SidecarError):
-    """A request that cannot be done."""
+    """A request that cannot be carried out."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
@@ -46,6 +46,17 @@ class RequestError(SidecarError):
 
 
 class BadParamsError(SidecarError, ValueError):
-    """Something that was given has a wrong shape, or names something that cannot be."""
+    """An argument has the wrong shape, or names something that does not exist."""
 
     kind = "badParams"
+
+
+class VendorFormatError(BadParamsError):
+    """A reply or a usage object does not have the form of any known vendor.
+
+    The message names the field at fault and holds no text of a message.
+    """
+
+
+class WorkStoppedError(SidecarError):
+    """A worker stopped because its result is no longer needed. Never shown."""

@@ -47,6 +47,16 @@ def decode(data: Json, kind: type[T]) -> T:
         raise msgspec.DecodeError(type(error).__name__) from None
 
 
+def unpack(data: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Return the `kind` that MessagePack bytes hold.
+
+    Raises:
+        msgspec.DecodeError: They hold none.
+    """
+    _prepare(kind)
+    return msgspec.msgpack.decode(data, type=kind)
+
+
 def decoder(kind: type[T]) -> Callable[[Json], T]:
     """`decode` for many texts of one kind."""
     with _LOCK:

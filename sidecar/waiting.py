@@ -1,4 +1,7 @@
-"""How the event loop waits: for work that several ask for, and for answers that may take long."""
+"""Waiting on the event loop: shared work, answers that may take long, and back-off.
+
+Together with `server/scheduler.py` the only modules that start tasks and timers.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,25 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.3
-"""How long nothing is shown for an endpoint that is asked: then the estimate is."""
+"""How long an endpoint may take before the estimate is shown."""
+_MOST_DOUBLINGS = 10
 
 
-async def or_meanwhile(
+def backoff(failures: int, first: float, longest: float) -> float:
+    """Return how long to wait after so many failures in a row: twice as long after each."""
+    return min(longest, first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+
+
+async def wait_or_fall_back(
     answer: Awaitable[T],
-    meanwhile: Callable[[], Awaitable[None] | None],
+    fall_back: Callable[[], Awaitable[None] | None],
     seconds: float = PATIENCE_SECONDS,
 ) -> T:
-    """Await an answer, and do something else once where it takes longer than so many seconds."""
+    """Await an answer; call `fall_back` once if it takes longer than so many seconds."""
     task = asyncio.ensure_future(answer)
     try:
         await asyncio.wait({task}, timeout=seconds)
-        if not task.done() and (other := meanwhile()) is not None:
+        if not task.done() and (other := fall_back()) is not None:
             await other
         return await task
     finally:
@@ -40,12 +49,13 @@ class _Shared:
 
 
 class SharedTasks(Generic[K, T]):
-    """Work that runs once for all who ask for the same at the same time. For the event loop."""
+    """Runs work once for all callers that ask for it at the same time. For the event loop."""
 
     def __init__(self, name: str, *, outlives_waiters: bool) -> None:
-        """`name`: of the work, for the log.
-
-        `outlives_waiters`: whether it goes on when the last one that waits for it is cancelled.
+        """
+        Args:
+            name: What the log calls the work.
+            outlives_waiters: Whether the work continues after its last waiter was cancelled.
         """
         self._name, self._outlives_waiters = name, outlives_waiters
         self._running: dict[K, _Shared] = {}
@@ -54,13 +64,16 @@ class SharedTasks(Generic[K, T]):
         return len(self._running)
 
     def waiting(self, key: K) -> int:
-        """How many wait for the work of a key."""
+        """Return how many callers wait for the work of a key."""
         found = self._running.get(key)
         return 0 if found is None else found.waiting
 
-    def tasks(self) -> list[asyncio.Future[Any]]:
-        """Return the tasks that are running."""
-        return [one.task for one in self._running.values()]
+    async def aclose(self) -> None:
+        """Cancel all running work, and wait until it has ended."""
+        tasks = [one.task for one in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(
         self, key: K, start: Callable[[], Awaitable[T]], seconds: float | None = None
@@ -68,7 +81,7 @@ class SharedTasks(Generic[K, T]):
         """Await the running work of a key, or start it.
 
         Raises:
-            TimeoutError: after so many seconds; the work goes on if it outlives those who wait.
+            TimeoutError: It takes longer than `seconds`; work that outlives its waiters continues.
         """
         shared = self._running.get(key)
         if shared is None:

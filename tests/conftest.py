@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.e2e.agents.scores"]
+
 TESTS = Path(__file__).parent
 WITH_PROCESSES = (TESTS / "e2e", TESTS / "protocol")
 """Tests of several processes or threads, which a machine that is out of breath can upset."""
+REAL_AGENTS = TESTS / "e2e" / "agents"
+"""Never tried twice: a call that is billed wrongly by a race must not pass at the second try."""
 
 SHARING_FOLDERS = ("llama", "vscode")
 """Folders whose tests share a program that takes long to start."""
@@ -47,7 +51,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests of processes be tried twice; the summary tells of each second try, and why."""
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES):
+        has_processes = any(item.path.is_relative_to(folder) for folder in WITH_PROCESSES)
+        if has_processes and not item.path.is_relative_to(REAL_AGENTS):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.counting.incremental import SLOW, count_pieces, pending_in, soon_counted, units_of
+from sidecar.counting.incremental import (
+    SLOW,
+    count_if_quick,
+    count_pieces,
+    countable_pieces,
+    uncounted_characters,
+)
 
 if TYPE_CHECKING:
     from sidecar.counting.tokenizer import Tokenizer
@@ -17,8 +23,8 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """Count the whole document; only pieces that are new since the last count are tokenized."""
     basis = tokenizer.basis
     if basis.cuts != "lines":
-        return tokenizer.scale(count_pieces(units_of(doc, basis), basis))
-    tokens = soon_counted(doc, basis, _ANY)
+        return tokenizer.scale(count_pieces(countable_pieces(doc, basis), basis))
+    tokens = count_if_quick(doc, basis, _ANY)
     assert tokens is not None
     return tokenizer.scale(tokens)
 
@@ -26,5 +32,5 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """How many characters a count of the document would have to tokenize now."""
     basis = tokenizer.basis
-    pieces = doc.missing(basis.name) if basis.cuts == "lines" else units_of(doc, basis)
-    return pending_in(pieces, basis, SLOW)
+    pieces = doc.missing(basis.name) if basis.cuts == "lines" else countable_pieces(doc, basis)
+    return uncounted_characters(pieces, basis, SLOW)

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
         arguments = [argument for argument in arguments if argument != "--no-install"]
     elif code := _install(python):
         return code
-    for check in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
+    for check in (["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"], ["mypy"]):
         if code := _run([python, "-m", *check]):
             return code
     # One process for each of two cores, also where there are more: editors need air to breathe.

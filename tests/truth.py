@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 
 if TYPE_CHECKING:
     import tiktoken

@@ -52,7 +52,7 @@ class ContinueHome:
             prompt, output = prompt + tokens.prompt, output + tokens.output
             self.truth.context[name] = tokens.prompt + tokens.output
         lost = Tokens(rng.randrange(1, 9_000), output=50)
-        self.truth.calls[f"{name}/{lost.prompt}/{turns}"] = (name, lost)
+        self.truth.calls[f"{name}/rest/{lost.prompt}"] = (name, lost)
         total = {"promptTokens": prompt + lost.prompt, "completionTokens": output + lost.output}
         path = self.folder / "sessions" / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,12 @@ import random
 from statistics import mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
+from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import occupancy
 from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
-from sidecar.workspace.model_counter import ModelCounter
 
 if TYPE_CHECKING:
     from benchmarks.fitting.fit import Corpus

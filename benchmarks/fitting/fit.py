@@ -84,7 +84,7 @@ class Corpus(NamedTuple):
         )
 
     @property
-    def fitted(self) -> Matrix:
+    def approximation_of(self) -> Matrix:
         """Which documents weights are fitted to."""
         return self.uses == "fit"
 
@@ -112,7 +112,9 @@ def fit_and_judge() -> None:
     found = corpus()
     known = found.without_held()
     fits = {
-        name: regress.fit(known.terms, truths, list(known.kinds), list(known.groups), known.fitted)
+        name: regress.fit(
+            known.terms, truths, list(known.kinds), list(known.groups), known.approximation_of
+        )
         for name, truths in known.truths.items()
         if name not in SHIPPED
     }
@@ -156,8 +158,8 @@ def _bands(short: float, bands: dict[str, float]) -> dict[str, Any]:
 
 
 def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
-    terms = np.concatenate([found.terms[found.fitted]] * len(names))
-    truths = np.concatenate([found.truths[name][found.fitted] for name in names])
+    terms = np.concatenate([found.terms[found.approximation_of]] * len(names))
+    truths = np.concatenate([found.truths[name][found.approximation_of] for name in names])
     weights = regress.fitted_weights(terms, truths)
     weights = (
         weights / (terms @ weights / truths).mean()

@@ -87,7 +87,9 @@ def _no_less(left: Matrix, right: Matrix) -> Matrix:
     return weights
 
 
-def estimated_apart(terms: Matrix, truths: Matrix, groups: Sequence[str], fitted: Matrix) -> Matrix:
+def estimated_apart(
+    terms: Matrix, truths: Matrix, groups: Sequence[str], approximation_of: Matrix
+) -> Matrix:
     """Each document's estimate by weights that were fitted without its source.
 
     Args:
@@ -102,7 +104,7 @@ def estimated_apart(terms: Matrix, truths: Matrix, groups: Sequence[str], fitted
     folds[spoken] = np.arange(spoken.sum()) % _FOLDS
     made = np.zeros(len(truths))
     for fold in range(_FOLDS):
-        others = (folds != fold) & fitted
+        others = (folds != fold) & approximation_of
         made[folds == fold] = terms[folds == fold] @ fitted_weights(terms[others], truths[others])
     return np.maximum(made, 1)
 
@@ -150,13 +152,17 @@ def _quantile(needed: Matrix, groups: Matrix) -> float:
 
 
 def fit(
-    terms: Matrix, truths: Matrix, kinds: Sequence[str], groups: Sequence[str], fitted: Matrix
+    terms: Matrix,
+    truths: Matrix,
+    kinds: Sequence[str],
+    groups: Sequence[str],
+    approximation_of: Matrix,
 ) -> Fit:
     """Return the table's row of one generation.
 
-    `fitted`: which documents the weights come from; bands come from all of them.
+    `approximation_of`: which documents the weights come from; bands come from all of them.
     """
-    weights = fitted_weights(terms[fitted], truths[fitted])
-    estimates = estimated_apart(terms, truths, groups, fitted)
+    weights = fitted_weights(terms[approximation_of], truths[approximation_of])
+    estimates = estimated_apart(terms, truths, groups, approximation_of)
     short, found = bands(estimates, truths, kinds, groups)
     return Fit([round(UNIT * float(one)) for one in weights], short, found)

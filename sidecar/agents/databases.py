@@ -8,44 +8,34 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
-from sidecar.agents.folding import Folded, fold_store
+from sidecar.agents.stores import Events, read_store
 
 if TYPE_CHECKING:
-    from sidecar.agents.values import Batch, Found, Mark
+    from sidecar.agents.events import Store, StoreRead
 
 _BUSY_SECONDS = 0.25
 _LONGEST = 64 << 20
 """Bytes of one value."""
 
-S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
-FoldRows: TypeAlias = Callable[[sqlite3.Connection, S], Folded[S]]
-"""Takes what is new of a database into a state, which holds its cursors."""
+def read_database(
+    store: Store,
+    state: bytes,
+    new: Callable[[], T],
+    events_of: Callable[[sqlite3.Connection, T], Events],
+) -> StoreRead:
+    """Read what is new in a database; as `stores.read_store`. Raises OSError."""
 
+    def events_of_rows(held: T) -> Events:
+        with read_only(store.path) as connection:
+            found = events_of(connection, held)
+            return found._replace(events=tuple(found.events))
 
-class LastRow(msgspec.Struct, frozen=True):
-    """Of a table whose rows are never changed: the last one that was read."""
-
-    row: int = 0
-
-
-def fold_database(found: Found, mark: Mark | None, start: S, fold: FoldRows[S]) -> Iterator[Batch]:
-    """A database, from the cursors of `mark`; all of it where it is another file than then.
-
-    Raises OSError where it cannot be read.
-    """
-
-    def fold_all(state: S) -> Folded[S]:
-        with read_only(found.path) as connection:
-            return fold(connection, state)
-
-    same = mark if mark is not None and mark.inode == found.inode else None
-    return fold_store(found, same, start, fold_all)
+    return read_store(store, state, new, events_of_rows)
 
 
 @contextmanager

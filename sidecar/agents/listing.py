@@ -6,14 +6,14 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from sidecar.agents.values import Found
+from sidecar.agents.events import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-def stat_of(agent: str, path: str | Path, *, live: bool = True) -> Found | None:
+def stat_of(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
     """One store that may be there; None where it is not, or is no regular file."""
     try:
         status = os.stat(path)
@@ -21,16 +21,16 @@ def stat_of(agent: str, path: str | Path, *, live: bool = True) -> Found | None:
         return None
     if not stat.S_ISREG(status.st_mode):  # who opens a FIFO waits for its writer
         return None
-    return Found(agent, str(path), status.st_ino, status.st_size, status.st_mtime_ns, live)
+    return Store(agent, str(path), status.st_ino, status.st_size, status.st_mtime_ns, live)
 
 
-def database(agent: str, path: str | Path) -> Found | None:
+def database(agent: str, path: str | Path) -> Store | None:
     """A SQLite store, as large and as new as it is with its write-ahead log."""
     found, log = stat_of(agent, path), stat_of(agent, f"{path}-wal")
     if found is None or log is None:
         return found
     newest = max(found.mtime_ns, log.mtime_ns)
-    return Found(agent, found.path, found.inode, found.size + log.size, newest)
+    return Store(agent, found.path, found.inode, found.size + log.size, newest)
 
 
 def files_of(path: str | Path) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
         return
 
 
-def below(agent: str, folder: str | Path, *suffixes: str, live: bool = True) -> Iterator[Found]:
+def below(agent: str, folder: str | Path, *suffixes: str, live: bool = True) -> Iterator[Store]:
     """All files with one of these suffixes in a folder and in its folders, links not followed."""
     stack = [entries(folder)]  # folders may be nested deeper than Python calls
     while stack:
@@ -60,7 +60,7 @@ def below(agent: str, folder: str | Path, *suffixes: str, live: bool = True) -> 
             yield from listed(agent, entry, live=live)
 
 
-def listed(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Found]:
+def listed(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Store]:
     """The store that an entry is; nothing where it has vanished."""
     found = stat_of(agent, entry.path, live=live)
     if found is not None:

@@ -11,8 +11,8 @@ import msgspec
 
 from sidecar.agents.values import Occupancy, Quality, Reading
 
-COMPACTED = "compacted: the size shows with the next turn"
-REWOUND = "rewound: the size shows with the next turn"
+COMPACTED = "compacted: the new size appears with the next turn"
+REWOUND = "rewound: the new size appears with the next turn"
 NO_USAGE = "this model reports no usage"
 NOT_VISIBLE = "not visible from this machine"
 BY_ESTIMATE = "compacted: the agent's estimate until the next turn"

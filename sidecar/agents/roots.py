@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from functools import lru_cache
@@ -25,14 +26,34 @@ class Roots(msgspec.Struct, frozen=True):
             found |= dict.fromkeys((real, *_worktrees(real)))
         return cls(tuple(found))
 
-    def hold(self, cwd: str | None) -> bool:
-        """Whether a session that works in `cwd` is of these roots."""
-        if not cwd:
-            return False
-        real = _real(cwd)
+    def hold(self, folder: str | None) -> bool:
+        """Whether a session that works in `folder` is of these roots; as `SessionStarted.folder`.
+
+        Of a digest it is known only whether it is that of a root itself, of a name (`name:…`)
+        whether it is that of exactly one root.
+        """
+        return any(self._hold(one) for one in (folder or "").split("\n") if one)
+
+    def _hold(self, folder: str) -> bool:
+        method, _, digest = folder.partition(":")
+        if method in _DIGESTS:
+            return any(_digest(method, root) == digest for root in self.paths)
+        if method == "name":
+            return [os.path.basename(root) for root in self.paths].count(digest) == 1
+        real = _real(folder)
         return any(
             real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in self.paths
         )
+
+
+_DIGESTS = ("md5", "sha256")
+
+
+@lru_cache(maxsize=64)
+def _digest(method: str, folder: str) -> str:
+    digest = hashlib.new(method, usedforsecurity=False)
+    digest.update(folder.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
 
 
 @lru_cache(maxsize=4096)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import CallFinished
 from sidecar.agents.fields import from_ns
-from sidecar.agents.reader import Reader, stores_of
+from sidecar.agents.reader import stores_of
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
+    from sidecar.agents.events import Store, StoreReader
     from sidecar.agents.places import Places
-    from sidecar.agents.values import Found
 
 
 class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,7 +34,7 @@ class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
     """Why it cannot be read."""
 
 
-def survey(readers: Sequence[Reader], places: Places) -> Iterator[Surveyed]:
+def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]:
     """The agents that have stores here."""
     for reader in readers:
         stores = stores_of(reader, places)
@@ -46,15 +47,19 @@ def survey(readers: Sequence[Reader], places: Places) -> Iterator[Surveyed]:
         yield Surveyed(reader.agent, len(stores), size, at, calls, skipped, problem)
 
 
-def _sample(reader: Reader, found: Found) -> tuple[int, int, str | None]:
+def _sample(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
     """How many calls and broken lines a store holds, or why it cannot be read."""
     calls = skipped = 0
+    state, is_complete = b"", False
     try:
-        for batch in reader.read(found):
-            calls, skipped = calls + len(batch.calls), batch.mark.skipped
+        while not is_complete:
+            read = reader.read(store, state)
+            calls += sum(isinstance(one, CallFinished) for one in read.events)
+            skipped += read.skipped
+            state, is_complete = read.state, read.is_complete
     except OSError as error:
         return calls, skipped, error.strerror or str(error)
     except Exception as exc:
-        log_defect(exc, f"a session file of {found.agent}")
+        log_defect(exc, f"a session file of {store.agent}")
         return calls, skipped, "holds what no session has"
     return calls, skipped, None

@@ -1,4 +1,4 @@
-"""Reading other programs' files without a trace: heads, newest lines, new bytes by whole lines."""
+"""Reading other programs' files without a trace: heads, and new bytes by whole lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import IO
 
 CHUNK = 256 << 10
 """Bytes read at once; a chunk grows to hold one line. Larger ones are no faster to read."""
-_BACKWARDS = 1 << 20
-"""The same where a file is read from its end."""
 LONGEST_LINE = 64 << 20
 """Bytes; a longer line is passed over without being held in memory."""
 HEAD = 1 << 20
@@ -59,29 +57,6 @@ def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
             yield from lines
 
 
-def lines_with(data: bytes, needle: bytes) -> Iterator[bytes]:
-    """The lines of `data`, which ends with a line feed, that hold `needle`."""
-    find, rfind = data.find, data.rfind
-    at = find(needle)
-    while at >= 0:
-        end = find(b"\n", at)
-        yield data[rfind(b"\n", 0, at) + 1 : end]
-        at = find(needle, end)
-
-
-def lines_with_any(data: bytes, *needles: bytes) -> Iterator[bytes]:
-    """The lines of `data`, which ends with a line feed, that hold one of the needles."""
-    ends: dict[int, int] = {}
-    for needle in needles:
-        at = data.find(needle)
-        while at >= 0:
-            end = data.find(b"\n", at)
-            ends[data.rfind(b"\n", 0, at) + 1] = end
-            at = data.find(needle, end)
-    for start in sorted(ends):
-        yield data[start : ends[start]]
-
-
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
     """Whole lines from where `file` stands, about `size` bytes at once, and the bytes passed over.
 
@@ -116,35 +91,3 @@ def _pass_line(file: IO[bytes], passed: int, size: int) -> tuple[int, bytes]:
             return passed + end, b""
         passed += len(data)
     return 0, b""
-
-
-def lines_backwards(file: IO[bytes], *, most: int | None = None) -> Iterator[bytes]:
-    """The whole lines of a file from the newest on, as far as they lie in its last `most` bytes.
-
-    What follows the last line feed is half written and left out.
-    """
-    end = file.seek(0, os.SEEK_END)
-    stop = 0 if most is None else max(0, end - most)
-    step, rest, seen_end = _TAIL, b"", False
-    while end > stop:
-        start = max(stop, end - step)
-        file.seek(start)
-        lines = (_read(file, end - start) + rest).split(b"\n")
-        rest = lines[0]
-        if not seen_end and len(lines) > 1:
-            lines.pop()
-            seen_end = True
-        # The first may lack its beginning, which lies in what is read next.
-        yield from reversed(lines if start == 0 and seen_end else lines[1:])
-        end, step = start, min(step * 4, _BACKWARDS)
-
-
-def _read(file: IO[bytes], count: int) -> bytes:
-    """`count` bytes, or fewer at the end of the file."""
-    data = file.read(count)
-    while 0 < len(data) < count:
-        more = file.read(count - len(data))
-        if not more:
-            break
-        data += more
-    return data

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sidecar.agents.roots import Roots
-
 _MOST = 1 << 20
 _PATHS = re.compile(rb'"(?:path|uri)"\s*:\s*("(?:[^"\\]|\\.)*")')
 
@@ -42,14 +40,15 @@ class Storage(msgspec.Struct, frozen=True):
     name: str | None = None
     """Of a project whose window is on another machine: its folder's name, all that is known here"""
 
-    def of(self, roots: Roots) -> str | None:
-        """The project's folder that the roots hold."""
-        return next(filter(roots.hold, self.folders), None) or self._by_name(roots)
+    @property
+    def workspace(self) -> str:
+        """The folder that calls are recorded for."""
+        return next(iter(self.folders), "")
 
-    def _by_name(self, roots: Roots) -> str | None:
-        """The one root of the project's name."""
-        found = [path for path in roots.paths if os.path.basename(path) == self.name]
-        return found[0] if self.name and len(found) == 1 else None
+    @property
+    def named_folders(self) -> tuple[str, ...]:
+        """The folders, or what is known of the one on another machine; as `Roots.hold`."""
+        return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 
 def storages(user: Path) -> Iterator[Storage]:

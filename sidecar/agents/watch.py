@@ -1,7 +1,7 @@
 """Which of the agents' files to watch.
 
 Only readers of agents that have been used here are loaded. Of the others the paths that their first
-use would create are named, so that no home folder has to be watched.
+use creates are watched for.
 """
 
 from __future__ import annotations

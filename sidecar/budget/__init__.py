@@ -1,1 +1,1 @@
-"""Token budgets: which rules a file has, what is over them and where, and how to mend it. Pure."""
+"""Token budgets: the rules for a file, their findings, and fixes. Pure."""

@@ -1,4 +1,4 @@
-"""How a remark is written in a file, so that a mark can be put there. Pure."""
+"""Comments in the syntax of a file, for budget marks. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STYLES = {name: style for style, names in _BY_STYLE for name in names.split()}
 
 
 def comment(words: str, name: str, language_id: str = "") -> str | None:
-    """`words` as a remark in a file of that name or language; None where none can be written."""
+    """Return `words` as a comment for a file of that name or language; None if it has none."""
     base = name.rpartition("/")[2].lower().lstrip(".")
     known = (language_id.lower(), base.rpartition(".")[2], base)
     style = next((_STYLES[key] for key in known if key in _STYLES), None)

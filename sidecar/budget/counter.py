@@ -1,29 +1,30 @@
-"""Counts of a text's parts, and the character at which a budget is used up."""
+"""Token counts of a text's parts, and the character at which a budget is used up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines.fast import without_lone_surrogates
+from sidecar.counting.engines import without_lone_surrogates
 from sidecar.counting.incremental import count_pieces
-from sidecar.counting.tokenizer import SAMPLED, Tokenizer
-from sidecar.text.pieces import Piece, pieces_of, split, word_pieces
+from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
+from sidecar.text.pieces import Piece, split, split_pieces, word_pieces
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
 
 _ENCODED = 50_000
-"""Characters: on longer texts (which have no safe cut) tiktoken may overflow."""
+"""Characters; tiktoken may overflow on longer texts without a safe cut."""
 _FINER = 512
-"""Characters of the pieces that are taken apart into tokens: few, for it is slow."""
+"""Characters per piece when pieces are decoded token by token, which is slow."""
 
 
 class TextCounter:
-    """Counts parts of one text; every part is counted once for each tokenizer.
+    """Counts parts of one text, each once per tokenizer.
 
-    `pieces`, the snapshot of an open document, brings along what is counted already; `whole`
-    gives whole-text counts by model that were made elsewhere (by an endpoint), which then stand.
+    Args:
+        pieces: The snapshot of an open document, with the counts it already has.
+        whole: Whole-text counts by model from elsewhere (an endpoint), which take precedence.
     """
 
     def __init__(
@@ -41,44 +42,41 @@ class TextCounter:
         self._whole = whole or {}
 
     def measure(self, model: str, start: int, end: int) -> Measure:
-        """The tokens of a part, counted as a text of its own; an empty one is 0, exact.
-
-        Offsets are characters.
-        """
+        """Return the tokens of a part, counted as a text of its own. Offsets are in characters."""
         if start == 0 and end == len(self._text) and model in self._whole:
             return self._whole[model]
         tokenizer = self._tokenizer_for(model)
         tokens = total(self._units(tokenizer, start, end), tokenizer)
-        return tokenizer.measure(tokens, self._text[start : min(end, start + SAMPLED)])
+        return tokenizer.measure(tokens, self._text[start : min(end, start + SAMPLE_CHARACTERS)])
 
     def seam(self, model: str, start: int, end: int, allowance: int) -> int:
-        """The offset of the first token past `allowance` in a part, rounded to a character."""
+        """Return the offset of the first token past `allowance`, rounded to a character."""
         tokenizer = self._tokenizer_for(model)
         return start + seam(self._units(tokenizer, start, end), allowance, tokenizer)
 
     def _units(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
-        """The part cut where the tokenizer allows it; made once, for pieces remember counts."""
+        """Return the part cut into pieces; cached, because pieces remember their counts."""
         cuts = tokenizer.cuts
         key = (start, end, cuts == "none")
         if key not in self._pieces:
             part = self._text[start:end]
-            self._pieces[key] = (Piece(part),) if cuts == "none" else pieces_of(part)
+            self._pieces[key] = (Piece(part),) if cuts == "none" else split_pieces(part)
         pieces = self._pieces[key]
         return word_pieces(pieces) if cuts == "words" else pieces
 
 
 def total(pieces: Sequence[Piece], tokenizer: Tokenizer) -> int:
-    """Tokens of all pieces; what scales another tokenizer's counts is scaled once, at the end."""
+    """Return the tokens of all pieces. An approximated count is scaled once, at the end."""
     return tokenizer.scale(count_pieces(pieces, tokenizer.basis))
 
 
 def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
-    """Characters before the first token past `allowance`; all of them when nothing is past it.
+    """Return the number of characters before the first token past `allowance`.
 
-    Costs what the counts of the pieces cost that are not counted yet, and then one piece's tokens.
-    A token that begins inside a character counts with that character.
+    Counts the pieces that have no count yet, and decodes the tokens of one piece. A token that
+    begins inside a character counts with that character.
     """
-    at, left, tokenizer = 0, tokenizer.unscaled(allowance), tokenizer.basis
+    at, left, tokenizer = 0, tokenizer.unscale(allowance), tokenizer.basis
     for piece in pieces:
         tokens = count_pieces((piece,), tokenizer)
         if tokens > left:
@@ -89,7 +87,7 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
 
 
 def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
-    """The same inside one piece that has more tokens than allowed: its lines first."""
+    """Find the seam inside one piece that has more tokens than allowed: by lines first."""
     at, left = 0, allowance
     for part in split(text, _FINER) if tokenizer.cuts == "lines" else (text,):
         tokens = tokenizer.count(part)
@@ -101,10 +99,10 @@ def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
 
 
 def first_tokens(text: str, tokens: int, tokenizer: Tokenizer) -> int:
-    """Characters of the first `tokens` tokens of a text that is not cut further.
+    """Return the number of characters in the first `tokens` tokens of an uncut text.
 
-    A character that a later token goes on with does not belong to them. Where no engine shows its
-    tokens, the most characters that have no more tokens than that.
+    A character continued by a later token is excluded. If no engine exposes its tokens, this is
+    the longest prefix with at most that many tokens.
     """
     plain = without_lone_surrogates(text)
     known = len(plain) == len(text) <= _ENCODED

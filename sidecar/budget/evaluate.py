@@ -1,4 +1,4 @@
-"""Rules and counts to findings: one function for the editor and the command line."""
+"""Evaluation of budget rules, shared by the editor and the command line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar.budget.finding import BudgetScope, Finding, ScopeKind, Together, finding_of
-from sidecar.text.outline_lines import Lines, Part
-from sidecar.text.outline_markdown import heading_path, matches, sections
-from sidecar.text.outline_marks import WORD, ignored, ignores_file, regions
+from sidecar.text.outline import (
+    WORD,
+    Lines,
+    Part,
+    heading_path,
+    ignored_sections,
+    ignores_file,
+    marked_regions,
+    matches,
+    sections,
+)
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
@@ -25,10 +33,15 @@ def evaluate(
     model: str,
     together: Mapping[str, Together] | None = None,
 ) -> list[Finding]:
-    """One finding for each rule, section or region at or above its `warn-at`, in text order.
+    """Return a finding for each rule, section or region at or above its `warn-at`, in text order.
 
-    `name` is the path that messages show; `model` counts what names no model of its own;
-    `together` has an entry for each rule over several files, by the rule's key.
+    Args:
+        name: The path shown in messages.
+        text: The file's text.
+        rules: The rules of the file.
+        counter: Counts parts of the text.
+        model: The model for rules that name none.
+        together: The other files of each rule over several files, by the rule's key.
     """
     marked = WORD in text
     if marked and ignores_file(text):
@@ -37,14 +50,19 @@ def evaluate(
 
 
 _WHOLE = BudgetScope("file", 0, 0, 0)
-"""Of a file whose text is not at hand."""
+"""The scope of a file whose text is not available."""
 
 
 def evaluate_sum(
     rule: Rule, members: Sequence[tuple[str, Measure]], model: str
 ) -> Iterator[tuple[str, Finding]]:
-    """What a rule over several files says at each of them, by their names and tokens; nothing at
-    those where that is nothing."""
+    """Return the findings of a rule over several files, one per file.
+
+    Args:
+        rule: The rule.
+        members: Name and tokens of each file.
+        model: The model for a rule that names none.
+    """
     total, model = sum([own.tokens for _, own in members]), rule.budget.model or model
     for name, own in members:
         others = Together(total - own.tokens, len(members))
@@ -85,14 +103,14 @@ class _Evaluation:
     def _parts(self, rules: Sequence[Rule]) -> Iterator[Finding | None]:
         lines = Lines(self._text)
         headed = list(sections(lines))
-        quiet = ignored(lines, headed)
+        quiet = ignored_sections(lines, headed)
         for rule in rules:
             for written, limit in rule.budget.sections.items():
                 path = heading_path(written)
                 for part in headed:
                     if matches(part, path) and not _inside(part, quiet):
                         yield self._finding(rule, _scope(lines, part, written), limit)
-        for part in regions(lines):
+        for part in marked_regions(lines):
             if part.limit and not _inside(part, quiet):
                 yield self._finding(None, _scope(lines, part), part.limit)
 
@@ -106,7 +124,7 @@ class _Evaluation:
 
 
 def _first_line_end(text: str) -> int:
-    """Where the first line's text ends."""
+    """Return the offset of the first line's end, without the line break."""
     end = text.find("\n")
     end = len(text) if end < 0 else end
     carriage_return = text.find("\r", 0, end)

@@ -1,4 +1,4 @@
-"""Findings: a budget that is near or exceeded."""
+"""Findings: budgets that are nearly or fully used up."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Code = Literal["budget-near", "budget-exceeded"]
 ScopeKind = Literal["file", "section", "region"]
 
 DOCUMENTATION = "https://github.com/token-sidecar/token-sidecar/blob/main/docs/how-to/budgets.md"
-"""Where each code is explained (`codeDescription`), by anchor."""
+"""Documentation of each diagnostic code (`codeDescription`), by anchor."""
 
 
 class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One rule at or above its `warn-at`; the same for the editor and the command line.
+    """A rule at or above its `warn-at`; the same for the editor and the command line.
 
-    `tokens` are those the budget is for: of all files together for a sum. Offsets are characters
-    of the text: `start` to `end` is what to point at, `scope_start` to `scope_end` what the budget
-    is for. `allowance` is what the scope may hold: the budget, less the other files of a sum.
+    `tokens` is the measured size: of all files together for a sum. Offsets are in characters:
+    `start` to `end` is the range to underline, `scope_start` to `scope_end` the budget's scope.
+    `allowance` is the budget of the scope: the budget, less the other files of a sum.
     """
 
     severity: FindingSeverity
@@ -34,16 +34,16 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     budget: int
     tokens: int
     over: int
-    """Tokens over the budget; 0 while it is only near."""
+    """Tokens over the budget; 0 if it is only near."""
     section: str | None
-    """The heading path of a section, `lines 3 to 9` of a region, None for a whole file."""
+    """The heading path of a section, `lines 3 to 9` for a region, None for a whole file."""
     method: Method
     model: str
     message: str
     rule: str
     """The rule's key (`budget[0]`, `preset[1]`), or `region`."""
     rule_section: str | None
-    """The heading path as the rule has it, for a section."""
+    """The heading path as written in the rule, for a section."""
     kind: ScopeKind
     start: int
     end: int
@@ -51,26 +51,26 @@ class Finding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     scope_end: int
     allowance: int
     files: int = 1
-    """How many files the budget is for together."""
+    """Number of files that share the budget."""
     truncation: Truncation = "start"
-    """What the rule wants kept where the text is cut to fit."""
+    """The part of the text to keep when it is cut to fit."""
 
 
 class Together(msgspec.Struct, frozen=True):
-    """For a rule over several files: the other files' tokens, and how many files there are."""
+    """The other files of a rule over several files: their tokens, and the number of all files."""
 
     tokens: int
     files: int
 
 
 class BudgetScope(msgspec.Struct, frozen=True):
-    """What one budget is for."""
+    """The range of a text that one budget applies to."""
 
     kind: ScopeKind
     start: int
     end: int
     heading_end: int
-    """The end of its first line's text: what to point at while the budget is only near."""
+    """End of the first line's text, which is underlined while the budget is only near."""
     section: str | None = None
     rule_section: str | None = None
 
@@ -88,17 +88,17 @@ def finding_of(
     model: str,
     others: Together | None = None,
 ) -> Finding | None:
-    """What a rule (None: a region's mark) says of a scope; None where that is nothing.
+    """Return the finding of a rule for a scope, or None if it is below `warn-at`.
 
     Args:
-        name: the path that the message shows.
-        rule: the budget's.
-        limit: the budget in tokens.
-        own: the scope's tokens by `model`.
-        scope: what the budget is for.
-        seam: the offset of the first token past so many in the scope; asked where it is over.
-        model: whose tokens these are.
-        others: the other files of a rule over several.
+        name: The path shown in the message.
+        rule: The rule of the budget; None for the mark of a region.
+        limit: The budget in tokens.
+        own: The scope's tokens by `model`.
+        scope: The range the budget applies to.
+        seam: Returns the offset of the first token past a number of tokens in the scope.
+        model: The model that the tokens are counted for.
+        others: The other files of a rule over several files.
     """
     other = others or _ALONE
     tokens = own.tokens + other.tokens
@@ -135,24 +135,24 @@ def finding_of(
 def severity_of(
     tokens: int, budget: int, warn_at: float = DEFAULT_WARN_AT
 ) -> FindingSeverity | None:
-    """Information from `warn_at`, Warning when over, Error from twice; None below all that."""
+    """Return information from `warn_at`, warning above the budget, error from twice; else None."""
     if tokens >= 2 * budget:
         return "error"
     if tokens > budget:
         return "warning"
-    # A hair less than the product, so that 0.7 * 10 in binary is not above 7.
+    # Slightly less than the product, since 0.7 * 10 is above 7 in binary.
     return "information" if tokens >= math.ceil(warn_at * budget - 1e-9) else None
 
 
 def percent_of(tokens: int, budget: int) -> int:
-    """Whole percent of a budget, rounded down; over 100 when over it."""
+    """Return the whole percent of a budget, rounded down; over 100 if it is exceeded."""
     return 100 * tokens // max(1, budget)
 
 
 def sentence(
     name: str, scope: BudgetScope, files: int, measure: Measure, budget: int, model: str
 ) -> str:
-    """`AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (gpt-5, exact)`."""
+    """Format `AGENTS.md is 2,431 tokens, 431 over its budget of 2,000 (gpt-5, exact)`."""
     over = measure.tokens - budget
     if files > 1:
         others = counted(files - 1, "other file")

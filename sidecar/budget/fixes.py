@@ -1,6 +1,6 @@
-"""What can be done about a finding, as edits of text: titles for people, offsets for the server.
+"""Fixes for a finding, as text edits with a title and offsets.
 
-Nothing here reads or writes files: an edit of the configuration is made from its text.
+Nothing here reads or writes files: edits of the configuration are made from its text.
 """
 
 from __future__ import annotations
@@ -21,19 +21,16 @@ from sidecar.budget.scopes import (
     parts_of,
 )
 from sidecar.config.toml import KeyPath, toml_spans
-from sidecar.counting.characters import whole_characters
 from sidecar.counting.count import tokens_text
-from sidecar.counting.fit import Mode, fit
-from sidecar.text.outline_lines import Lines
-from sidecar.text.outline_markdown import sections
-from sidecar.text.outline_marks import FIRST_LINES, IGNORE
+from sidecar.counting.fit import Mode, character_boundary, fit
+from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, sections
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer import Tokenizer
-    from sidecar.text.outline_lines import Part
+    from sidecar.text.outline import Part
 
 FixKind = Literal["fit", "move", "drop", "raise", "ignore"]
 
@@ -47,9 +44,9 @@ _DIGITS = re.compile(r"(token-budget:[ \t]*)(\d[\d_,]*)")
 
 
 class Fix(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do: edits of the document, or of the configuration.
+    """One fix: edits of the document or of the configuration.
 
-    `new_file` is the text of a file to make, whose name the title shows.
+    `new_file` is the text of a file to create; the title contains its name.
     """
 
     kind: FixKind
@@ -60,9 +57,9 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix]:
-    """`Fit to budget: keep the start` and its variants; none while the budget is only near.
+    """Yield `Fit to budget: keep the start` and its variants; none while the budget is only near.
 
-    The preferred one is what the rule's `truncation` says.
+    The variant named by the rule's `truncation` is preferred.
     """
     if finding.over == 0:
         return
@@ -74,19 +71,19 @@ def fit_fixes(text: str, finding: Finding, tokenizer: Tokenizer) -> Iterator[Fix
 
 
 def _of(finding: Finding) -> str:
-    """Names the section or region, in the title of its fixes."""
+    """Return the section or region as a suffix for titles."""
     if finding.section is None:
         return ""
     return f" of {finding.section}" if finding.kind == "region" else f' of "{finding.section}"'
 
 
 def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> TextEdit | None:
-    """The edit that brings a scope within its allowance; None when what must stay is too much."""
+    """Return the edit that fits a scope into its allowance; None if the fixed parts exceed it."""
     parts = parts_of(text, finding)
     target = finding.allowance - tokenizer.count(parts.head) - tokenizer.count(parts.tail)
     for _ in range(_ROUNDS):
         fitted = fit(parts.body, target, mode, tokenizer).text if target > 0 else ""
-        body = _ended_once(fitted, parts)
+        body = _without_double_break(fitted, parts)
         tokens = tokenizer.count(parts.head + body + parts.tail)
         if tokens <= finding.allowance:
             return minimal_edit(parts.body_start, parts.body, body)
@@ -96,8 +93,8 @@ def fit_edit(text: str, finding: Finding, tokenizer: Tokenizer, mode: Mode) -> T
     return None
 
 
-def _ended_once(body: str, parts: Parts) -> str:
-    """A body cut between two lines, without the line end that its tail brings: no blank line."""
+def _without_double_break(body: str, parts: Parts) -> str:
+    """Remove a cut body's line end if the tail starts with one, so that no blank line remains."""
     ends = ("\n", "\r")
     if parts.body.endswith(ends) or not parts.tail.startswith(ends):
         return body
@@ -105,7 +102,7 @@ def _ended_once(body: str, parts: Parts) -> str:
 
 
 def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -> Fix | None:
-    """What is past the budget goes to a new file: whole lines, where lines are short enough."""
+    """Move the excess to a new file, by whole lines unless lines are too long."""
     parts = parts_of(text, finding)
     if finding.over == 0:
         return None
@@ -114,7 +111,7 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
     allowance = finding.allowance - counter.measure(finding.model, end - keep, end).tokens
     seam = counter.seam(finding.model, finding.scope_start, end, allowance)
     line_start = max(text.rfind("\n", 0, seam), text.rfind("\r", 0, seam)) + 1
-    cut = line_start if line_start > parts.body_start else whole_characters(text, seam)
+    cut = line_start if line_start > parts.body_start else character_boundary(text, seam)
     within = counter.measure(finding.model, finding.scope_start, cut).tokens
     if not parts.body_start < cut < end - keep or within > allowance:
         return None
@@ -128,7 +125,7 @@ def move_fix(text: str, finding: Finding, counter: TextCounter, new_name: str) -
 
 
 def drop_fix(text: str, finding: Finding, counter: TextCounter) -> Fix | None:
-    """Without the section; for a whole file, without the lightest one that is enough."""
+    """Drop the section; for a whole file, the smallest section that is large enough."""
     if finding.kind == "section":
         tokens = tokens_text(finding.tokens, finding.method)
         start, end, title = finding.scope_start, finding.scope_end, finding.section or ""
@@ -156,7 +153,7 @@ def _lightest_enough(
         for part in sections(Lines(text))
         if part.end - part.start < len(text)
     ]
-    # One more than is over: counts on either side of a cut may add up to one less than the whole.
+    # One more than the excess: the parts on both sides of a cut may have one token less in sum.
     enough = [section for section in weighed if section[0].tokens > finding.over]
     return min(enough, key=lambda one: (one[0].tokens, one[1].start), default=None)
 
@@ -164,7 +161,7 @@ def _lightest_enough(
 def raise_fix(
     finding: Finding, configuration: str, entry: KeyPath, file_name: str, document: str
 ) -> Fix | None:
-    """A larger number in the configuration's text (or in a region's mark), all else as it was.
+    """Raise the number in the configuration's text (or a region's mark); nothing else changes.
 
     `entry` is the rule's path in that text (`Origin.path` of the rule's key).
     """
@@ -195,17 +192,17 @@ def _raise_region(finding: Finding, document: str, number: int) -> Fix | None:
 
 
 def raised(tokens: int) -> int:
-    """The next number above `tokens` with two leading digits: 2,431 -> 2,500."""
+    """Return the next number above `tokens` with two significant digits: 2,431 -> 2,500."""
     step = int(10 ** max(0, len(str(tokens)) - 2))
     return (tokens // step + 1) * step
 
 
 def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix | None:
-    """A mark in a remark: under a section's heading, or in a file's first lines.
+    """Insert an ignore mark as a comment below a section's heading, or at the top of a file.
 
-    A mark in the first ten lines is for the whole file, wherever it stands there.
+    A mark in the first ten lines applies to the whole file.
     """
-    mark = comment(IGNORE, name, language_id)
+    mark = comment(IGNORE_MARK, name, language_id)
     if mark is None or finding.kind == "region":
         return None
     at = 0
@@ -222,10 +219,10 @@ def ignore_fix(name: str, language_id: str, text: str, finding: Finding) -> Fix 
 
 
 def _top(text: str, mark: str) -> tuple[int, str]:
-    """Where a remark may stand at the top, and the remark: first lines may have to be first."""
+    """Return the offset and text of a comment at the top; some first lines must stay first."""
     line = first_line(text)
     if line.rstrip() == "---":
-        return len(line), f"# {IGNORE}"  # front matter is YAML
+        return len(line), f"# {IGNORE_MARK}"  # front matter is YAML
     if line.startswith(("#!", "<?", "<!DOCTYPE", "<!doctype", "\ufeff")):
         return len(line), mark
     return 0, mark

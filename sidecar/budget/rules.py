@@ -1,4 +1,4 @@
-"""Which budgets a file has: the globs of the rules that someone wrote, and the presets."""
+"""The budgets of a file: configured rules and presets."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ PRESETS: tuple[Budget, ...] = (
     Budget(files=("SKILL.md",), max_tokens=5_000),
     Budget(files=("*.prompt.md", "*.prompty"), max_tokens=4_000),
 )
-"""Budgets for well-known prompt files, switched on by `presets = true`.
+"""Budgets for well-known prompt files, enabled by `presets = true`.
 
-The numbers are what the makers of the tools advise, at 12 tokens a line where they speak of lines:
+The numbers follow the tools' documentation, at 12 tokens per line where it gives lines:
 
 - CLAUDE.md: under 200 lines (Claude Code's documentation, "Manage Claude's memory"); AGENTS.md and
   GEMINI.md are the same kind of file.
-- .github/copilot-instructions.md: no longer than two pages (GitHub's documentation), 1,500 tokens.
+- .github/copilot-instructions.md: at most two pages (GitHub's documentation), 1,500 tokens.
 - .cursor/rules: under 500 lines each (Cursor's documentation, "Rules").
 - SKILL.md: under 5,000 tokens (the Agent Skills specification, "Progressive disclosure").
-- *.prompt.md and .prompty: no maker names a number; half of a small model's 8,192 tokens.
+- *.prompt.md and .prompty: no documented number; half of a small model's 8,192 tokens.
 """
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One budget and its `key`, which `Loaded.origins` knows: `budget[0]`, or `preset[0]`."""
+    """A budget and its `key` in `Loaded.origins`: `budget[0]`, or `preset[0]`."""
 
     key: str
     budget: Budget
 
     @property
     def for_whole_files(self) -> bool:
-        """Whether it says how much one file may hold."""
+        """Whether it limits whole files, and each on its own."""
         return self.budget.max_tokens is not None and not self.budget.sum
 
 
 class Rules:
-    """The rules of one workspace root. Globs are those of .gitignore, relative to the root.
+    """The rules of one workspace root. Globs work as in .gitignore, relative to the root.
 
-    So `AGENTS.md` means one in any folder, `/AGENTS.md` the root's alone, `prompts/` all below it,
-    and in a list `!old.md` takes out what the patterns before it took in; the last match decides.
+    `AGENTS.md` matches in any folder, `/AGENTS.md` in the root only, `prompts/` everything below
+    that folder, and in a list `!old.md` excludes files matched earlier; the last match decides.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.written = _rules("budget", settings.budgets)
-        """The rules that someone wrote, in their order."""
+        """The configured rules, in order."""
         self._presets = _rules("preset", PRESETS if settings.presets else ())
         self._globs: dict[str, PathGlobs] = {}
 
     def of(self, path: str) -> list[Rule]:
-        """The rules of a file, in the order they were written; `path` is relative, with `/`.
+        """Return the rules of a file in the order they were written; `path` is relative, with `/`.
 
-        A preset stands back where a written rule says how much the whole file may hold.
+        A preset is dropped if a configured rule limits the whole file.
         """
         found = [rule for rule in self.written if self.means(rule, path)]
         if not any(rule.for_whole_files for rule in found):
@@ -68,15 +68,17 @@ class Rules:
         return found
 
     def means(self, rule: Rule, path: str) -> bool:
-        """Whether a rule's globs mean a file."""
+        """Return whether a rule's globs match a file."""
         globs = self._globs.get(rule.key)
         if globs is None:
             globs = self._globs[rule.key] = PathGlobs(rule.budget.files)
         return globs.has_file(path)
 
     def reach(self, folder: str) -> bool:
-        """Whether a rule is for what is below a folder in particular, as `prompts/**/*.md` is for
-        what is below `prompts`, or may be below `prompts/old`."""
+        """Return whether a rule may match below a folder.
+
+        `prompts/**/*.md` may match below `prompts` and `prompts/old`.
+        """
         if any(self.means(rule, f"{folder}/file") for rule in self.all):
             return True
         own = f"{folder}/"
@@ -85,12 +87,12 @@ class Rules:
 
     @property
     def all(self) -> list[Rule]:
-        """Every rule: the written ones, then the presets."""
+        """All rules: the configured ones, then the presets."""
         return [*self.written, *self._presets]
 
     @property
     def sums(self) -> list[Rule]:
-        """The rules that hold for several files together."""
+        """The rules for several files together."""
         return [rule for rule in self.written if rule.budget.sum]
 
     def __bool__(self) -> bool:
@@ -98,7 +100,7 @@ class Rules:
 
 
 def _top(glob: str) -> str:
-    """The folders that a glob names without wildcards: `prompts/` of `/prompts/*/x.md`; or ""."""
+    """Return the folders at a glob's start without wildcards: `prompts/` for `/prompts/*/x.md`."""
     folders = glob.removeprefix("/").split("/")[:-1]
     plain = takewhile(lambda name: not set(name) & set("*?[\\!"), folders)
     return "".join(f"{name}/" for name in plain)

@@ -1,4 +1,4 @@
-"""A budget's text taken apart: what a fix must keep, and what it may shorten. Pure."""
+"""The parts of a budget's text that a fix must keep, and those it may shorten. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAIL_SEARCHED = 10_000
 
 
 class TextEdit(msgspec.Struct, frozen=True):
-    """`text` in place of the characters from `start` to `end`."""
+    """Replacement of the characters from `start` to `end` with `text`."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class TextEdit(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """A scope as what stays before (a heading, a mark), what may go, and what stays after."""
+    """A scope split into a fixed head (a heading, a mark), a body, and a fixed tail."""
 
     start: int
     head: str
@@ -36,13 +36,16 @@ class Parts(msgspec.Struct, frozen=True):
 
     @property
     def body_start(self) -> int:
-        """Where the body begins in the document."""
+        """Offset of the body in the document."""
         return self.start + len(self.head)
 
 
 def parts_of(text: str, finding: Finding) -> Parts:
-    """A file keeps its final line end, a section its heading and the blank lines that end it, a
-    region both of its marks."""
+    """Split a scope.
+
+    A file keeps its final line end, a section its heading and trailing blank lines, and a region
+    both of its marks.
+    """
     scope = text[finding.scope_start : finding.scope_end]
     head = _head(scope, finding)
     rest = scope[len(head) :]
@@ -51,9 +54,9 @@ def parts_of(text: str, finding: Finding) -> Parts:
 
 
 def minimal_edit(start: int, old: str, new: str) -> TextEdit:
-    """The smallest single edit that makes `old`, which stands at `start`, into `new`.
+    """Return the smallest single edit that turns `old`, which starts at `start`, into `new`.
 
-    It never begins or ends between `\\r` and `\\n`, where no editor can point.
+    It never starts or ends between CR and LF, where editors have no position.
     """
     before = _common(old, new)
     if old[before - 1 : before + 1] == "\r\n" or new[before - 1 : before + 1] == "\r\n":
@@ -66,13 +69,13 @@ def minimal_edit(start: int, old: str, new: str) -> TextEdit:
 
 
 def line_end_of(text: str) -> str:
-    """The line end that a text uses first; `\\n` where it has one line."""
+    """Return the first line end of a text; LF if it has a single line."""
     found = _LINE_END.search(text)
     return found.group() if found else "\n"
 
 
 def first_line(text: str, start: int = 0) -> str:
-    """The line that begins at `start`, its end included."""
+    """Return the line that starts at `start`, with its line end."""
     found = _LINE.match(text, start)
     return found.group() if found else ""
 
@@ -102,7 +105,7 @@ def _tail(rest: str, finding: Finding) -> str:
 
 
 def _common(one: str, other: str) -> int:
-    """The length of the common beginning of two texts."""
+    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The command line: one module for each command, imported only when that command runs."""
+"""The command line: one module per command, imported when the command runs."""
 
 from sidecar.cli.group import VERBS, main
 

@@ -1,4 +1,4 @@
-"""`token-sidecar check`: files against their budgets, by the rules and numbers of the editor."""
+"""`token-sidecar check`: check files against their budgets, with the editor's rules and counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sidecar.cli.output import echo, warn, warn_of
 
 if TYPE_CHECKING:
     from sidecar.cli.checking.report import Report
-    from sidecar.cli.gauging import GaugeOf
+    from sidecar.cli.counters import ChooseCounter
     from sidecar.config.options import Origin, Problem
     from sidecar.config.settings import Settings
 
@@ -26,7 +26,7 @@ GIT_FAILED = "git cannot list tracked files, so every file in .gitignore is skip
 
 
 class ProjectLocation(NamedTuple):
-    """The project's configuration file and root as the user named them; None to look for them."""
+    """The project's configuration file and root given by the user; None to search for them."""
 
     config: Path | None = None
     root: Path | None = None
@@ -82,7 +82,7 @@ def check(
     --config all paths use FILE; its globs are relative to --root (default: the current folder).
 
     Exit codes: 0 all within budget; 1 a budget is exceeded, or a file with a budget cannot be
-    counted; 2 wrong use or an error in the configuration.
+    counted; 2 invalid arguments or configuration.
     """
     location = ProjectLocation(config, root or (Path() if config else None))
     form = "json" if as_json else form
@@ -101,23 +101,18 @@ def run(
     """Check, print the report, and return the exit code.
 
     Raises:
-        click.UsageError: as `report_on`.
+        click.UsageError: see `report_on`.
     """
-    from sidecar.cli.checking import formats
+    from sidecar.cli.checking.report import as_github, as_json, as_sarif, as_text, passed_over
 
     report, problems = report_on(
         paths, model, base, stdin_name, location=location, use_cache=use_cache
     )
     mistaken = warn_of(problems)
-    write = {
-        "text": formats.as_text,
-        "json": formats.as_json,
-        "sarif": formats.as_sarif,
-        "github": formats.as_github,
-    }[form]
+    write = {"text": as_text, "json": as_json, "sarif": as_sarif, "github": as_github}[form]
     if written := write(report):
         echo(written)
-    warn(*map(formats.passed_over, report.skipped), *report.notes)
+    warn(*map(passed_over, report.skipped), *report.notes)
     if mistaken:
         warn("the configuration has errors (see above); budgets affected by them are not checked")
     return WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0
@@ -132,10 +127,10 @@ def report_on(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> tuple[Report, list[Problem]]:
-    """Check all paths, each by its own root's configuration; the report, and what is wrong there.
+    """Check all paths, each by its root's configuration; return the report and its problems.
 
     Raises:
-        click.UsageError: `base` is no revision, or a path is outside of the root.
+        click.UsageError: `base` is not a revision, or a path is outside of the root.
     """
     from sidecar.config.load import load
     from sidecar.workspace.targets import by_root
@@ -159,11 +154,12 @@ def report_on(
         _counting(loads[root].settings, model, partial(_stdin_report, root, stdin_name))
         for root in at_stdin
     ]
-    return _merged(parts, base), [one for made in loads.values() for one in made.problems]
+    problems = [problem for loaded in loads.values() for problem in loaded.problems]
+    return _merged(parts, base, problems), problems
 
 
-def _merged(parts: Sequence[Report], base: str | None) -> Report:
-    from sidecar.cli.checking.report import Report
+def _merged(parts: Sequence[Report], base: str | None, problems: Sequence[Problem]) -> Report:
+    from sidecar.cli.checking.report import ConfigurationProblem, Report
 
     return Report(
         files=tuple(file for part in parts for file in part.files),
@@ -174,25 +170,36 @@ def _merged(parts: Sequence[Report], base: str | None) -> Report:
         budgets=sum(part.budgets for part in parts),
         budgeted=any(part.budgeted for part in parts),
         failed=any(part.failed for part in parts),
+        problems=tuple(
+            ConfigurationProblem(
+                path=None if problem.file is None else os.path.relpath(problem.file),
+                line=problem.line,
+                severity=problem.severity,
+                message=f"{problem.key}: {problem.message}" if problem.key else problem.message,
+            )
+            for problem in problems
+        ),
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 
 def _counting(
-    settings: Settings, model: str | None, work: Callable[[Settings, str, GaugeOf | None], Report]
+    settings: Settings,
+    model: str | None,
+    work: Callable[[Settings, str, ChooseCounter | None], Report],
 ) -> Report:
-    """Return what `work` reports, given a counter that asks an endpoint where one counts."""
-    from sidecar.cli.gauging import warn_of_model
+    """Return the report of `work`, given a counter if an endpoint is used."""
+    from sidecar.cli.counters import warn_of_model
 
     name = model or settings.model
     models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
     for one in models:
         warn_of_model(one, settings)
     if settings.tokenize.use_endpoint and settings.endpoints:
-        from sidecar.cli.gauging import asking, asks
+        from sidecar.cli.counters import asks, run_with_endpoints
 
         if asks(settings, set(models)):
-            return asking(settings, lambda _, gauge: work(settings, name, gauge))
+            return run_with_endpoints(settings, lambda _, choose: work(settings, name, choose))
     return work(settings, name, None)
 
 
@@ -204,15 +211,15 @@ def _root_report(
     origins: Mapping[str, Origin],
     settings: Settings,
     model: str,
-    gauge: GaugeOf | None,
+    choose: ChooseCounter | None,
 ) -> Report:
     from sidecar.cli.checking.cache import Memory, recall, remember
     from sidecar.cli.checking.run import Checker
     from sidecar.workspace.targets import Targets
 
-    use_cache = use_cache and gauge is None  # the endpoint may have another model by now
+    use_cache = use_cache and choose is None  # the endpoint may serve another model now
     memory = recall(root) if use_cache else Memory()
-    checker = Checker(settings, model, memory, gauge)
+    checker = Checker(settings, model, memory, choose)
     finder = Targets(root)
     targets = list(finder.of(paths))
     whole = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
@@ -232,14 +239,14 @@ def _root_report(
 
 
 def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
-    """Notes on the project's rules that match no file. The user's are for many projects."""
+    """Yield notes on the project's rules that match no file; the user's apply to many projects."""
     for key in rules:
         if origins[key].source == "project":
             yield f"{origins[key]}: {key}: `files` matches no file"
 
 
 def _stdin_report(
-    root: Path, name: str, settings: Settings, model: str, gauge: GaugeOf | None
+    root: Path, name: str, settings: Settings, model: str, choose: ChooseCounter | None
 ) -> Report:
     """Check standard input by the rules for the path that `--stdin-name` gives it."""
     from sidecar.cli.checking.cache import Memory
@@ -247,7 +254,7 @@ def _stdin_report(
     from sidecar.cli.checking.run import Checker, unread
     from sidecar.workspace.targets import Target
 
-    checker = Checker(settings, model, Memory(), gauge)
+    checker = Checker(settings, model, Memory(), choose)
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
     text = text_of(sys.stdin.buffer.read())
     if text is None:

@@ -1,4 +1,4 @@
-"""`token-sidecar config`: a sample to begin with, what is in force, what is wrong."""
+"""`token-sidecar config`: create a sample, show settings, report problems."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _load(workspace: Path) -> Loaded:
 
 
 def values_of(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
-    """Each value in force, and where it stands; `defaults`: those that nobody has written too."""
+    """Return each setting in force with its source; `defaults` includes those left unset."""
     settings = msgspec.to_builtins(loaded.settings, enc_hook=str)
     return [
         {"key": key, "value": _value(settings, key), "from": str(origin)}
@@ -116,12 +116,12 @@ def values_of(loaded: Loaded, *, defaults: bool = True) -> list[dict[str, str]]:
 
 
 def _is_of(name: str, key: str) -> bool:
-    """Whether a setting is the one that is asked for, or one of that table or list."""
+    """Return whether a setting is `key` or inside the table or list `key`."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
 def _value(settings: Any, key: str) -> str:
-    """A setting by its key, such as `context.limit` or `budget[0]`, as JSON."""
+    """Format the value of a key such as `context.limit` or `budget[0]` as JSON."""
     found = settings
     for part in re.findall(r"[^.\[\]]+", key):
         if isinstance(found, dict):

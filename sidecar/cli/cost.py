@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sidecar.cli.options import workspace_option
-from sidecar.cli.output import encodable, say, say_json, warn, warn_of
+from sidecar.cli.output import drawable, say, say_json, warn, warn_of
 from sidecar.text.printable import counted, printable, usd_text
-from sidecar.text.tables import EIGHTHS, bar
+from sidecar.text.tables import bar
 from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Settings
     from sidecar.cost.book import CostBook
-    from sidecar.cost.params import CostDetailParams
-    from sidecar.cost.rows import CostReport, CostRow
+    from sidecar.cost.protocol import CostDetailParams, CostReport, CostRow
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -206,7 +205,7 @@ def update_prices(url: str | None, as_json: bool) -> None:
     """
     from sidecar.config.paths import state_dir
     from sidecar.config.stored_prices import STORED_LIST
-    from sidecar.cost.update import update_prices as fetch
+    from sidecar.cost.price_list import update_prices as fetch
 
     target = state_dir() / STORED_LIST
     with _errors():
@@ -233,8 +232,8 @@ def _book() -> Iterator[CostBook]:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    from sidecar.cost.storage import LedgerError
-    from sidecar.cost.update import UpdateError
+    from sidecar.cost.ledger import LedgerError
+    from sidecar.cost.price_list import UpdateError
 
     try:
         yield
@@ -254,9 +253,8 @@ def _settings() -> Settings:
 
 
 def _params(scope: dict[str, Any], by: str | None = None) -> CostDetailParams:
-    from sidecar.cost.params import CostDetailParams
+    from sidecar.cost.protocol import DEFAULT_KEYS, CostDetailParams
     from sidecar.cost.reports import ordered_keys
-    from sidecar.cost.rows import DEFAULT_KEYS
 
     folder: Path | None = scope["workspace"]
     keys = DEFAULT_KEYS if by is None else [key.strip() for key in by.split(",")]
@@ -324,7 +322,7 @@ def _table(found: CostReport, params: CostDetailParams, width: int) -> Table:
     for row in found.rows:
         names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
         share = (row.cost_usd or 0.0) / dearest if dearest else 0.0
-        drawn = spark(share, 24 if width >= _WIDE else 8)
+        drawn = drawable(bar(share, 24 if width >= _WIDE else 8))
         table.add_row(*names, *_numbers(row, fields), Text(drawn, style="cyan"))
     return table
 
@@ -352,8 +350,3 @@ def _total(found: CostReport) -> str:
         f"total: {counted(totals.calls, 'call')}, {totals.prompt_tokens:,} / "
         f"{totals.output_tokens:,} tokens, {usd_text(totals.cost_usd)}"
     )
-
-
-def spark(share: float, width: int) -> str:
-    """A bar for a share of 0 to 1, in eighths of a character where the console has them."""
-    return bar(share, width) if encodable(EIGHTHS) else "#" * round(share * width)

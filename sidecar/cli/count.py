@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.cli.gauging import gauged, settings_at, warn_of_model, window_of
+from sidecar.cli.counters import run_with_counters, settings_at, warn_of_model, window_of
 from sidecar.cli.output import as_utf8, say, say_json, warn, with_progress
 from sidecar.cli.pool import map_batches
 from sidecar.workspace.documents import Snapshot
@@ -17,25 +17,25 @@ from sidecar.workspace.files import STDIN, File, Skipped, find, read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sidecar.cli.gauging import GaugeOf
+    from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure, Method
     from sidecar.counting.engines import Purpose
-    from sidecar.workspace.gauges import Gauges
+    from sidecar.workspace.counter_choice import CounterChooser
 
 BULK_BYTES = 16_000_000
-"""From here on an engine pays that takes 0.4 s to load and then counts several times faster."""
+"""From this size on, the bulk engine pays off: it takes 0.4 s to load but counts much faster."""
 
 
 class CountedFile(NamedTuple):
-    """One file's number; `damaged` when some of its bytes were not UTF-8."""
+    """The count of one file; `damaged` if some bytes were not UTF-8."""
 
     path: str
     measure: Measure
     characters: int
     damaged: bool
     note: str | None = None
-    """Why an endpoint gave no count."""
+    """The reason why an endpoint gave no count."""
 
 
 @click.command()
@@ -55,27 +55,29 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
 
 def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -> int:
-    """Print the counts of all paths; the exit code."""
+    """Print the counts of all paths and return the exit code."""
     settings, wrong = settings_at(paths[0])
     name = model or settings.model
     found = list(find(paths)) if len(paths) == 1 else _each_once(find(paths))
     files = [one for one in found if isinstance(one, File)]
 
-    def work(gauges: Gauges, gauge: GaugeOf) -> tuple[Gauges, list[CountedFile | Skipped]]:
+    def work(
+        chooser: CounterChooser, choose: ChooseCounter
+    ) -> tuple[CounterChooser, list[CountedFile | Skipped]]:
         def count(batch: Sequence[File]) -> list[CountedFile | Skipped]:
-            return [_counted(name, gauge, file) for file in batch]
+            return [_counted(name, choose, file) for file in batch]
 
-        return gauges, list(with_progress(map_batches(count, files), len(files), size))
+        return chooser, list(with_progress(map_batches(count, files), len(files), size))
 
     size = sum(file.size for file in files)
     purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
-    gauges, results = gauged(settings, [name], work, purpose)
+    chooser, results = run_with_counters(settings, [name], work, purpose)
     counted = [one for one in results if isinstance(one, CountedFile)]
     skipped = [one for one in (*found, *results) if isinstance(one, Skipped)]
     _report_skipped(counted, skipped)
-    counted = [one._replace(note=_note(one, name, settings, gauges)) for one in counted]
+    counted = [one._replace(note=_note(one, name, settings, chooser)) for one in counted]
     if as_json:
-        _print_json(counted, skipped, name, settings, gauges)
+        _print_json(counted, skipped, name, settings, chooser)
     else:
         _print_text(counted)
         if settings.tokenize.use_endpoint:
@@ -85,7 +87,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
 
 
 def _each_once(found: Iterable[File | Skipped]) -> list[File | Skipped]:
-    """Return each path once, as it was first named."""
+    """Return each path once, as first named."""
     known: dict[str, File | Skipped] = {}
     for one in found:
         path = one.path if one.path == STDIN else os.path.abspath(one.path)
@@ -98,11 +100,11 @@ def _named(one: File | Skipped) -> bool:
     return one.named if isinstance(one, File) else one.failed
 
 
-def _counted(model: str, gauge: GaugeOf, file: File) -> CountedFile | Skipped:
+def _counted(model: str, choose: ChooseCounter, file: File) -> CountedFile | Skipped:
     found = read(file)
     if isinstance(found, Skipped):
         return found
-    made = gauge(Snapshot(text=found.text), model)
+    made = choose(Snapshot(text=found.text), model)
     return CountedFile(
         file.path, made.measure(found.text), len(found.text), found.damaged, made.note
     )
@@ -117,15 +119,15 @@ def _report_skipped(counted: Sequence[CountedFile], skipped: Sequence[Skipped]) 
             warn(f"{one.path}: {message}")
 
 
-def _note(one: CountedFile, model: str, settings: Settings, gauges: Gauges) -> str | None:
-    """Why no endpoint counted a file, in the server's words."""
+def _note(one: CountedFile, model: str, settings: Settings, chooser: CounterChooser) -> str | None:
+    """Return the reason why no endpoint counted a file, in the server's words."""
     if one.note is not None or one.measure.method not in ("calibrated", "estimate"):
         return one.note
-    return gauges.why_unasked(model, settings)
+    return chooser.why_unasked(model, settings)
 
 
 def _print_text(counted: Sequence[CountedFile]) -> None:
-    """As wc does: a right-aligned number and the path, and a total if there are several."""
+    """Print right-aligned counts and paths as wc does, with a total if there are several."""
     lines = [(one.measure, one.path) for one in counted]
     if len(lines) > 1:
         lines.append((_total(counted), "total"))
@@ -139,7 +141,7 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
 
 
 def _total(counted: Sequence[CountedFile]) -> Measure:
-    """All tokens, by the method of the weakest count."""
+    """Return the sum of all tokens, with the method of the least reliable count."""
     from sidecar.counting.count import METHODS, Measure
 
     methods = [one.measure.method for one in counted]
@@ -152,11 +154,11 @@ def _print_json(
     skipped: Sequence[Skipped],
     model: str,
     settings: Settings,
-    gauges: Gauges,
+    chooser: CounterChooser,
 ) -> None:
     total = _total(counted)
     result: dict[str, Any] = {
-        "files": _public(counted, model, settings, gauges),
+        "files": _public(counted, model, settings, chooser),
         "total": {"tokens": total.tokens, "files": len(counted), "method": total.method},
         "skipped": [{"path": as_utf8(one.path), "reason": one.reason} for one in skipped],
     }
@@ -164,9 +166,9 @@ def _print_json(
 
 
 def _public(
-    counted: Sequence[CountedFile], model: str, settings: Settings, gauges: Gauges
+    counted: Sequence[CountedFile], model: str, settings: Settings, chooser: CounterChooser
 ) -> list[dict[str, Any]]:
-    """Each file's path and Count, with the model's window and price (which take 0.7 s to load)."""
+    """Return each path with its count, window and price; loading the price list takes 0.7 s."""
     import msgspec
 
     from sidecar.context.window import NamedLimits
@@ -176,7 +178,7 @@ def _public(
     windows = Windows(State())
     windows.looking_up(model, settings)()
     windows.looked_up(model, settings)
-    named = NamedLimits(endpoint=window_of(gauges, model, settings))
+    named = NamedLimits(endpoint=window_of(chooser, model, settings))
 
     def public(one: CountedFile) -> dict[str, Any]:
         count = windows.count(

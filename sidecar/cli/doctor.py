@@ -1,4 +1,4 @@
-"""`token-sidecar doctor`: what works here, what is configured, and where each value came from."""
+"""`token-sidecar doctor`: what works on this machine, and the source of each setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from sidecar.cli.config import values_of
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json
-from sidecar.endpoints.outcome import undeclared
+from sidecar.endpoints.outcome import undeclared_reason
 from sidecar.text.printable import counted
 from sidecar.workspace.wording import NO_ENDPOINTS
 
@@ -100,7 +100,7 @@ def _engine(name: str, package: str) -> dict[str, Any]:
 
 
 def _vocabularies() -> list[dict[str, Any]]:
-    """Each shipped vocabulary, counted by the reference: a damaged rank file shows here."""
+    """Count a text with each bundled vocabulary, which reveals a damaged rank file."""
     from sidecar.counting.engines import DamagedRanksError, engine, names
 
     found: list[dict[str, Any]] = []
@@ -117,14 +117,17 @@ def _vocabularies() -> list[dict[str, Any]]:
 
 
 def _estimators() -> list[dict[str, Any]]:
-    """The estimators that `tokenize.estimator` may name, and plug-ins that cannot be used."""
-    from sidecar.counting.estimators import broken, names
+    """Return the estimators for `tokenize.estimator`, and plug-ins that cannot be used."""
+    from sidecar.counting.estimators import names, unusable_plugins
 
-    return [{"name": name, "problem": broken().get(name)} for name in sorted({*names(), *broken()})]
+    return [
+        {"name": name, "problem": unusable_plugins().get(name)}
+        for name in sorted({*names(), *unusable_plugins()})
+    ]
 
 
 def _tokenizer_problems(settings: Settings) -> list[str]:
-    """Why vocabularies that the user named are not used; each is tried once."""
+    """Try the user's vocabularies; return why some cannot be used."""
     from sidecar.counting.tokenizers import Tokenizers
 
     tokenizers = Tokenizers(settings.tokenizers, settings.tokenize.estimator)
@@ -134,11 +137,11 @@ def _tokenizer_problems(settings: Settings) -> list[str]:
 
 
 def _state_problem() -> str | None:
-    """Why nothing can be kept or read in the state folder; None where all is well."""
+    """Return why the state folder cannot be used, or None."""
     from sidecar.config.paths import state_dir
     from sidecar.cost.book import CostBook
-    from sidecar.cost.params import CostDetailParams
-    from sidecar.cost.storage import LedgerError, create_folder
+    from sidecar.cost.ledger import LedgerError, create_folder
+    from sidecar.cost.protocol import CostDetailParams
 
     book = CostBook(state_dir())
     try:
@@ -152,7 +155,7 @@ def _state_problem() -> str | None:
 
 
 def _capabilities(settings: Settings) -> list[dict[str, Any]]:
-    """What each declared endpoint answers; asks nobody while endpoints are off."""
+    """Probe each configured endpoint; returns nothing while endpoints are disabled."""
     if not settings.endpoints:
         return []
     import asyncio
@@ -174,7 +177,7 @@ def _capabilities(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _unserved(settings: Settings) -> str | None:
-    """The model in use, where endpoints are declared and asked, and none is for it."""
+    """Return the current model if endpoints are enabled but none is configured for it."""
     from sidecar.models.names import matches
 
     if not settings.tokenize.use_endpoint or not settings.endpoints:
@@ -184,13 +187,14 @@ def _unserved(settings: Settings) -> str | None:
 
 
 def _agents(settings: Settings) -> list[dict[str, Any]]:
-    """The agents whose session files are here; none while they are disabled."""
+    """Return the agents with session files on this machine; empty while agents are disabled."""
     from sidecar.agents.places import Places
     from sidecar.agents.reader import readers_of
     from sidecar.agents.survey import survey
 
     places = Places.of(settings.agents)
-    return [msgspec.to_builtins(one) for one in survey(readers_of(settings.agents), places)]
+    readers = readers_of(settings.agents)
+    return [msgspec.to_builtins(one) for one in survey(readers, places)]
 
 
 def _text(report: dict[str, Any]) -> list[str]:
@@ -212,7 +216,7 @@ def _text(report: dict[str, Any]) -> list[str]:
     none = "None usable; see the problems below." if wrong else NO_ENDPOINTS
     lines += [f"  {url}" for url in endpoints["declared"]] or [f"  {none}"]
     if endpoints["unserved"]:
-        lines.append(f"    {undeclared(endpoints['unserved'])}")
+        lines.append(f"    {undeclared_reason(endpoints['unserved'])}")
     for row in endpoints["capabilities"]:
         lines.append(
             f"    {row['model']}: {row['server'] or 'unknown server'}, text {row['text']}, "
@@ -247,7 +251,7 @@ def _how_used(endpoints: dict[str, Any]) -> str:
 
 
 def _found(row: dict[str, Any]) -> str:
-    """What was found of an agent, and of its newest file."""
+    """Describe what was found of an agent, and its newest file."""
     stores = counted(row["stores"], "file")
     files = f"{stores}, {row['size'] / 1e6:.1f} MB, newest {row['newestAt'][:10]}"
     if row["problem"]:

@@ -1,4 +1,4 @@
-"""`token-sidecar fit`: a file, shortened to a number of tokens."""
+"""`token-sidecar fit`: shorten a file to a number of tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sidecar.cli.output import as_utf8, say_json
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
-    from sidecar.counting.fit import Fitted, Mode
+    from sidecar.counting.fit import FitResult, Mode
 
 
 @click.command()
@@ -41,12 +41,12 @@ def fit(
     """
     import asyncio
 
-    from sidecar.cli.gauging import settings_at, warn_of_model
-    from sidecar.counting.fit import mode_of
+    from sidecar.cli.counters import settings_at, warn_of_model
+    from sidecar.counting.fit import parse_mode
 
     text, (settings, wrong) = _read(file), settings_at(str(file))
     name = model or settings.model
-    fitted, how = asyncio.run(_fit(text, max_tokens, mode_of(mode), marker, name, settings))
+    fitted, how = asyncio.run(_fit(text, max_tokens, parse_mode(mode), marker, name, settings))
     if as_json:
         _print_json(fitted, name, how)
     else:
@@ -56,7 +56,7 @@ def fit(
     sys.exit(2 if wrong else 0)
 
 
-def _print_json(fitted: Fitted, model: str, how: Measure) -> None:
+def _print_json(fitted: FitResult, model: str, how: Measure) -> None:
     import msgspec
 
     printable = msgspec.structs.replace(fitted, text=as_utf8(fitted.text))
@@ -66,17 +66,17 @@ def _print_json(fitted: Fitted, model: str, how: Measure) -> None:
 
 async def _fit(
     text: str, max_tokens: int, mode: Mode, marker: str, model: str, settings: Settings
-) -> tuple[Fitted, Measure]:
-    from sidecar.cli.gauging import opened
+) -> tuple[FitResult, Measure]:
+    from sidecar.cli.counters import opened
 
     async with opened() as counts:
         return await counts.fit(text, max_tokens, mode, marker, model, settings)
 
 
 def _read(file: Path) -> str:
-    """The text with its line ends as they are; bytes that are no UTF-8 pass through unchanged.
+    """Return the text with its line ends; invalid UTF-8 bytes pass through unchanged.
 
-    Of a file in UTF-16 or UTF-32 (by its byte order mark) the text is printed in UTF-8.
+    A file in UTF-16 or UTF-32 (by its byte order mark) is printed in UTF-8.
     """
     from sidecar.workspace.files import encoding_of, read_bytes
 

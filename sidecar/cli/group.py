@@ -1,4 +1,4 @@
-"""The command line as click reads it; each verb is imported when it is asked for."""
+"""The command group; each command is imported when it is run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from sidecar import __version__
 from sidecar.cli.output import prepare, refuse
 
-# Help for the overview stands here, so that `--help` imports no verb.
+# The help of the overview is here, so that `--help` imports no command.
 VERBS: dict[str, str] = {
     "check": "Check files against their token budgets.",
     "config": "Create, show and check the configuration.",
@@ -28,12 +28,12 @@ VERBS: dict[str, str] = {
 }
 
 _HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""From click 8.2 on: a group without a command. Its message is the help, which has many lines."""
+"""Since click 8.2 raised for a group without a command; its message is the whole help."""
 
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """What is refused is told in our form; it may quote names found in a repository."""
+    """Print click's errors in our format; they may quote names from a repository."""
     try:
         yield
     except click.ClickException as refused:
@@ -43,38 +43,38 @@ def _refusing() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of this package, loaded when asked for."""
+    """A group whose commands are modules of this package, imported when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The verbs, sorted."""
+        """Return the sorted commands."""
         return sorted(VERBS)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run, whatever the console can show."""
+        """Run with output prepared for any console."""
         prepare()
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb."""
+        """Run a command."""
         with _refusing():
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read the options that stand before a verb."""
+        """Parse the options before the command."""
         with _refusing():
             return super().make_context(*args, **extra)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import `sidecar.cli.<verb>` and take its command of the same name."""
+        """Import `sidecar.cli.<command>` and return its command of the same name."""
         if cmd_name not in VERBS:
             return None
         command = getattr(import_module(f"sidecar.cli.{cmd_name}"), cmd_name)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{cmd_name} is no command")
+            raise TypeError(f"{cmd_name} is not a command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The overview, from the table alone."""
+        """Write the overview without importing commands."""
         with formatter.section("Commands"):
             formatter.write_dl(sorted(VERBS.items()))
 
@@ -84,5 +84,5 @@ class LazyGroup(click.Group):
 def main() -> None:
     """Token counts, context usage and cost beside your editor.
 
-    Exit codes: 0 success, 1 findings, 2 wrong use or an error in the configuration.
+    Exit codes: 0 success, 1 findings, 2 invalid arguments or configuration.
     """

@@ -1,4 +1,4 @@
-"""Options that several verbs have."""
+"""Options shared by commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 def workspace_option(about: str) -> Callable[[Any], Any]:
-    """`--workspace DIR`, a folder that is there: the current one by default."""
+    """Return the option `--workspace DIR`, an existing folder; the current one by default."""
     return click.option(
         "--workspace",
         type=click.Path(exists=True, file_okay=False, path_type=Path),

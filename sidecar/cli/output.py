@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from sidecar.text.printable import json_text, printable, printable_lines
+from sidecar.text.tables import EIGHTHS
 
 if TYPE_CHECKING:
     import click
@@ -69,7 +70,7 @@ def _exit_on_full_disk(error: OSError) -> NoReturn:
 
 def say(*lines: str, err: bool = False) -> None:
     """Print lines, each of which stays one."""
-    echo("\n".join(map(printable, lines)), err=err)
+    echo(drawable("\n".join(map(printable, lines))), err=err)
 
 
 def say_styled(line: str) -> None:
@@ -120,13 +121,18 @@ def say_json(value: object) -> None:
     echo(json_text(value))
 
 
-def encodable(text: str) -> bool:
-    """Whether standard output has all of these characters."""
+_ASCII = str.maketrans(
+    {**dict.fromkeys(EIGHTHS.strip(" █"), ""), "█": "#", "░": ".", "●": "*", "≥": ">="}
+)
+
+
+def drawable(text: str) -> str:
+    """Return the text with bars and marks in ASCII if standard output cannot encode them."""
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
+        return text.translate(_ASCII)
+    return text
 
 
 def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:

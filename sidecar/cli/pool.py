@@ -1,4 +1,4 @@
-"""The pool of threads that counts many files, for `count` and for `check`."""
+"""Counting of many files on a thread pool, for `count` and `check`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 BATCH = 50
-"""Most files handed over at once: handing over one costs more than counting a small one."""
+"""Maximum files per task: passing one file to a thread costs more than counting a small one."""
 
 
 def map_batches(
     work: Callable[[Sequence[T]], list[R]], items: Sequence[T], threads: int = 0
 ) -> Iterator[R]:
-    """Yield the results of `work`, which is given some items at a time, in the order of `items`.
+    """Yield the results of `work` on batches of items, in the order of `items`.
 
     Args:
-        work: What is done with a batch, on any thread.
-        items: What there is to do.
-        threads: How many run at once; 0 for one on each core.
+        work: Handles a batch, on any thread.
+        items: All items.
+        threads: Number of threads; 0 for one per core.
     """
     threads = threads or _cores()
     size = max(1, min(BATCH, len(items) // threads))
@@ -39,6 +39,6 @@ def map_batches(
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""`token-sidecar schema`: the custom messages as JSON Schema."""
+"""`token-sidecar schema`: print the custom messages as JSON Schema."""
 
 from __future__ import annotations
 

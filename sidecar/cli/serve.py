@@ -1,4 +1,4 @@
-"""`token-sidecar serve`: the language server on stdio."""
+"""`token-sidecar serve`: run the language server on stdio."""
 
 from __future__ import annotations
 

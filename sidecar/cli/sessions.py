@@ -1,4 +1,4 @@
-"""The sessions of one workspace for the command line: by the same rooms as the editor's."""
+"""The sessions of one workspace for the command line, from the same code as the editor's."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from sidecar.budget.rules import Rules
 from sidecar.config.load import load
-from sidecar.cost.params import CostFilesParams, FileCost
+from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.models import catalogue
 from sidecar.workspace import live_sessions
 from sidecar.workspace.history import is_read
 from sidecar.workspace.services import Services
 from sidecar.workspace.views import session_rows, usage_report
-from sidecar.workspace.wording import session_cost
+from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
+    from sidecar.context.usage import ContextUsage, SessionRow
     from sidecar.cost.book import CostBook
     from sidecar.workspace.agents import Sources
     from sidecar.workspace.workspace import Workspace
@@ -31,7 +31,7 @@ _MOST_NAMED = 10
 
 
 class SessionsView:
-    """A workspace opened to look at its sessions; what is unchanged is not read again."""
+    """A workspace opened to show its sessions. Unchanged files are read once."""
 
     def __init__(self, root: Path) -> None:
         self.services = Services()
@@ -39,20 +39,20 @@ class SessionsView:
         self.workspace: Workspace = self.services.roots.add(root.as_uri())
         loaded = load(root)
         self.problems = loaded.problems
-        """What is wrong in the configuration."""
-        self.workspace.take(loaded, Rules(loaded.settings))
+        """Errors and warnings of the configuration."""
+        self.workspace.apply(SettingsChange(read=(loaded, Rules(loaded.settings))))
         self.services.configured.set()
 
     def usage(self, session: str | None = None) -> ContextUsage:
-        """How full the session's context is; of the current one by default."""
+        """Return how full a session's context is; by default the one an editor would show."""
         return self._runner.run(self._usage(session))
 
     def rows(self) -> list[SessionRow]:
-        """All sessions, newest first."""
+        """Return all sessions, newest first."""
         return self._runner.run(self._rows())
 
     def files(self, since: str | None) -> list[FileCost]:
-        """What the prompt files have cost."""
+        """Return what the prompt files cost."""
         from sidecar.workspace.prompt_costs import file_costs
 
         params = CostFilesParams(since=since)
@@ -65,7 +65,7 @@ class SessionsView:
         self.close()
 
     def close(self) -> None:
-        """Let go of threads and files."""
+        """Stop threads and close files."""
         self._runner.run(self.services.aclose())
         self.services.workers.close()
         self._runner.close()
@@ -82,7 +82,7 @@ class SessionsView:
         return usage_report(conversations.sessions.usage(found), costs)
 
     async def _whole(self, session: str | None) -> str | None:
-        """A session's id by how it begins. Raises BadParamsError where several do so."""
+        """Return the one id that begins with `session`. Raises BadParamsError if several do."""
         conversations = self.services.conversations(self.workspace)
         if session is None or await conversations.look(session) is not None:
             return session
@@ -105,14 +105,10 @@ class SessionsView:
         await self.services.agents.look_for_all(self.workspace)
         return conversations.sessions.rows(every=True)
 
-    def cost(self, session: SessionInfo | None) -> str:
-        """What a session has cost, in words; why that is not known."""
-        return session_cost(self.workspace.costs, session)
-
     async def _look(self) -> None:
         run, workspace = self.services.workers.run, self.workspace
         await run(catalogue.warm)
-        self.services.forget_conversations(workspace)  # what was kept may have changed
+        self.services.forget_conversations(workspace)  # other processes may have changed them
         await self.services.agents.look(workspace)
         uri = workspace.uri or ""
         live = await run(partial(live_sessions.read, self.services.live.folder, uri))
@@ -120,12 +116,11 @@ class SessionsView:
         spending = self.services.spending(workspace)
         sources = self.services.agents.seen_by(workspace)
         self.services.show_spent(workspace, await run(spending.recall))
-        workspace.costs.reading = False
-        if sources is not None:
-            workspace.costs.read = await run(partial(_is_read, spending.book, sources))
+        is_known = sources is not None and await run(partial(_is_read, spending.book, sources))
+        workspace.costs.note_history(read=is_known, reading=False)
 
 
 def _is_read(book: CostBook, sources: Sources) -> bool:
-    with suppress(SidecarError):  # a broken ledger: `cost` says so
+    with suppress(SidecarError):  # `cost` reports a broken ledger
         return is_read(book, sources)
     return False

@@ -13,7 +13,7 @@ import click
 
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say_json, say_styled
-from sidecar.text.printable import counted, percent_text, printable, usd_text
+from sidecar.text.printable import percent_text, printable, usd_text
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Context
@@ -45,16 +45,16 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MOST_BYTES)
     sent = read_input(data) if data.strip() else None
     first = _chained(chain, data) if chain else ""
-    mine = _of_claude_code(sent) if sent is not None else _live(workspace.resolve())
+    mine = _claude_code_line(sent) if sent is not None else _session_line(workspace.resolve())
     line = " · ".join(part for part in (first, printable(mine)) if part)
     if as_json:
         say_json({"text": line})
     else:
-        say_styled(line)  # colours are meant in the person's own line, not in a model's name
+        say_styled(line)  # keeps the colours of a chained line
 
 
-def _of_claude_code(sent: StatuslineInput) -> str:
-    """The line of what Claude Code says; its numbers are kept for the editor."""
+def _claude_code_line(sent: StatuslineInput) -> str:
+    """Return the line for what Claude Code sent, and keep its numbers for the editor."""
     from sidecar.config.load import load
     from sidecar.config.paths import state_dir
     from sidecar.workspace.statuslines import keep
@@ -63,28 +63,30 @@ def _of_claude_code(sent: StatuslineInput) -> str:
         keep(state_dir(), sent)
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
-    settings = load(root).settings.context
     name = (sent.model.display_name or sent.model.id or "")[:_MOST_NAME]
-    parts = [name, f"ctx {_fill(sent, settings)}"]
+    parts = [name, f"ctx {_size(sent, load(root).settings.context)}"]
     if sent.cost_usd is not None:
         parts.append(usd_text(sent.cost_usd))
     return " · ".join([part for part in parts if part] + _quotas(sent.rate_limits))
 
 
-def _fill(sent: StatuslineInput, settings: Context) -> str:
-    """How full the context is; estimated where the percentage alone is named, which is rounded."""
+def _size(sent: StatuslineInput, settings: Context) -> str:
+    """Return how full the context is; an estimate from Claude Code's rounded percentage if that
+    is all it sent."""
+    from sidecar.context.usage import ContextUsage, in_window
+    from sidecar.context.view import short_text
     from sidecar.context.window import Window, resolve_limit
 
     tokens, limit, share = sent.tokens, sent.limit, sent.used_percentage
-    if limit is None:
-        if tokens is not None:
-            return counted(tokens, "token")
-        return "?" if share is None else f"~{percent_text(share)}"
-    mark = "" if tokens is not None else "~"
+    usage = ContextUsage(tokens=tokens, method="exact")
     if tokens is None and share is not None:
-        tokens = int(limit * share / 100)
-    window = Window(resolve_limit(transcript=limit, setting=settings.limit), settings.reserve)
-    return "?" if tokens is None else f"{mark}{percent_text(window.percent(tokens))}"
+        if limit is None:
+            return f"~{percent_text(share)}"
+        usage = ContextUsage(tokens=int(limit * share / 100), method="estimate")
+    if limit is not None:
+        window = Window(resolve_limit(transcript=limit, setting=settings.limit), settings.reserve)
+        usage = in_window(usage, window, settings.warn_at)
+    return short_text(usage, "percent")
 
 
 def _quotas(limits: RateLimits | None) -> list[str]:
@@ -103,16 +105,17 @@ def _quotas(limits: RateLimits | None) -> list[str]:
     ]
 
 
-def _live(root: Path) -> str:
-    """The line of the session that the editor would show; "" where there is none."""
+def _session_line(root: Path) -> str:
+    """Return the line for the session that the editor would show; "" if there is none."""
     from sidecar.cli.sessions import SessionsView
     from sidecar.config.load import find_root
     from sidecar.workspace.status import context_status
+    from sidecar.workspace.views import session_cost
 
     with SessionsView(find_root(root)) as view:
         usage = view.usage()
-        cost = view.cost(usage.session)
-    part = context_status(usage, "ok", "percent")
+        cost = session_cost(view.workspace.costs, usage.session)
+    part = context_status(usage, "percent")
     if part is None:
         return ""
     parts = [usage.model or "", part.text]
@@ -122,9 +125,9 @@ def _live(root: Path) -> str:
 
 
 def _chained(command: str, data: bytes) -> str:
-    """The first line that another status line prints for the same input; "" where it fails."""
+    """Return the first line that another command prints for the same input; "" if it fails."""
     try:
-        done = subprocess.run(  # noqa: S602 - the person's own command, as Claude Code would run it
+        done = subprocess.run(  # noqa: S602 - the user's own command, run as Claude Code would
             command, shell=True, input=data, capture_output=True, timeout=CHAIN_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):

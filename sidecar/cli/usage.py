@@ -1,12 +1,11 @@
-"""`token-sidecar usage`: how full the context of a workspace's session is, as editors show it."""
+"""`token-sidecar usage`: the view of a session's context that editors show, or all sessions."""
 
 from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,22 +13,21 @@ import click
 
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import say, say_json, warn_of
-from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
-from sidecar.counting.count import number_text, tokens_text
 from sidecar.errors import BadParamsError
-from sidecar.text.printable import counted, percent_text
-from sidecar.workspace.wording import NOT_READ
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.cli.sessions import SessionsView
+    from sidecar.context.usage import ContextUsage, SessionRow
 
 POLL_SECONDS = 5.0
-"""What changes without a word of the file system's is seen after so long."""
+"""Longest time until a change is noticed that the file system does not report."""
 
 INTERRUPTED = 130
-"""What a shell makes of a program that Ctrl-C ended: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C, as shells report it: 128 and the number of SIGINT."""
+
+READ_COST = "Run `token-sidecar cost` to read the newest calls of coding agents."
 
 
 @click.command()
@@ -59,10 +57,10 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
         before: object = None
         try:
             for _ in _changes(view) if watch else ((),):
-                found = view.rows() if every else view.usage(session)
-                if found != before:
-                    _show(found, as_json, session, view.cost)
-                before = found
+                shown = view.rows() if every else view.usage(session)
+                if shown != before:
+                    _show(shown, as_json, session, is_cost_read=view.workspace.costs.read)
+                before = shown
         except BadParamsError as error:
             raise click.UsageError(str(error)) from error
         except KeyboardInterrupt:
@@ -71,19 +69,19 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
 
 
 def _changes(view: SessionsView) -> Iterator[object]:
-    """At once, and after each change of what sessions are read from."""
+    """Yield at once, and after each change of the files that sessions are read from."""
     from sidecar.workspace.file_watcher import Changes, FileWatcher
 
     yield ()
     changed: queue.SimpleQueue[Changes] = queue.SimpleQueue()
     FileWatcher().subscribe(partial(_paths_to_watch, view), changed.put, POLL_SECONDS)
     while True:
-        with suppress(queue.Empty):  # on Windows a wait without end does not hear Ctrl-C
+        with suppress(queue.Empty):  # on Windows, Ctrl-C does not end a wait without a timeout
             yield changed.get(timeout=1.0)
 
 
 def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
-    """The agents' files, and where running servers share their conversations."""
+    """Return the agents' folders, and where running servers share their conversations."""
     from sidecar.agents.watch import paths_to_watch
 
     settings, path = view.workspace.settings.agents, view.workspace.path
@@ -92,61 +90,23 @@ def _paths_to_watch(view: SessionsView) -> tuple[str, ...]:
 
 
 def _show(
-    found: ContextUsage | list[SessionRow],
+    shown: ContextUsage | list[SessionRow],
     as_json: bool,
     session: str | None,
-    cost: Callable[[SessionInfo | None], str],
+    *,
+    is_cost_read: bool,
 ) -> None:
     if as_json:
-        say_json(found)
-    elif isinstance(found, list):
-        say(*([_row_text(row, cost) for row in found] or ["No sessions found for this workspace."]))
+        say_json(shown)
+        return
+    if isinstance(shown, list):
+        sources = {row.source for row in shown}
+        text = "\n".join(row.text for row in shown) or "No sessions found for this workspace."
     else:
-        say(_usage_text(found, session, cost(found.session)))
-
-
-def _usage_text(found: ContextUsage, session: str | None, cost: str) -> str:
-    if found.session is None and session is not None:
-        return f"No session {session} in this workspace; --all lists the known ones."
-    if found.session is None:
-        return (
-            "No conversation is known here. Coding agents' sessions are picked up automatically, "
-            "chat plugins' while the editor runs or where the plugin keeps them."
-        )
-    if cost == NOT_READ:
-        cost += " (`token-sidecar cost` reads it)"
-    parts = [_fill(found), found.model or "", cost]
-    if found.turns is not None:
-        parts.insert(1, counted(found.turns, "turn"))
-    if found.session.source != "protocol":
-        parts.append(found.session.source)
-    parts_text = ", ".join(part for part in parts if part)
-    return f"{found.session.id}: {parts_text}, as of {_time(found.session.updated_at)}"
-
-
-def _fill(found: ContextUsage) -> str:
-    if found.tokens is None:
-        return found.note or "size unknown"
-    method = found.method or "estimate"
-    if found.percent is None:
-        return tokens_text(found.tokens, method)
-    tokens, share = number_text(found.tokens, method), percent_text(found.percent)
-    return f"{tokens} of {found.usable:,} usable tokens ({share})"
-
-
-def _row_text(row: SessionRow, cost: Callable[[SessionInfo | None], str]) -> str:
-    size = row.note or "size unknown"
-    if row.tokens is not None:
-        share = "" if row.percent is None else f" ({percent_text(row.percent)})"
-        size = tokens_text(row.tokens, row.method or "estimate") + share
-    usd = cost(SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at))
-    parts = (row.source, row.id, row.state, size, row.model, usd, row.title)
-    return f"{_time(row.updated_at)}  " + ", ".join(part for part in parts if part)
-
-
-def _time(at: str) -> str:
-    """To the second, on this machine's clock; what is no time stays as it is."""
-    try:
-        return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError):
-        return at
+        sources = {shown.session.source} if shown.session else set()
+        is_missing = shown.session is None and session is not None
+        text = f"No session {session} in this workspace; --all lists the known ones."
+        text = text if is_missing else shown.text
+    say(*text.split("\n"))
+    if sources - {"protocol"} and not is_cost_read:
+        say(READ_COST)

@@ -1,1 +1,1 @@
-"""Options as written to settings as resolved: layers, trust, validation with key and line."""
+"""Configuration: layers of options, resolved to validated settings."""

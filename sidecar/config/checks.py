@@ -1,4 +1,4 @@
-"""Is one value what its key wants? Values in, typed values or a sentence for people out. Pure."""
+"""Validation of single values: values in, typed values or an error message out. Pure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: 
 MAX_SECTIONS = 200
 MAX_HEADING = 1_000  # characters
 _SECRET = re.compile(r"key|token|secret|pass|pwd|auth|cred|sig", re.IGNORECASE)
-"""In the name of a query's parameter: its value is not for an address."""
+"""Names of query parameters that hold secrets, which do not belong in an address."""
 
 
 class InvalidError(SidecarError):
-    """A value that its key does not allow; the text says what it wants."""
+    """A value that its key does not allow; the text describes the expected value."""
 
     kind = "config"
 
 
 def typed(value: object, wanted: object) -> object:
-    """`value` as the type `wanted` of a settings field. Raises `InvalidError`."""
+    """Convert `value` to the type of a settings field.
+
+    Raises:
+        InvalidError: the value does not fit the type.
+    """
     kind: Any = _required(wanted)
     if _plain(kind) is Decimal:
         return _usd(value)
@@ -53,7 +57,7 @@ def typed(value: object, wanted: object) -> object:
 
 
 def describe(wanted: object) -> str:
-    """What a type asks for, in the words of someone who writes TOML."""
+    """Describe a type in the words of someone who writes TOML."""
     wanted = _required(wanted)
     for note in getattr(wanted, "__metadata__", ()):
         if isinstance(note, msgspec.Meta) and note.description:
@@ -67,7 +71,7 @@ def describe(wanted: object) -> str:
 
 
 def described(value: object) -> str:
-    """What kind of value it is, never the value itself: it may be a key that someone pasted."""
+    """Describe the kind of a value, never the value itself: it may be a pasted key."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -82,7 +86,7 @@ def described(value: object) -> str:
 
 
 def check_budget(budget: Budget) -> str | None:
-    """What is wrong with a rule whose values are each right; None when nothing is."""
+    """Return the problem of a budget whose values are valid one by one, or None."""
     if budget.max_tokens is None and not budget.sections:
         return "needs max-tokens, or sections"
     if not any(not pattern.startswith("!") for pattern in budget.files):
@@ -101,7 +105,7 @@ def check_budget(budget: Budget) -> str | None:
 
 
 def check_models(models: Sequence[str]) -> str | None:
-    """What is wrong with globs on models' names; None when nothing is."""
+    """Return the problem of a list of model globs, or None."""
     if len(models) > MAX_PATTERNS:
         return f"models holds more than {MAX_PATTERNS:,} patterns"
     wrong = next(filter(None, map(problem_of, models)), None)
@@ -109,7 +113,7 @@ def check_models(models: Sequence[str]) -> str | None:
 
 
 def check_context(context: Context) -> str | None:
-    """Thresholds rise."""
+    """Return the problem of thresholds that do not rise, or None."""
     levels = context.warn_at
     if not levels:
         return "needs at least one number, such as [0.8, 0.95]"
@@ -119,7 +123,7 @@ def check_context(context: Context) -> str | None:
 
 
 def check_agents(names: Sequence[str]) -> str | None:
-    """Which of these are no agents' names; by their places, as one may be a key that was pasted."""
+    """Return the problem of a list of agents: the places of unknown names, which may be secrets."""
     wrong = [(place, name) for place, name in enumerate(names, 1) if name not in AGENTS]
     if not wrong:
         return None
@@ -130,7 +134,7 @@ def check_agents(names: Sequence[str]) -> str | None:
 
 
 def near_agents(names: Sequence[str]) -> list[str]:
-    """The agents whose names are much like these."""
+    """Return the agents with similar names."""
     import difflib
 
     near = [one for name in names for one in difflib.get_close_matches(name[:60], AGENTS, 1)]
@@ -138,7 +142,7 @@ def near_agents(names: Sequence[str]) -> list[str]:
 
 
 def known_agents(agents: Agents) -> dict[str, Any]:
-    """What of the settings holds: of a list with a mistake in it the rest, and never all agents."""
+    """Return the known agents' settings; a list without any known agent stays an empty list."""
     sources = agents.sources and tuple(name for name in agents.sources if name in AGENTS)
     return {
         "sources": sources,
@@ -147,7 +151,7 @@ def known_agents(agents: Agents) -> dict[str, Any]:
 
 
 def soft_over_hard(caps: Caps) -> list[str]:
-    """The keys of soft caps that can never warn, because their hard cap comes first."""
+    """Return the keys of soft caps that can never warn, because the hard cap is lower."""
     found = []
     for scope in ("", "session-", "workspace-"):
         name = scope.replace("-", "_")
@@ -158,7 +162,7 @@ def soft_over_hard(caps: Caps) -> list[str]:
 
 
 def _is_bare(url: str) -> bool:
-    """Whether an address has neither user, password nor what looks like a key in its query."""
+    """Return whether an address has no user, no password and no secret in its query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -175,12 +179,12 @@ def _usd(value: object) -> Decimal:
 
 
 def _required(wanted: object) -> object:
-    """`X` of `X | None`: TOML has no null, and the editor's null is "not set"."""
+    """Return `X` for `X | None`: TOML has no null, and null in the editor's JSON means unset."""
     if get_origin(wanted) in (Union, UnionType):
         return next(part for part in get_args(wanted) if part is not type(None))
     return wanted
 
 
 def _plain(wanted: object) -> object:
-    """A type without its `Annotated` notes."""
+    """Return a type without its `Annotated` metadata."""
     return getattr(wanted, "__origin__", wanted) if hasattr(wanted, "__metadata__") else wanted

@@ -1,4 +1,4 @@
-"""Reads configuration. With `project_files` the only module of this package that opens files."""
+"""Reading of configuration files. Besides `project_files` the only module here that opens files."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def load(
     project_file: Path | None = None,
     previous: Loaded | None = None,
 ) -> Loaded:
-    """Settings of a workspace root: user's file, then project's, then the editor's section.
+    """Load the settings of a workspace root: the user's file, the project's, the editor's section.
+
+    Never raises; problems are in the result.
 
     Args:
-        root: The workspace's folder, None for documents outside of all.
-        editor: The section `tokenSidecar` as JSON (camelCase). Its trusted keys are obeyed, so a
-            client must fill them from the user's own settings only.
-        env: The environment, by default this process's.
-        project_file: Read in place of the root's own file, with no more rights.
-        previous: What was loaded before. What it has of a file that is broken now stays in force.
-
-    Never raises: see `Loaded.problems`.
+        root: The workspace folder; None for documents outside of all folders.
+        editor: The section `tokenSidecar` as JSON (camelCase). Its trusted keys are applied, so
+            clients must fill them from the user's own settings only.
+        env: The environment; this process's by default.
+        project_file: Read instead of the root's own file, with the same rights.
+        previous: The last result. Its values stay in force for files that are broken now.
     """
     environ = os.environ if env is None else env
     files = _Files(previous.files if previous else {})
@@ -67,21 +67,23 @@ def load(
     elif root is not None:
         files.read_project(root)
     found = resolve([*files.layers.values(), Layer("editor", dict(editor or {}))])
-    # Places in a broken file are no longer those that its last valid settings were read from.
+    # A broken file has changed since its last valid settings were read, so their places are stale.
     problems = [problem for problem in found.problems if problem.file not in files.broken]
     loaded = Loaded(found.settings, (*files.problems, *problems), found.origins, files.layers)
     return _with_limit_of(environ, loaded)
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder at or above `start` that `is_root`, else its folder."""
+    """Return the nearest folder at or above `start` that `is_root`, else the folder of `start`."""
     folder = start if os.path.isdir(start) else start.parent
     return next((one for one in (folder, *folder.parents) if is_root(one)), folder)
 
 
 def is_root(folder: Path) -> bool:
-    """Whether a folder holds a project configuration or a `.git`. Never raises, as pathlib does of
-    a name that is too long or a folder that is closed."""
+    """Return whether a folder holds a project configuration or a `.git`.
+
+    Never raises, unlike pathlib for names that are too long or closed folders.
+    """
     own, pyproject = project_files(folder)
     if os.path.isfile(own) or os.path.exists(folder / ".git"):
         return True
@@ -89,37 +91,37 @@ def is_root(folder: Path) -> bool:
 
 
 class _Files:
-    """Reads the files of one `load`: a layer of each, and what is wrong with them."""
+    """Reads the files of one `load` into layers and problems."""
 
     def __init__(self, last_valid: Mapping[FileKey, Layer]) -> None:
         self.layers: dict[FileKey, Layer] = {}
-        """What is in force of each file, the lowest first."""
+        """The valid contents of each file, lowest layer first."""
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
-        """The files that cannot be read as they are now."""
+        """Files that cannot be read at the moment."""
         self._last_valid = last_valid
 
     def read_user(self, environ: Mapping[str, str]) -> None:
-        """Read the user's own file."""
+        """Read the user's file."""
         path = config_file(environ)
         if not self._read("user", path, ()) and "TOKEN_SIDECAR_CONFIG" in environ:
             self.problems.append(Problem(path, "", None, NO_FILE))
 
     def read_named(self, path: Path) -> None:
-        """Read a file that stands in for the project's."""
+        """Read a file instead of the project's."""
         self._read("project", path, _SECTION if path.name == PYPROJECT else ())
 
     def read_project(self, root: Path) -> None:
-        """Read the project's own file, or its pyproject.toml where there is no such file."""
+        """Read the project's file, or its pyproject.toml if there is none."""
         own, pyproject = project_files(root)
         if not self._read("project", own, (), root):
             self._read("project", pyproject, _SECTION, root)
 
     def _read(self, source: Source, path: Path, prefix: KeyPath, root: Path | None = None) -> bool:
-        """Read one file, with `root` one of a project; whether there is such a file."""
+        """Read one file and return whether it exists; `root` is set for a project's file."""
         is_anyones = root is not None and path.name == PYPROJECT
         try:
-            # Line endings stay as they are: TOML allows \r\n, and spans are of this very text.
+            # Line endings are kept: TOML allows CRLF, and spans are offsets in this text.
             text = read_file(path, root).decode("utf-8-sig")
             if not is_anyones or "token-sidecar" in text:
                 self._add(path, Layer(source, parse(text), path, *toml_places(text), prefix))
@@ -138,7 +140,7 @@ class _Files:
         return True
 
     def _add(self, path: Path, layer: Layer) -> None:
-        """Take the section of a file, which begins at the layer's prefix."""
+        """Add the section of a file, which starts at the layer's prefix."""
         section = _within(layer.values, layer.prefix)
         if not isinstance(section, dict):
             problem = layer.problem((), "must be a table")
@@ -158,10 +160,17 @@ class _Files:
         refused: bool = False,
         is_warning: bool = False,
     ) -> None:
-        """Report a file that cannot be read, and go on with what was last read of it.
+        """Report a file that cannot be read, and keep its last valid values.
 
         Args:
-            is_warning: The file is a pyproject.toml, which need not be about this program.
+            path: The file.
+            source: Whether it is the user's or a project's.
+            message: The problem.
+            line: Its 1-based line, if known.
+            column: Its 1-based column, if known.
+            key: The key at that place, if known.
+            refused: Whether the file may not be opened at all.
+            is_warning: Whether the file is a pyproject.toml, which may not be about this program.
         """
         self.broken.add(path)
         last_valid = self._last_valid.get((source, path))
@@ -181,7 +190,7 @@ def _within(values: object, prefix: KeyPath) -> object:
 
 
 def _with_limit_of(environ: Mapping[str, str], found: Loaded) -> Loaded:
-    """`CONTEXT_MAX_TOKENS` caps the setting, and stands in where it is not set."""
+    """Apply `CONTEXT_MAX_TOKENS`: it lowers `context.limit`, or sets it if unset."""
     written = environ.get(LIMIT_VARIABLE, "").strip()
     if not written:
         return found
@@ -200,8 +209,10 @@ def _with_limit_of(environ: Mapping[str, str], found: Loaded) -> Loaded:
 
 
 def _has_section(pyproject: Path) -> bool:
-    """Whether a table is written there: a comment or a string that names it is none. A broken file
-    that names it counts as one that has it, so that its project is found and the error reported."""
+    """Return whether the file has our table; a comment or a string that names it does not count.
+
+    A broken file that names it counts, so that its project is found and the error is reported.
+    """
     try:
         text = read_file(pyproject, pyproject.parent).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Where settings come from: layers of unchecked values, their places, and what is wrong in them."""
+"""Sources of settings: layers of unvalidated values, their places and problems."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 Source = Literal["default", "user", "project", "environment", "editor"]
 ProblemSeverity = Literal["error", "warning"]
 FileKey = tuple[Source, Path]
-"""One file may be read twice: as the user's and as a project's."""
+"""A file may be read twice: as the user's and as a project's."""
 
 
 _KEY = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a value came from: `file` and the 1-based `line` are None outside files."""
+    """The source of a value; `file` and the 1-based `line` are None outside of files."""
 
     source: Source
     file: Path | None = None
     line: int | None = None
     path: KeyPath = ()
-    """The key's path in that file, from the file's top, as `toml_spans` has it."""
+    """The key's path from the top of that file, as in `toml_spans`."""
 
     def __str__(self) -> str:
         if self.file is None:
@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing wrong in a configuration; `line` and `column` are 1-based, None outside files."""
+    """A problem in a configuration; `line` and `column` are 1-based, None outside of files."""
 
     file: Path | None
     key: str
@@ -51,8 +51,9 @@ class Problem(msgspec.Struct, frozen=True):
     source: Source = "user"
     column: int | None = None
     refused: bool = False
-    """The file may not be opened at all. No editor may be pointed at it: Neovim reads a file that
-    has a diagnostic, and a FIFO or a device would hold it for good."""
+    """The file must not be opened, so no diagnostic may point to it: Neovim reads a file that has a
+    diagnostic, and would block on a FIFO or a device.
+    """
 
     def __str__(self) -> str:
         where = f"{self.source} settings" if self.file is None else str(self.file)
@@ -64,7 +65,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """The values of one source. `prefix` is where they begin in the file (`tool`, …)."""
+    """The values of one source. `prefix` is the table in the file where they start (`tool`, …)."""
 
     source: Source
     values: Mapping[str, Any]
@@ -74,7 +75,7 @@ class Layer(msgspec.Struct, frozen=True):
     prefix: KeyPath = ()
 
     def origin(self, path: KeyPath) -> Origin:
-        """Where the value at `path` was written."""
+        """Return the origin of the value at `path`."""
         full = (*self.prefix, *path)
         return Origin(self.source, self.file, line_of(self.spans, full), full)
 
@@ -86,38 +87,38 @@ class Layer(msgspec.Struct, frozen=True):
         *,
         at_key: bool = False,
     ) -> Problem:
-        """A problem with the value at `path`, or with its key."""
+        """Return a problem with the value at `path`, or with its key."""
         full = (*self.prefix, *path)
         span = (self.keys.get(full) if at_key else None) or span_of(self.spans, full)
         line, column = (span.line, span.column) if span else (None, None)
         return Problem(self.file, key_text(path), line, message, severity, self.source, column)
 
     def spelling(self, key: str) -> str:
-        """How `key` (kebab-case) is written in this layer: the editor's JSON is camelCase."""
+        """Return a kebab-case key as this layer spells it: the editor's JSON uses camelCase."""
         return camel(key) if self.source == "editor" else key
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings as they were read, with what was wrong on the way."""
+    """Settings as loaded, with their problems."""
 
     settings: Settings
     problems: tuple[Problem, ...]
     origins: Mapping[str, Origin]
-    """Where each value comes from, by its key."""
+    """The origin of each value, by key."""
     files: Mapping[FileKey, Layer] = field(default_factory=dict)
-    """What is in force of each file: its contents, or what they were when they were last valid."""
+    """The valid contents of each file; for a broken file, its last valid contents."""
 
 
 def camel(key: str) -> str:
-    """`max-tokens` -> `maxTokens`."""
+    """Convert `max-tokens` to `maxTokens`."""
     return re.sub(r"-(\w)", lambda match: match.group(1).upper(), key)
 
 
 def key_text(path: KeyPath) -> str:
-    """`("budget", 1, "max-tokens")` -> `budget[1].max-tokens`, counted from 0.
+    """Format `("budget", 1, "max-tokens")` as `budget[1].max-tokens`, counted from 0.
 
-    What is no key by its looks may be anything that someone keeps secret, and stands as `"..."`.
+    Anything that does not look like a key may be a secret and becomes `"..."`.
     """
     text = ""
     for part in path:

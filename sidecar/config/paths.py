@@ -1,4 +1,4 @@
-"""Where configuration, state and caches live. Pure look-ups: nothing is created or opened."""
+"""Paths of configuration, state and caches. Nothing is created or opened here."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 APP = "token-sidecar"
 LIMIT_VARIABLE = "CONTEXT_MAX_TOKENS"
-"""The environment's cap of the context window, in tokens."""
+"""Environment variable that caps the context window, in tokens."""
 STATE_VARIABLE = "TOKEN_SIDECAR_STATE"
-"""The environment's folder of what is kept."""
+"""Environment variable that names the state folder."""
 PROJECT_FILE = ".token-sidecar.toml"
 PYPROJECT = "pyproject.toml"
 
 
 def config_file(env: Mapping[str, str] | None = None) -> Path:
-    """The user's configuration file; `TOKEN_SIDECAR_CONFIG` names another."""
+    """Return the path of the user's configuration file; `TOKEN_SIDECAR_CONFIG` overrides it."""
     named = _environ(env).get("TOKEN_SIDECAR_CONFIG")
     if named:
         return Path(named).expanduser()
@@ -30,7 +30,7 @@ def config_file(env: Mapping[str, str] | None = None) -> Path:
 
 
 def state_dir(env: Mapping[str, str] | None = None) -> Path:
-    """The user's state folder (ledger, calibration); `TOKEN_SIDECAR_STATE` names another."""
+    """Return the folder of ledger and calibration; `TOKEN_SIDECAR_STATE` overrides it."""
     named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -42,7 +42,9 @@ def state_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def cache_dir(env: Mapping[str, str] | None = None) -> Path:
-    """What may be deleted at any time; inside the state folder when that was named."""
+    """Return the folder of caches, which may be deleted at any time.
+
+    It is inside the state folder if that is overridden."""
     named = _environ(env).get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser() / "cache"
@@ -54,8 +56,10 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def _xdg(variable: str, usual: str) -> Path | None:
-    """On Linux the folder as `platformdirs` has it, whose import every start would wait for (it
-    takes `tempfile` and `shutil` along); None where it has to be asked."""
+    """Return a folder as `platformdirs` would on Linux; None if only platformdirs knows.
+
+    Importing platformdirs (with `tempfile` and `shutil`) would slow down every start.
+    """
     if sys.platform != "linux":
         return None
     named = os.environ.get(variable, "") or os.path.join(os.environ.get("HOME", ""), usual)
@@ -63,20 +67,20 @@ def _xdg(variable: str, usual: str) -> Path | None:
 
 
 _PLAIN = re.compile(r"(?:/[\w.-]+)+").fullmatch
-"""An absolute path with nothing in it that could be expanded or cut off."""
+"""Matches an absolute path without characters that would have to be expanded or stripped."""
 
 
 LEDGER_FILES = ("ledger.db", "ledger.db-wal")
-"""The ledger in the state folder, and its write-ahead log, which each write changes first."""
+"""The ledger in the state folder and its write-ahead log, which every write changes first."""
 
 
 def project_files(root: Path) -> tuple[Path, Path]:
-    """The files a workspace root may be configured in; the first that has a section is read."""
+    """Return the files that may configure a root; the first one with a section is used."""
     return root / PROJECT_FILE, root / PYPROJECT
 
 
 def watched_paths(root: Path | None, env: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Every file whose change, appearance or removal changes the settings of `root`."""
+    """Return all files whose change, creation or deletion changes the settings of `root`."""
     user = config_file(env)
     return (user,) if root is None else (user, *project_files(root))
 

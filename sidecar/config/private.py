@@ -1,4 +1,4 @@
-"""Files that are the user's alone: state and caches. Folders are 0700 and files 0600. Blocking."""
+"""State and cache files private to the user: folders are 0700, files 0600. Blocking."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder with those above that are missing, and close one that others may look into.
+    """Create a folder with its parents, and remove others' access to it. Raises OSError.
 
-    What is there and is no folder stays as it is. Raises OSError.
+    An existing file of that name is left unchanged.
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
@@ -32,9 +32,9 @@ def make_folder(folder: Path) -> None:
 
 
 def create(path: Path) -> None:
-    """Make an empty file and its folder where they are missing, and close them to others.
+    """Create an empty private file, with its folder, unless it exists. Raises OSError.
 
-    SQLite would make a file that others can read. Raises OSError.
+    SQLite would create a file that others can read.
     """
     make_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -43,9 +43,9 @@ def create(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Put a file in place as a whole: other processes read the old one or the new. Raises OSError.
+    """Replace a file atomically: other processes read the old or the new contents. Raises OSError.
 
-    Its folder must be there.
+    The folder must exist.
     """
     import tempfile
 
@@ -61,10 +61,10 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(lock: Path, seconds: float) -> Iterator[bool]:
-    """Hold a lock that processes share; False where another one has held it for so many seconds.
+    """Hold a lock shared by processes; yields False if another one holds it for `seconds`.
 
-    `lock` is an empty file that stays. The system releases it when the process ends, however it
-    ends: SQLite locks it, which works alike on every system. Raises OSError.
+    `lock` is an empty file that is never deleted. SQLite locks it, which works alike on every
+    system; the lock is released when the process ends. Raises OSError.
     """
     import sqlite3
 
@@ -83,9 +83,9 @@ def locked(lock: Path, seconds: float) -> Iterator[bool]:
 
 
 def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
-    """Rename a file that cannot be used, and say so in the log: it is begun anew. Never raises.
+    """Rename an unusable file and log the reason, so that a new one can be created. Never raises.
 
-    `beside`: the ends of the names of files that belong to it.
+    `beside` lists the suffixes of files that belong to it.
     """
     aside = path.with_name(f"{path.name}.broken-{time.time_ns()}")
     try:
@@ -100,9 +100,9 @@ def set_aside(path: Path, why: str, beside: tuple[str, ...] = ()) -> None:
 
 
 def _close(folder: Path) -> None:
-    """Take a folder of the user's from others; not one that is shared, such as /tmp."""
+    """Remove others' access to a folder of the user; shared folders such as /tmp are unchanged."""
     if os.name == "nt":
-        return  # the profile's folders are the user's alone
+        return  # folders in the user's profile are private already
     status = folder.stat()
     shared = status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX
     if status.st_mode & 0o077 and not shared:

@@ -1,8 +1,8 @@
-"""Opening the files that configure a project: the only door to them.
+"""Safe reading of a project's configuration files.
 
-A repository is someone else's: a link in it may name any file of the user's, a FIFO would hold its
-reader for ever, and a device has no end. So a file is opened only where it is regular, of at most
-`MAX_BYTES`, and, with all links resolved, inside the root that it configures.
+A repository may be hostile: a link in it may point to any file of the user, a FIFO would block its
+reader for ever, and a device has no end. So a file is read only if it is a regular file of at most
+`MAX_BYTES` that lies, with all links resolved, inside its root.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FLAGS = (
 
 
 class RefusedError(SidecarError, OSError):
-    """A file that is there and may not be read; the text says why, and quotes nothing of it."""
+    """A file that may not be read; the text gives the reason and quotes nothing of the file."""
 
     kind = "config"
 
@@ -39,11 +39,11 @@ class RefusedError(SidecarError, OSError):
 
 
 def read_file(path: Path, root: Path | None = None) -> bytes:
-    """What a configuration file holds. With `root`, it must lie inside of it, links resolved.
+    """Return the contents of a configuration file; with `root`, it must lie inside, links resolved.
 
     Raises:
-        RefusedError: it lies outside, is no regular file, or is larger than `MAX_BYTES`.
-        OSError: it is not there, or cannot be read.
+        RefusedError: it lies outside, is not a regular file, or is larger than `MAX_BYTES`.
+        OSError: it does not exist or cannot be read.
     """
     real = resolved(path, root)
     if str(real) == os.devnull and root is None:
@@ -52,8 +52,8 @@ def read_file(path: Path, root: Path | None = None) -> bytes:
 
 
 def read_regular(path: Path | str) -> bytes:
-    """What a regular file holds that is no link itself. Raises as `read_file`."""
-    _check(os.lstat(path))  # before opening: to open a device may already do something
+    """Return the contents of a regular file that is not a link. Raises as `read_file`."""
+    _check(os.lstat(path))  # checked before opening: opening a device may have effects
     descriptor = os.open(path, _FLAGS)
     with open(descriptor, "rb") as file:
         _check(os.fstat(descriptor))
@@ -64,15 +64,15 @@ def read_regular(path: Path | str) -> bytes:
 
 
 def resolved(path: Path, root: Path | None) -> Path:
-    """Where a file really is.
+    """Return the path of a file with all links resolved.
 
     Raises:
-        RefusedError: outside of `root`.
-        OSError: it is not there, or its links lead in a circle.
+        RefusedError: it lies outside of `root`.
+        OSError: it does not exist, or its links form a loop.
     """
     try:
         real = path.resolve(strict=True)
-    except (RuntimeError, ValueError):  # a circle of links before Python 3.13; a NUL in the name
+    except (RuntimeError, ValueError):  # a loop of links before Python 3.13; a NUL in the name
         raise RefusedError("cannot be resolved") from None
     if root is not None and not real.is_relative_to(root.resolve()):
         raise RefusedError("is a link out of the project's folder")

@@ -1,4 +1,4 @@
-"""Layers of options to one `Settings`: later layers win, invalid parts fall back. Pure."""
+"""Resolution of layers to `Settings`: later layers win, invalid values fall back. Pure."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from sidecar.config.toml import KeyPath
 
 EDITOR_ONLY = frozenset({"server", "trace"})
-"""Keys of the editor's section that are the shim's business."""
+"""Keys of the editor's section that only the editor's plugin reads."""
 
 _EXAMPLES = {"sections": '{ "Context" = 1500 }', "paths": '{ codex = "~/elsewhere/.codex" }'}
-"""By key, a table of names that the user chooses."""
+"""Examples of tables whose keys the user chooses, by setting."""
 
 MAX_PROBLEMS = 50
-MAX_KEY = 60  # characters of a key that may be a slip of the pen
-MAX_TABLES = 500  # of one list, such as [[budget]]
+MAX_KEY = 60  # longest key, in characters, that is checked for misspellings
+MAX_TABLES = 500  # per list, such as [[budget]]
 
 _T = TypeVar("_T", bound=Table)
 
 
 def resolve(layers: Sequence[Layer]) -> Loaded:
-    """Settings from `layers`, the lowest first. Never raises; problems are in the result."""
+    """Resolve `layers`, lowest first. Never raises; problems are in the result."""
     resolver = _Resolver(layers)
     settings = resolver.table(Settings, ())
     return Loaded(settings, tuple(resolver.problems), resolver.origins)
@@ -51,7 +51,7 @@ class _Resolver:
         self._layers = [self._without_trusted(layer) for layer in layers]
 
     def table(self, kind: type[_T], path: KeyPath) -> _T:
-        """The table at `path`, merged key by key."""
+        """Return the table at `path`, merged key by key."""
         found = list(self._tables(path))
         for layer, values in found:
             self._report_unknown(kind, layer, values, path)
@@ -74,7 +74,7 @@ class _Resolver:
         found: list[tuple[Layer, Mapping[str, Any]]],
         made: dict[str, Any],
     ) -> None:
-        """The last valid value of a key that is no table; invalid ones are reported."""
+        """Return the last valid value of a key that is not a table; report invalid ones."""
         self.origins[key_text(path)] = Origin("default")
         for layer, values in found:
             value = _value(layer, values, field.encode_name)
@@ -95,7 +95,7 @@ class _Resolver:
     def _named(
         self, layer: Layer, value: object, wanted: object, path: KeyPath
     ) -> dict[str, object]:
-        """A table of names that the user chooses; wrong entries are reported and left out."""
+        """Return a table whose keys the user chooses; invalid entries are reported and dropped."""
         if not isinstance(value, dict):
             raise InvalidError(f"must be a table, such as {_EXAMPLES[str(path[-1])]}")
         kept: dict[str, object] = {}
@@ -109,9 +109,9 @@ class _Resolver:
     def _entries(
         self, kind: type[Table], path: KeyPath, found: list[tuple[Layer, Mapping[str, Any]]]
     ) -> tuple[Table, ...]:
-        """The list of tables of the last layer that has one: lists are replaced, not joined.
+        """Return the list of tables of the last layer that has one: lists are replaced, not merged.
 
-        One with nothing right in it falls back to the layer below, as any wrong value does.
+        A list without a valid entry falls back to the layer below, as any invalid value does.
         """
         chosen: tuple[Table, ...] = ()
         self.origins[key_text(path)] = Origin("default")
@@ -143,7 +143,7 @@ class _Resolver:
             entry = self._entry(kind, (*path, index), layer, values)
             if entry is None:
                 continue
-            # Origins go by the place among the entries that were kept, as settings have them.
+            # Origins use the index among the entries that are kept, as settings do.
             self.origins[key_text((*path, kept))] = layer.origin((*path, index))
             kept += 1
             yield entry
@@ -151,7 +151,7 @@ class _Resolver:
     def _entry(
         self, kind: type[Table], path: KeyPath, layer: Layer, values: object
     ) -> Table | None:
-        """One `[[entry]]`, or None when what it cannot do without is missing or wrong."""
+        """Return one `[[entry]]`, or None if a required value is missing or invalid."""
         if not isinstance(values, dict):
             self._report(layer, path, "must be a table (left out)")
             return None
@@ -167,13 +167,13 @@ class _Resolver:
             except InvalidError as error:
                 self._report(layer, here, f"{error} (left out)")
         entry, wrong = _made(kind, made)
-        # What is wrong with the whole often only follows from what is wrong with its parts.
+        # A problem of the whole entry is often caused by its invalid values.
         if wrong and len(self.problems) == known_problems:
             self._report(layer, path, f"{wrong} (left out)")
         return entry
 
     def _checked(self, table: _T, path: KeyPath) -> _T:
-        """What no single value can break: thresholds that rise, soft caps under hard ones."""
+        """Check rules between values: thresholds that rise, soft caps below hard ones."""
         if isinstance(table, Context):
             wrong = check_context(table)
             if wrong is not None:
@@ -192,26 +192,26 @@ class _Resolver:
         return table
 
     def _report_agents(self, table: Agents, path: KeyPath) -> None:
-        """Names that no agent has."""
+        """Report unknown agent names."""
         for key, names in (("sources", table.sources or ()), ("paths", tuple(table.paths))):
             wrong = check_agents(names)
             if wrong is not None:
                 self._report_at(path, key, f"{wrong} (left out)")
 
     def _report_at(self, path: KeyPath, key: str, message: str) -> None:
-        """A problem with the value that won, wherever it came from."""
+        """Report a problem with the value that won, whichever layer it came from."""
         source = self.origins[key_text((*path, key))].source
         layer = next(layer for layer in self._layers if layer.source == source)
         self._report(layer, (*path, key), message)
 
     def _forget(self, path: KeyPath) -> None:
-        """Origins of entries that a later layer replaces."""
+        """Drop the origins of entries replaced by a later layer."""
         start = key_text(path) + "["
         for key in [key for key in self.origins if key.startswith(start)]:
             del self.origins[key]
 
     def _tables(self, path: KeyPath) -> Iterator[tuple[Layer, Mapping[str, Any]]]:
-        """What each layer has at `path`, where that is a table."""
+        """Return each layer's value at `path` if it is a table."""
         for layer in self._layers:
             values: Any = layer.values
             for key in path:
@@ -247,7 +247,7 @@ class _Resolver:
         self._add(layer.problem(path, message))
 
     def _add(self, problem: Problem) -> None:
-        """Another problem, so long as there are few enough to be read."""
+        """Add a problem unless there are too many already."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
         elif len(self.problems) == MAX_PROBLEMS:
@@ -262,7 +262,7 @@ _NOT_HERE = (
 
 
 def _did_you_mean(key: str, names: list[str], layer: Layer, within: bool) -> str:
-    """A hint at the key that was meant; `within`: it stands in a table."""
+    """Return a hint with the key that was probably meant; `within` is set inside a table."""
     import difflib
 
     if len(key) > MAX_KEY:
@@ -272,7 +272,7 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, within: bool) -> str
             return f"; did you mean {key}s? What is set for all belongs above the first [table]"
         return "; it belongs above the first [table]"
     near = difflib.get_close_matches(key.lower().replace("_", "-"), names, 1)
-    if f"{key}s" in near:  # `file` of a [[budget]], which a tokenizer has too
+    if f"{key}s" in near:  # `file` in a [[budget]]: also a key of [[tokenizer]]
         return f"; did you mean {key}s?"
     for field in msgspec.structs.fields(Settings):
         kind = _entry_type(field.type) or field.type
@@ -284,7 +284,7 @@ def _did_you_mean(key: str, names: list[str], layer: Layer, within: bool) -> str
 
 
 def _for_all() -> set[str]:
-    """The keys that stand in no table."""
+    """Return the keys outside of tables."""
     fields = msgspec.structs.fields(Settings)
     return {
         field.encode_name
@@ -294,7 +294,7 @@ def _for_all() -> set[str]:
 
 
 def _made(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str | None]:
-    """The entry, or None and what is wrong with it as a whole."""
+    """Return the entry, or None and the problem of the entry as a whole."""
     fields = msgspec.structs.fields(kind)
     missing = [field.name for field in fields if field.required and field.name not in values]
     if missing:
@@ -308,7 +308,7 @@ def _made(kind: type[Table], values: dict[str, Any]) -> tuple[Table | None, str 
 
 
 def _value(layer: Layer, values: Mapping[str, Any], key: str) -> object:
-    """The value of a kebab-case key in a layer's own spelling; None when it is not set."""
+    """Return the value of a kebab-case key in a layer's own spelling; None if unset."""
     value = values.get(key)
     return values.get(layer.spelling(key)) if value is None else value
 
@@ -318,7 +318,7 @@ def _is_table(wanted: object) -> bool:
 
 
 def _entry_type(wanted: object) -> type[Table] | None:
-    """`X` of a field that is a list of tables `X`."""
+    """Return `X` for a field that is a list of tables `X`."""
     if get_origin(wanted) is not tuple:
         return None
     kind = get_args(wanted)[0]

@@ -1,7 +1,7 @@
-"""Settings as resolved: frozen, complete, every default of the contract.
+"""Resolved settings: frozen and complete, with all defaults.
 
-Each field's encoded name is its key in TOML (kebab-case); the editor's JSON uses the same name in
-camelCase. What a field's type does not allow is reported by `resolve` and falls back.
+A field's encoded name is its key in TOML (kebab-case); the editor's JSON uses the same name in
+camelCase. Values of the wrong type are reported by `resolve` and fall back.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ Show = Literal["tokens", "percent", "both"]
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """A TOML table: its fields are the keys that it may hold."""
+    """A TOML table; its fields are the allowed keys."""
 
 
 class Tokenize(Table, frozen=True):
-    """How counts are made. Trusted: a project cannot switch an endpoint on."""
+    """How text is counted. Trusted: a project cannot enable an endpoint."""
 
     use_endpoint: bool = False
     endpoint_window: bool = False
-    """Ask declared endpoints for the model's window though `use_endpoint` is off."""
+    """Ask endpoints for the model's window even if `use_endpoint` is off."""
     estimator: NonEmpty = "default"
-    """One of those that are built in, or the name of an installed plug-in."""
+    """A built-in estimator or the name of an installed plug-in."""
 
 
 class Endpoint(Table, frozen=True):
-    """A model server that the user named, and the models (globs) that it counts."""
+    """A model server named by the user, with globs of the models it counts for."""
 
     url: Url
     models: tuple[NonEmpty, ...] = ("*",)
@@ -70,14 +70,14 @@ class Endpoint(Table, frozen=True):
 
 
 class TokenizerFile(Table, frozen=True):
-    """A `tokenizer.json` or rank file of the user's, and the models (globs) that it counts."""
+    """A user's `tokenizer.json` or rank file, with globs of the models it counts for."""
 
     models: tuple[NonEmpty, ...]
     file: NonEmpty
 
 
 class Price(Table, frozen=True):
-    """USD for a million tokens, for models that no list prices."""
+    """USD per million tokens, for models without a listed price."""
 
     models: tuple[NonEmpty, ...]
     input: Usd
@@ -87,7 +87,7 @@ class Price(Table, frozen=True):
 
 
 class Context(Table, frozen=True):
-    """The window and how full it may get."""
+    """The context window and its thresholds."""
 
     limit: Positive | None = None
     reserve: Natural = DEFAULT_RESERVE
@@ -96,7 +96,7 @@ class Context(Table, frozen=True):
 
 
 class Caps(Table, frozen=True):
-    """Spending caps in USD: a day, a session, a workspace. None by default."""
+    """Spending caps in USD per day, session and workspace. None by default."""
 
     soft_cap_usd: Usd | None = None
     hard_cap_usd: Usd | None = None
@@ -107,16 +107,15 @@ class Caps(Table, frozen=True):
 
 
 class LedgerSettings(Table, frozen=True):
-    """Where recorded usage goes besides the user's state folder: nowhere by default."""
+    """Export of recorded usage, besides the ledger in the state folder. None by default."""
 
     otel_endpoint: Url | None = None
 
 
 class Agents(Table, frozen=True):
-    """The coding agents' own session files on this machine. Trusted.
+    """Reading of coding agents' session files on this machine. Trusted.
 
-    `sources`: the agents whose files are read; None for all that are known. `paths`: by agent, a
-    folder to look into beside its own.
+    `sources` are the agents to read, None for all. `paths` adds a folder per agent.
     """
 
     enabled: bool = True
@@ -125,9 +124,9 @@ class Agents(Table, frozen=True):
 
 
 class Budget(Table, frozen=True):
-    """One `[[budget]]`: what a glob's files, or sections of them, may hold at most.
+    """One `[[budget]]`: the maximum tokens of matching files, or of their sections.
 
-    `max_tokens` may be left out when `sections` says all there is to say.
+    `max_tokens` is optional if `sections` is set.
     """
 
     files: tuple[NonEmpty, ...]
@@ -140,14 +139,14 @@ class Budget(Table, frozen=True):
 
 
 class Status(Table, frozen=True):
-    """What the status text shows."""
+    """Contents of the status text."""
 
     show: Show = "both"
     hide: bool = False
 
 
 class DiagnosticsSettings(Table, frozen=True):
-    """Diagnostics beyond budgets that someone wrote."""
+    """Diagnostics besides those for configured budgets."""
 
     prompt_buffers: bool = False
 
@@ -177,12 +176,12 @@ AGENTS = (
     "roo-code", "kilo-code", "goose", "crush", "zed", "amp", "vibe", "continue", "aider",
     "qwen-code", "pi", "kimi-cli", "kimi-code",
 )  # fmt: skip
-"""The agents whose session files are read, by the names that `agents` and `source` give them."""
+"""Agents whose session files can be read, by their names in `agents` and `source`."""
 
 
 @cache
 def setting_names() -> frozenset[str]:
-    """Every key that some table may hold, as TOML has it."""
+    """Return every key that some table may hold, in kebab-case."""
     names: set[str] = set()
     for table in Table.__subclasses__():
         names.update(field.encode_name for field in msgspec.structs.fields(table))
@@ -190,4 +189,4 @@ def setting_names() -> frozenset[str]:
 
 
 TRUSTED = frozenset({"endpoint", "tokenize", "tokenizer", "price", "cost", "agents", "ledger"})
-"""Keys that start, reach or pay for something: never read from a project's file."""
+"""Keys that run, contact or pay for something: never read from a project's file."""

@@ -1,4 +1,4 @@
-"""The file of the price list that `cost update-prices` has stored. Blocking."""
+"""The price list stored by `cost update-prices`. Blocking."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sidecar.config.private import set_aside
 logger = logging.getLogger(__name__)
 
 STORED_LIST = "prices.json"
-"""Its name in the state folder."""
+"""File name in the state folder."""
 
 ListFile: TypeAlias = Path | None
-"""None: only the list of the package is used."""
+"""None: use the bundled list only."""
 
 
 def version(file: ListFile) -> int:
-    """Another number when it is another list."""
+    """Return a number that changes with the file."""
     try:
         return file.stat().st_mtime_ns if file else 0
     except OSError:
@@ -26,7 +26,7 @@ def version(file: ListFile) -> int:
 
 
 def read(file: ListFile) -> bytes | None:
-    """What it holds; None where there is none, or, logged, where it cannot be read."""
+    """Return the file's contents; None if it does not exist or, with a log entry, is unreadable."""
     try:
         return file.read_bytes() if file else None
     except FileNotFoundError:
@@ -37,6 +37,6 @@ def read(file: ListFile) -> bytes | None:
 
 
 def refuse(file: ListFile, reason: str) -> None:
-    """Set one aside that cannot be used, and log why."""
+    """Set an unusable file aside and log the reason."""
     if file is not None:
         set_aside(file, f"{reason}; fetch it again with `token-sidecar cost update-prices`")

@@ -1,9 +1,8 @@
-"""TOML text: its values under limits, its first mistake, and where each key stands. Pure.
+"""TOML parsing with limits, the position of the first error, and the position of each key. Pure.
 
-Python's `tomllib` gives values without positions, takes minutes for a key of 20,000 parts, and
-quotes from the text in its messages. So limits are checked before it reads, its messages are
-rewritten, and a scanner of our own finds positions without values, in one pass; it stops quietly
-where the text is not TOML.
+Python's `tomllib` returns values without positions, takes minutes for a key of 20,000 parts, and
+quotes the text in its messages. So limits are checked before it runs, its messages are rewritten,
+and a separate one-pass scanner finds positions; it stops silently at invalid TOML.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ KeyPath = tuple[str | int, ...]
 MAX_ENTRIES = 10_000  # keys, parts of dotted keys, list items and tables
 MAX_LINES = 50_000
 MAX_DEPTH = 32  # brackets within brackets
-MAX_PARTS = 32  # of a dotted key
+MAX_PARTS = 32  # per dotted key
 
 _LIMIT_TOKEN = re.compile(
     r'"""(?:[^"\\]|\\[\s\S]|"(?!""))*+(?:"{3,5})?+'
@@ -43,7 +42,7 @@ _QUOTING = {
     "Found invalid character": "an illegal character",
     "Invalid hex value": "an invalid escape sequence",
 }
-"""Replacements of the messages of `tomllib` that quote from the text, by how those begin."""
+"""Replacements for `tomllib` messages that quote the text, by their beginnings."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -59,10 +58,10 @@ _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
 class InvalidTomlError(SidecarError, ValueError):
-    """A text that is not valid TOML, or over a limit; the message quotes nothing of it.
+    """A text that is not valid TOML or exceeds a limit; the message quotes nothing of it.
 
-    `line` is 1-based; `column` is None for a whole line; `key` is the setting or table that stands
-    there, "" for anything else, which may be no TOML at all.
+    `line` is 1-based; `column` is None for a whole line; `key` is the setting or table at that
+    place, "" for anything else.
     """
 
     kind = "config"
@@ -76,9 +75,9 @@ def parse(text: str) -> dict[str, Any]:
     """Return the values of a TOML text.
 
     Raises:
-        InvalidTomlError: at the first mistake, or the first thing that is over a limit.
+        InvalidTomlError: at the first error or exceeded limit.
     """
-    from tomllib import loads  # loaded only where something is configured
+    from tomllib import loads  # imported late: many projects have no configuration
 
     check_limits(text)
     try:
@@ -88,12 +87,12 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def check_limits(text: str) -> None:
-    """Check that a text is small enough to be read.
+    """Check that a text is small enough to be parsed.
 
-    Up to its first mistake a text is cut into tokens as TOML does it; no parser goes further.
+    Tokens are split as TOML does up to the first error, where any parser stops.
 
     Raises:
-        InvalidTomlError: at the first thing that is over a limit.
+        InvalidTomlError: at the first exceeded limit.
     """
     entries = lines = depth = parts = 0
     for token in _LIMIT_TOKEN.finditer(text):
@@ -124,10 +123,10 @@ def _over_limit(message: str, text: str, at: int) -> InvalidTomlError:
 
 
 def _invalid(message: str, lines: list[str]) -> InvalidTomlError:
-    """The error for a message of `tomllib`."""
+    """Return the error for a message of `tomllib`."""
     place = _PLACE.search(message)
     column = None
-    if place is None:  # a number beyond Python's limits, for which it names no place
+    if place is None:  # a number beyond Python's limits, reported without a place
         line = max(range(len(lines)), key=lambda index: len(lines[index])) + 1
         reason = "a number is too large"
     else:
@@ -152,15 +151,17 @@ def _setting_at_start(line: str) -> str:
 
 
 def _line_with_text(lines: list[str], line: int) -> int:
-    """The line, or the nearest one above it that is not blank."""
+    """Return the line, or the nearest line above that is not blank."""
     while line > 1 and not lines[line - 1].strip():
         line -= 1
     return line
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Where a value (or a header) stands: its half-open character offsets, and the 1-based line and
-    column of its start."""
+    """The place of a value or header.
+
+    Character offsets are half-open; `line` and `column` are 1-based, of the start.
+    """
 
     line: int
     start: int
@@ -168,17 +169,17 @@ class Span(msgspec.Struct, frozen=True):
     column: int
 
 
-class _BrokenError(Exception):
+class _BrokenError(SidecarError):
     """The text is not TOML from here on."""
 
 
 def toml_spans(text: str) -> Mapping[KeyPath, Span]:
-    """Spans by path: `("budget", 0, "max-tokens")`, headers and list entries included."""
+    """Return the spans of values, headers and list entries by path: `("budget", 0, "model")`."""
     return toml_places(text)[0]
 
 
 def toml_places(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Span]]:
-    """The same, and where each key stands, be it a part of a dotted one or of a header."""
+    """Return the spans of values and of keys, including dotted keys and headers."""
     scanner = _Scanner(text)
     with suppress(_BrokenError, RecursionError, ValueError, OverflowError):  # beyond Unicode
         scanner.document()
@@ -186,7 +187,7 @@ def toml_places(text: str) -> tuple[Mapping[KeyPath, Span], Mapping[KeyPath, Spa
 
 
 def span_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
-    """The span of `path`, else of the nearest table around it; None when neither stands there."""
+    """Return the span of `path`, else of the nearest table around it, else None."""
     for length in range(len(path), 0, -1):
         span = spans.get(path[:length]) or spans.get((*path[:length], 0))
         if span is not None:
@@ -195,7 +196,7 @@ def span_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> Span | None:
 
 
 def line_of(spans: Mapping[KeyPath, Span], path: KeyPath) -> int | None:
-    """The line of `path`, else of the nearest table around it; None when neither stands there."""
+    """Return the line of `path`, else of the nearest table around it, else None."""
     span = span_of(spans, path)
     return span.line if span else None
 
@@ -278,8 +279,10 @@ class _Scanner:
         return True
 
     def _key(self, path: KeyPath = ()) -> KeyPath:
-        """The path of a key in the table at `path`, with the index of the last entry put in
-        wherever it passes through a list."""
+        """Return the path of a key in the table at `path`.
+
+        Where it passes through a list, the index of the last entry is inserted.
+        """
         while True:
             self._skip(_SPACE)
             start = self.at

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.context.counter import Calibration, Sums, factor_of, sums_of
-from sidecar.context.edits import Edit
-from sidecar.context.pairs import Pairs
-from sidecar.context.prune import Choice, Cleaned, choose, clean, tail_start, units
+from sidecar.context.model_counts import Edit
+from sidecar.context.prune import Choice, Cleaned, Pairs, choose, clean, tail_start, units
 from sidecar.context.results import FitResult, Removed
 from sidecar.context.sections import SystemPrompt, no_text
 from sidecar.context.summary import summarise

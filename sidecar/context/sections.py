@@ -109,7 +109,7 @@ def no_text() -> RequestError:
     """The error for a session that was restored from its counts."""
     return RequestError(
         "noText",
-        "this session is known by its counts only (it was restored): send its system prompt, "
+        "only the token counts of this restored session are known: send its system prompt, "
         "tools and turns again after context/reset",
     )
 

@@ -12,7 +12,7 @@ from sidecar import typed
 from sidecar.messages.turns import (
     Turn,
     is_assistant,
-    joined,
+    join_texts,
     own_text,
     parts,
     starts_exchange,
@@ -136,7 +136,7 @@ def _lines(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
     elif starts_exchange(turn):
         yield Line(ASKED, f"- asked: {_short(text)}")
     for part, name in reversed(results):
-        yield Line(TOOL, f"- {name}: {_outcome(joined(part.inner), part.failed)}")
+        yield Line(TOOL, f"- {name}: {_outcome(join_texts(part.inner), part.failed)}")
 
 
 def _kept_line(line: str) -> Line:

@@ -1,10 +1,11 @@
-"""When a context passes a threshold that the user set: reported once per crossing."""
+"""Warnings when a context crosses a threshold (`context.warn-at`), once per crossing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from sidecar.context.window import level
 from sidecar.counting.count import number_text
 from sidecar.text.printable import percent_text, printable
 
@@ -12,27 +13,11 @@ if TYPE_CHECKING:
     from sidecar.context.results import Alternative
     from sidecar.context.usage import ContextUsage
 
-Severity = Literal["ok", "warning", "error"]
-
-
-def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
-    """How many of the thresholds `tokens` have reached."""
-    return sum(tokens >= usable * share for share in warn_at)
-
-
-def severity(tokens: int | None, usable: int, warn_at: Sequence[float]) -> Severity:
-    """`warning` from the first threshold on, `error` from the last."""
-    if tokens is None or not warn_at:
-        return "ok"
-    if tokens >= usable * max(warn_at):
-        return "error"
-    return "warning" if tokens >= usable * min(warn_at) else "ok"
-
 
 def crossed(before: int, usage: ContextUsage, warn_at: Sequence[float]) -> tuple[int, bool]:
-    """How many thresholds are reached now, and whether these are more than `before`.
+    """Return how many thresholds are reached, and whether these are more than `before`.
 
-    Falling under a threshold arms it again.
+    Falling below a threshold arms it again.
     """
     if usage.tokens is None or usage.usable is None:
         return 0, False
@@ -45,7 +30,7 @@ def budget_message(
     alternatives: Sequence[Alternative] = (),
     heaviest: Sequence[tuple[str, int]] = (),
 ) -> str:
-    """What a `context/warning` of kind `budget` says; over the window also what could be done."""
+    """Return the text of a `budget` warning; over the window, with what the user can do."""
     tokens = number_text(usage.tokens or 0, usage.method or "estimate")
     room = f"{usage.usable or 0:,} tokens"
     model = "" if usage.model is None else f", {usage.model}"
@@ -58,7 +43,7 @@ def budget_message(
 def fallbacks(
     alternatives: Sequence[Alternative], heaviest: Sequence[tuple[str, int]]
 ) -> list[str]:
-    """What could be done about a full window, a sentence each."""
+    """Return what the user can do about a full window, one sentence each."""
     sentences = []
     if alternatives:
         names = ", ".join(f"{one.model} ({one.context_window:,})" for one in alternatives[:3])

@@ -1,4 +1,4 @@
-"""How full a context is, in numbers: what is shown before a conversation's rooms are loaded."""
+"""How full a context is, in numbers: the results that clients and commands get."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.context.window import LimitSource, Window
+from sidecar.context.window import LimitSource, Severity, Window, severity
 from sidecar.counting.count import Method
 
 if TYPE_CHECKING:
@@ -65,10 +65,13 @@ class CalibrationInfo(Result, frozen=True, kw_only=True):
 
 
 class ViewRow(Result, frozen=True, kw_only=True):
-    """A line of a view: what it is, its value, and lines below it."""
+    """A row of a view. A group of rows has children and no value."""
 
     label: str
     value: str
+    share: float | None = None
+    """Length of the row's bar, from 0 to 1: of the usable window, or of the context's tokens."""
+    severity: Severity = "ok"
     children: list[ViewRow] = []
 
 
@@ -96,11 +99,13 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     cost_usd: float | None = None
     note: str | None = None
     """Why a number is missing or weak."""
+    severity: Severity = "ok"
+    """`warning` from the first threshold of `context.warn-at` on, `error` from the last."""
     text: str = ""
-    """The same in words, a line a part: in the answer to `context/usage`. What was done: in that to
-    `context/undo` and `context/reset`. Else empty."""
+    """`rows` as plain text in the answer to `context/usage`; what was done in the answers to
+    `context/undo` and `context/reset`; empty elsewhere."""
     rows: list[ViewRow] = []
-    """The same for a tree: in the answer to `context/usage`, else empty."""
+    """What to show of the context, in the answer to `context/usage`; empty elsewhere."""
 
 
 class SessionRow(Result, frozen=True, kw_only=True):
@@ -157,6 +162,7 @@ def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -
         percent=None if tokens is None else window.percent(tokens),
         over=None if tokens is None else window.over(tokens),
         should_prune=None if tokens is None else should_prune(tokens, window, warn_at),
+        severity=severity(tokens, window.usable, warn_at),
     )
 
 

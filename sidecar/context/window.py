@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 LimitSource = Literal["request", "transcript", "endpoint", "catalogue", "settings", "default"]
+Severity = Literal["ok", "warning", "error"]
 
 DEFAULT_LIMIT = 16_384
 DEFAULT_RESERVE = 500
@@ -99,3 +101,17 @@ def resolve_limit(
     if prompt and known.source not in ("request", "endpoint") and prompt < known.tokens:
         return Limit(known.tokens, known.source, prompt)
     return known
+
+
+def level(tokens: int, usable: int, warn_at: Sequence[float]) -> int:
+    """Return how many thresholds (shares of the usable window) are reached."""
+    return sum(tokens >= usable * share for share in warn_at)
+
+
+def severity(tokens: int | None, usable: int | None, warn_at: Sequence[float]) -> Severity:
+    """Return `warning` from the first threshold on, `error` from the last."""
+    if tokens is None or not usable or not warn_at:
+        return "ok"
+    if tokens >= usable * max(warn_at):
+        return "error"
+    return "warning" if tokens >= usable * min(warn_at) else "ok"

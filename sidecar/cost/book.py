@@ -1,6 +1,6 @@
-"""What the server and the command line ask of this room: record, report, judge.
+"""Records calls, reports costs and checks caps, for the server and the command line.
 
-Plain and synchronous: a worker thread runs it. Nothing is opened or imported before it is needed.
+Synchronous: run it on a worker. Nothing is opened or imported before it is needed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from sidecar.config.stored_prices import STORED_LIST
 from sidecar.cost.caps import CostVerdict, Spend, has_caps, judge, spend_so_far
 from sidecar.cost.days import time_range
 from sidecar.cost.events import Buckets, LedgerEvent, buckets_of, check_names
-from sidecar.cost.ledger import FILE_NAME, Ledger
-from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
+from sidecar.cost.ledger import FILE_NAME, Ledger, RecordedBatch, workspace_key
 from sidecar.cost.prices import Prices
+from sidecar.cost.protocol import CostDetailParams, CostRecorded, CostRecordParams
 from sidecar.cost.reports import report
 from sidecar.cost.sums import Scope
-from sidecar.cost.workspaces import workspace_key
 from sidecar.errors import BadParamsError
 from sidecar.messages.billing import reported_cost, service_tier
 from sidecar.models.catalogue import provider_name, provider_of
@@ -32,18 +31,18 @@ if TYPE_CHECKING:
 
     from sidecar.config.settings import Caps, Price
     from sidecar.cost.otel import OtelExporter
-    from sidecar.cost.rows import CostReport
+    from sidecar.cost.protocol import CostReport
     from sidecar.messages.usage import Usage
 
     Cancelled = Callable[[], bool]
     Progress = Callable[[str, float], None]
-    """What is being done, and the share that is done (0 to 1)."""
+    """Called with the current step and the share that is done (0 to 1)."""
 
 _log = logging.getLogger(__name__)
 
 
 class CostBook:
-    """The ledger of one user with the prices of one configuration. Safe to share by threads."""
+    """A user's ledger with the prices of one configuration. Safe to share between threads."""
 
     def __init__(
         self,
@@ -53,9 +52,12 @@ class CostBook:
         zone: tzinfo | None = None,
         otel_endpoint: str | None = None,
     ) -> None:
-        """`state`: the user's state folder. `zone`: whose days count; None is this machine's.
-
-        `otel_endpoint`: the collector that the user named: it receives each event that is new.
+        """
+        Args:
+            state: The user's state folder.
+            entries: The user's `[[price]]` entries.
+            zone: The time zone of local days; None is this machine's.
+            otel_endpoint: The user's OpenTelemetry collector; it receives each new call.
         """
         self.ledger = Ledger(state / FILE_NAME, zone)
         self.prices = Prices(entries, state / STORED_LIST)
@@ -65,22 +67,22 @@ class CostBook:
         self._exporter_lock = threading.Lock()
 
     def record(self, params: CostRecordParams) -> CostRecorded:
-        """Keep a call and price it.
+        """Record a call and price it.
 
-        Raises BadParamsError for a usage in no known form, LedgerError.
+        Raises BadParamsError for a usage of unknown form, LedgerError.
         """
         from sidecar.messages.usage import normalise_usage
 
         is_xai = _provider_of_call(params) == "x-ai"
         usage = normalise_usage(params.usage, "xai" if is_xai else None)
         if usage is None:
-            raise BadParamsError("usage has no known vendor's form")
+            raise BadParamsError("`usage` does not have the form of any known vendor")
         return self.record_usage(params, usage, params.usage, reported_cost(params.usage))
 
     def record_usage(
         self, params: CostRecordParams, usage: Usage, raw: object, reported: Decimal | None
     ) -> CostRecorded:
-        """Keep a call whose usage was read already; `raw`: the vendor's object that held it."""
+        """Record a call with a normalised usage; `raw` is the vendor's object."""
         event = LedgerEvent(
             at=params.at or datetime.now(UTC),
             model=params.model,
@@ -112,11 +114,11 @@ class CostBook:
         *,
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> list[LedgerEvent]:
-        """Keep what a transcript holds (see `Ledger.record_many`); returns the new events."""
-        new = self.ledger.record_many(events, amend=amend, also=also)
-        self._export(new)
-        return new
+    ) -> RecordedBatch:
+        """Record an agent's calls and export the new ones (see `Ledger.record_many`)."""
+        batch = self.ledger.record_many(events, amend=amend, also=also)
+        self._export(batch.new)
+        return batch
 
     def detail(
         self,
@@ -127,11 +129,11 @@ class CostBook:
         cancelled: Cancelled | None = None,
         progress: Progress | None = None,
     ) -> CostReport:
-        """Rows, totals and text. `folders`: more that belong to the workspace.
+        """Return rows, totals and text. `folders`: further folders of the workspace.
 
-        Raises BadParamsError for bad params, ReadCancelledError, LedgerError.
+        Raises BadParamsError, ReadCancelledError, LedgerError.
         """
-        from sidecar.cost.overview import overview
+        from sidecar.cost.reports import overview
 
         made, scope = overview if params.charts else report, self.scope(params, agent, folders)
         with self.ledger.reader(cancelled) as connection:
@@ -142,7 +144,7 @@ class CostBook:
     def scope(
         self, params: CostDetailParams, agent: str | None = None, folders: Iterable[str] = ()
     ) -> Scope:
-        """Which events are asked for. Raises BadParamsError for a time or a name that is none."""
+        """Return the requested scope. Raises BadParamsError for an invalid time or name."""
         workspace = params.workspace
         check_names(workspace=workspace or "", session=params.session or "", agent=agent or "")
         return Scope(
@@ -156,13 +158,15 @@ class CostBook:
     def estimate(
         self, model: str, prompt_tokens: int, max_output_tokens: int = 0
     ) -> Decimal | None:
-        """USD of a call that would be sent now: all input at the uncached price, and output up to
-        the limit asked for. None where no price is known."""
+        """Return USD of a call sent now: all input uncached, output up to the limit.
+
+        None if no price is known.
+        """
         buckets = Buckets(input=prompt_tokens, output=max_output_tokens)
         return self.prices.price(buckets, model, provider_of(model))
 
     def spend(self, workspace: str, session: str, folders: Iterable[str] = ()) -> Spend:
-        """USD so far today, in the session and in the workspace, which has these folders too."""
+        """Return USD spent today, in the session and in the workspace with these folders."""
         with self.ledger.reader() as connection:
             return spend_so_far(
                 connection,
@@ -184,14 +188,14 @@ class CostBook:
         session: str = "",
         folders: Iterable[str] = (),
     ) -> CostVerdict:
-        """What a call would cost, and what the caps say to it. Without caps nothing is read."""
+        """Estimate a call's cost and check it against the caps. Without caps nothing is read."""
         estimate = self.estimate(model, prompt_tokens, max_output_tokens)
         if not has_caps(caps):
             return CostVerdict("ok", estimate)
         return judge(caps, self.spend(workspace, session, folders), estimate, model)
 
     def close(self) -> None:
-        """Close the ledger, and send what still waits to be exported (seconds at most)."""
+        """Close the ledger and flush the exporter (a few seconds at most)."""
         self.ledger.close()
         if self._exporter is not None:
             self._exporter.close()
@@ -214,5 +218,5 @@ class CostBook:
 
 
 def _provider_of_call(params: CostRecordParams) -> str:
-    """Return who bills a call: one name however clients spell it, so that a call counts once."""
+    """Return who bills a call, in one spelling, so that a call counts once."""
     return provider_name(params.provider) if params.provider else provider_of(params.model)

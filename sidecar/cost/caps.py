@@ -1,4 +1,4 @@
-"""Spending caps: what they say before a call is sent."""
+"""Spending caps, checked before a call is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.reports import priced_sums
 from sidecar.cost.sums import Scope
-from sidecar.text.printable import printable
+from sidecar.text.printable import printable, usd_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,24 +24,24 @@ CapSpan = Literal["day", "session", "workspace"]
 
 
 class CapReason(msgspec.Struct, frozen=True, rename="camel"):
-    """Why a verdict is not `ok`; of the cost room, `kind` is `softCap`, `hardCap` or `unpriced`."""
+    """Why a verdict is not `ok`. `kind` is `softCap`, `hardCap` or `unpriced`."""
 
     kind: str
     message: str
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """USD so far, as far as prices are known: today everywhere, in the session, the workspace."""
+    """USD spent so far: today in all workspaces, in the session, in the workspace."""
 
     day: Decimal = Decimal(0)
     session: Decimal = Decimal(0)
     workspace: Decimal = Decimal(0)
     unknown: frozenset[CapSpan] = frozenset()
-    """Where there were calls, but none with a known price: there the sum says nothing."""
+    """Spans whose calls all have no known price, so that the sum means nothing."""
 
 
 class CostVerdict(msgspec.Struct, frozen=True):
-    """What the caps say of a call. `estimate` is its USD; None where no price is known."""
+    """The verdict on a call. `estimate` is its cost in USD; None if no price is known."""
 
     verdict: CapVerdict
     estimate: Decimal | None
@@ -57,7 +57,7 @@ def spend_so_far(
     folders: tuple[str, ...] = (),
     zone: tzinfo | None = None,
 ) -> Spend:
-    """What was spent in each of the spans that a cap may limit; the day is local and everyone's."""
+    """Return what was spent in each span that a cap may limit. The day is a local day."""
     today = local_day(datetime.now(UTC), zone)
     scopes: dict[CapSpan, Scope] = {
         "day": Scope(times=TimeRange(today, today)),
@@ -72,10 +72,10 @@ def spend_so_far(
 
 
 def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> CostVerdict:
-    """Compare spend so far plus the estimate with every cap: over a soft one warns, a hard refuses.
+    """Compare spend plus the estimate with every cap: a soft cap warns, a hard cap refuses.
 
-    An estimate of None is a call without a known price: only what was spent can be compared, and
-    the verdict says so. To judge what was spent alone, give an estimate of 0.
+    With an estimate of None (no known price) only the spend is compared, and the verdict says so.
+    Pass an estimate of 0 to judge the spend alone.
     """
     reasons = [
         reason
@@ -83,18 +83,18 @@ def judge(caps: Caps, spend: Spend, estimate: Decimal | None, model: str) -> Cos
         if (reason := _over(span, soft, hard, getattr(spend, span), estimate)) is not None
     ]
     if estimate is None and has_caps(caps):
-        message = f"No price is known for {printable(model)}: the caps leave this call out."
+        message = f"No price is known for {printable(model)}; the caps do not cover this call."
         reasons.append(CapReason("unpriced", message))
     return CostVerdict(_verdict(reasons), estimate, tuple(reasons))
 
 
 def has_caps(caps: Caps) -> bool:
-    """True where the user set any cap (0 is one: it lets nothing through that costs)."""
+    """Return whether the user set any cap; 0 is a cap that refuses every priced call."""
     return any(cap is not None for _span, *both in _limits(caps) for cap in both)
 
 
 def _total(connection: sqlite3.Connection, prices: Prices, scope: Scope) -> Decimal | None:
-    """USD of the calls with a price; None where there are calls, but none with one."""
+    """Return USD of the calls with a price; None if there are calls but none has one."""
     costs = [priced.cost.usd for priced in priced_sums(connection, prices, scope)]
     known = [cost for cost in costs if cost is not None]
     return None if costs and not known else sum(known, Decimal(0))
@@ -122,14 +122,13 @@ def _over(
     spent: Decimal,
     estimate: Decimal | None,
 ) -> CapReason | None:
-    """The harder of the two caps that spend and estimate go over, if any."""
+    """Return the harder cap that spend and estimate exceed, if any."""
     planned = spent + (estimate or Decimal(0))
     for kind, name, cap in (("hardCap", "hard", hard), ("softCap", "soft", soft)):
         if cap is not None and planned > cap:
-            call = "" if estimate is None else f" and this call up to {_usd(estimate)}"
-            message = (
-                f"{_usd(spent)} spent {_SPANS[span]}{call}: over the {name} cap of {_usd(cap)}."
-            )
+            call = "" if estimate is None else f" and this call up to {usd_text(estimate)}"
+            limit = f"over the {name} cap of {usd_text(cap)}"
+            message = f"{usd_text(spent)} spent {_SPANS[span]}{call}: {limit}."
             return CapReason(kind, message)
     return None
 
@@ -138,8 +137,3 @@ def _verdict(reasons: list[CapReason]) -> CapVerdict:
     if any(reason.kind == "hardCap" for reason in reasons):
         return "refuse"
     return "warn" if reasons else "ok"
-
-
-def _usd(number: Decimal) -> str:
-    """`$0.42`; small amounts keep four digits that say something."""
-    return f"${number:.2f}" if number >= 1 or number == 0 else f"${number:.4f}"

@@ -1,7 +1,7 @@
-"""Ranges of time as people write them: days, which are local, and moments.
+"""Time ranges as users write them: local days and moments.
 
-A call's day is the local day on which it was recorded, so that a bare date finds the same calls
-wherever and in whichever time zone a report is read.
+A call's day is the local day on which it was recorded, so a date selects the same calls in every
+time zone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from sidecar.cost.events import milliseconds
 from sidecar.errors import BadParamsError
 
 END_MS = 253_402_300_800_000
-"""The year 10000: the end of a range without one."""
+"""End of an open range: the year 10000."""
 _EPOCH = date(1970, 1, 1)
 LAST_DAY = (date.max - _EPOCH).days
 
 
 class TimeRange(NamedTuple):
-    """The calls of some local days (since 1970, inclusive), and between two moments (half open)."""
+    """Local days (since 1970, inclusive) and moments (half open) that calls must lie in."""
 
     first_day: int = 0
     last_day: int = LAST_DAY
@@ -30,9 +30,9 @@ class TimeRange(NamedTuple):
 def time_range(
     since: str | None, until: str | None, zone: tzinfo | None, now: datetime | None = None
 ) -> TimeRange:
-    """The range from `since` to `until`: dates, times or words, both inclusive.
+    """Return the range from `since` to `until`, both inclusive: dates, times or words.
 
-    Raises BadParamsError, saying what may stand there.
+    Raises BadParamsError, which lists the accepted forms.
     """
     found = TimeRange()
     if since is not None:
@@ -51,25 +51,25 @@ def time_range(
 
 
 def local_day(at: datetime, zone: tzinfo | None) -> int:
-    """The local day of a time, since 1970. A time without a zone is UTC."""
+    """Return the local day of a time (days since 1970). A time without a zone is UTC."""
     aware = at if at.tzinfo else at.replace(tzinfo=UTC)
     return aware.astimezone(zone).toordinal() - _EPOCH.toordinal()
 
 
 def day_name(day: int) -> str:
-    """`2026-11-21` of a number of days since 1970."""
+    """Return a day as `2026-11-21`."""
     return (_EPOCH + timedelta(days=day)).isoformat()
 
 
 def every_day(known: set[str], most: int) -> list[str]:
-    """Every day from the first of these to the last, those between too; at most so many last."""
+    """Return every day from the first to the last of these; at most the last `most`."""
     first, last = date.fromisoformat(min(known)), date.fromisoformat(max(known))
     first = max(first, last - timedelta(days=most - 1))
     return [(first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1)]
 
 
 def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datetime:
-    """A local day, or a moment, which is local without an offset."""
+    """Parse a local day or a moment; a moment without an offset is local."""
     word = text.strip().lower()
     if word in ("today", "yesterday"):
         today = (now or datetime.now(UTC)).astimezone(zone).date()
@@ -80,14 +80,14 @@ def _parse(text: str, zone: tzinfo | None, now: datetime | None) -> date | datet
         return datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadParamsError(
-            f"{text!r} is no time: write 2026-11-21, 2026-11-21T10:30:00Z, today or yesterday"
+            f"{text!r} is not a time: use 2026-11-21, 2026-11-21T10:30:00Z, today or yesterday"
         ) from None
 
 
 def _moment(moment: datetime, zone: tzinfo | None) -> int:
-    """Milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`.
+    """Return milliseconds since 1970, from 0 to `END_MS`. A time without an offset is in `zone`.
 
-    No call is recorded before 1970 or from 9999 on, and some times there have no UTC.
+    Some times before 1970 or from 9999 on cannot be converted to UTC; no call lies there.
     """
     if moment.year < _EPOCH.year:
         return 0

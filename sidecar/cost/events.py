@@ -1,8 +1,9 @@
-"""One model call as the ledger keeps it: counts, ids, a model and a time. Never text."""
+"""One model call as the ledger stores it: counts, ids, a model and a time, never text."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -10,10 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.errors import BadParamsError
-from sidecar.messages.billing import five_minute_writes
+from sidecar.messages.billing import Modalities, five_minute_writes, modalities, searches
 from sidecar.messages.bounds import FIRST_YEAR, LAST_YEAR, LONGEST_ID, MOST_TOKENS, MOST_USD
-from sidecar.messages.modalities import Modalities, modalities
-from sidecar.messages.searches import searches
 from sidecar.models.families import counts_as_gemini_3
 from sidecar.models.names import parse
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 PROTOCOL = "protocol"
-"""The `agent` of what a client reported by protocol; a coding agent's events bear its name."""
+"""The `agent` of calls that a client reported. Agents' own calls have the agent's name."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -29,24 +28,24 @@ _LATEST_MS = 253_402_300_800_000  # the year 10000
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens of one call, or of many, in parts that do not overlap; and parts of these parts."""
+    """Tokens of calls in disjoint parts. The media fields are shares of those parts."""
 
     input: int = 0
-    """Input that no prompt cache read or wrote."""
+    """Input outside the prompt cache."""
     cache_read: int = 0
     cache_write_5m: int = 0
     cache_write_1h: int = 0
     cache_write: int = 0
-    """Cache writes whose time to live the vendor did not say."""
+    """Cache writes with an unknown time to live."""
     output: int = 0
     """Output without reasoning."""
     reasoning: int = 0
     web_searches: int = 0
-    """Searches, not tokens: vendors bill them apart."""
+    """Number of searches, billed separately."""
     file_searches: int = 0
-    """Searches in stored files, likewise."""
+    """Number of searches in stored files, billed separately."""
     audio_input: int = 0
-    """The part of `input` that is audio; those below are parts likewise."""
+    """Share of `input`; each media field below is a share of the field it names."""
     audio_cache_read: int = 0
     audio_output: int = 0
     image_input: int = 0
@@ -54,29 +53,29 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     image_output: int = 0
     video_input: int = 0
     other_tools: int = 0
-    """Uses of a vendor's tools that no list prices, such as its code interpreter."""
+    """Uses of vendor tools without a list price, such as a code interpreter."""
 
     @property
     def cache_writes(self) -> int:
-        """Cache writes of every time to live."""
+        """Return all cache writes."""
         return self.cache_write_5m + self.cache_write_1h + self.cache_write
 
     @property
     def prompt(self) -> int:
-        """All input."""
+        """Return all input."""
         return self.input + self.cache_read + self.cache_writes
 
     @property
     def completion(self) -> int:
-        """All output, reasoning included."""
+        """Return all output, reasoning included."""
         return self.output + self.reasoning
 
 
 class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call of a model.
 
-    `reported_cost` is the USD that the vendor itself named. `agent_cost` is the figure of the agent
-    that made the call, by a list of its own: it stands in where ours has no price.
+    `reported_cost`: USD as the vendor reported it. `agent_cost`: USD by the agent's own price list,
+    used where ours has no price.
     """
 
     at: datetime
@@ -85,23 +84,25 @@ class LedgerEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     buckets: Buckets
     category: str = "main"
     tier: str = ""
-    """Service tier, such as `batch`, `flex` or `priority`; "" is the standard one."""
+    """Service tier, such as `batch`, `flex` or `priority`; "" is the standard tier."""
     workspace: str = ""
     session: str = ""
     agent: str = PROTOCOL
     request_id: str | None = None
-    """The vendor's own id: unique for a provider, across sessions and processes."""
+    """The vendor's id of the call, unique per provider; of an agent's call unique per agent."""
     estimated_tokens: int | None = None
-    """What the prompt was thought to hold before it was sent."""
+    """Estimate of the prompt, made before it was sent."""
     reported_cost: Decimal | None = None
     agent_cost: Decimal | None = None
 
 
 def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
-    """The disjoint buckets of a normalised usage.
+    """Return the buckets of a normalised usage.
 
-    `raw` is the vendor's own object: only it says which cache writes live five minutes, how many
-    searches were made, and what is audio or pictures. `model`: what answered.
+    Args:
+        usage: The normalised usage.
+        raw: The vendor's usage object, for cache lifetimes, searches and media.
+        model: The model that answered.
     """
     found = searches(raw, by_query=counts_as_gemini_3(parse(model).bare))
     output = usage.output_tokens - usage.reasoning_tokens
@@ -116,9 +117,12 @@ def buckets_of(usage: Usage, raw: object = None, model: str = "") -> Buckets:
 
 
 def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
-    """The buckets of a usage. `five_minutes`: of its cache writes, those that live so long.
+    """Return the buckets of a usage.
 
-    `others`: buckets of which a usage does not speak.
+    Args:
+        usage: The normalised usage.
+        five_minutes: Cache writes that live for five minutes.
+        **others: Buckets that a usage does not have.
     """
     hour = usage.cache_write_1h_tokens
     minutes = min(five_minutes, usage.cache_write_tokens - hour)
@@ -135,10 +139,9 @@ def split(usage: Usage, five_minutes: int, **others: int) -> Buckets:
 
 
 def _media(found: Modalities, fresh: int, read: int, output: int) -> dict[str, int]:
-    """The parts that are not text, none greater than what it is a part of.
+    """Return the media buckets, none larger than the bucket it is a share of.
 
-    Where a vendor does not say what of the audio or pictures a cache read, that is what fresh input
-    has no place for.
+    If a vendor does not split media by cache, what exceeds the fresh input was read from the cache.
     """
     audio, image = min(found.audio_input, fresh), min(found.image_input, fresh)
     audio_read = found.audio_cache_read + found.audio_input - audio
@@ -158,7 +161,7 @@ def _media(found: Modalities, fresh: int, read: int, output: int) -> dict[str, i
 
 
 def milliseconds(at: datetime) -> int:
-    """Milliseconds since 1970, rounded down; a time without a zone is UTC.
+    """Return milliseconds since 1970, rounded down. A time without a zone is UTC.
 
     Raises BadParamsError for a time before 1970 or after 9999.
     """
@@ -171,7 +174,7 @@ def milliseconds(at: datetime) -> int:
 
 
 def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
-    """The event's buckets, in their order. Raises BadParamsError where a number cannot be kept."""
+    """Return the event's buckets in order. Raises BadParamsError for a number out of range."""
     numbers: tuple[int, ...] = msgspec.structs.astuple(event.buckets)
     estimated = event.estimated_tokens or 0
     if min(numbers) < 0 or max(numbers) > MOST_TOKENS or not 0 <= estimated <= MOST_TOKENS:
@@ -187,7 +190,7 @@ def checked_numbers(event: LedgerEvent) -> tuple[int, ...]:
 
 
 def check_event(event: LedgerEvent) -> None:
-    """Raise BadParamsError for an event that the ledger cannot keep."""
+    """Raise BadParamsError if the ledger cannot store the event."""
     checked_numbers(event)
     check_names(
         workspace=event.workspace,
@@ -202,11 +205,45 @@ def check_event(event: LedgerEvent) -> None:
 
 
 def check_names(**names: str) -> None:
-    """Raise BadParamsError where a name or id is too long to be one, or a model has none."""
+    """Raise BadParamsError for a name that is too long or not valid text, or an empty model."""
     for field, name in names.items():
         if len(name) > LONGEST_ID:
             raise BadParamsError(f"{field} is longer than {LONGEST_ID} characters")
-        if _SURROGATES.search(name):  # no database takes them
-            raise BadParamsError(f"{field} holds half a character")
+        if _SURROGATES.search(name):  # cannot be encoded
+            raise BadParamsError(f"{field} contains a lone surrogate")
     if names.get("model") == "":
         raise BadParamsError("model is empty")
+
+
+# Price lists have long-context prices by the size of a call's prompt, so sums may only add calls
+# between the same two thresholds. These are the thresholds of genai-prices 0.2.3, and round numbers
+# that lists are likely to use next. A change needs a migration that sums all calls up again.
+THRESHOLDS = (
+    32_000,
+    64_000,
+    100_000,
+    128_000,
+    199_999,
+    200_000,
+    256_000,
+    272_000,
+    400_000,
+    500_000,
+    512_000,
+    524_288,
+    1_000_000,
+)
+
+REPORTED = -1
+"""The band of calls with a reported cost, which no list prices."""
+
+
+def band(prompt_tokens: int) -> int:
+    """Return the greatest threshold below the prompt's size, or 0."""
+    position = bisect_left(THRESHOLDS, prompt_tokens)
+    return THRESHOLDS[position - 1] if position else 0
+
+
+def typical_prompt(band: int) -> int:
+    """Return a prompt size of the band, in tokens; prices are the same for all of them."""
+    return band + 1

@@ -1,4 +1,4 @@
-"""Every call in scope, one by one, for spreadsheets and scripts: numbers, ids and times only."""
+"""Exports single calls as CSV or JSON lines: numbers, ids and times only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import IO, TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar import typed
-from sidecar.cost.bands import REPORTED
-from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger, usd
-from sidecar.cost.schema import BUCKETS
+from sidecar.cost.events import REPORTED, Buckets, LedgerEvent
+from sidecar.cost.ledger import BUCKETS, Ledger, usd
 from sidecar.cost.sums import Scope, owner_condition, time_condition
 from sidecar.text.printable import json_text, printable
 
@@ -23,9 +21,9 @@ ExportFormat = Literal["csv", "jsonl"]
 
 
 class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One call. Token columns do not overlap, but for those of audio, pictures and video.
+    """One call. Token columns are disjoint, except the media columns.
 
-    `cost_usd` is null where no price is known.
+    `cost_usd` is null if no price is known.
     """
 
     at: str
@@ -42,14 +40,14 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     cache_write_5m_tokens: int = msgspec.field(name="cacheWrite5mTokens")
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens")
     cache_write_tokens: int
-    """Cache writes whose time to live was not given."""
+    """Cache writes with an unknown time to live."""
     output_tokens: int
     """Without reasoning."""
     reasoning_tokens: int
     web_searches: int
     file_searches: int
     audio_input_tokens: int
-    """Part of the input; those below are parts likewise."""
+    """Share of the input; each media column below is a share of the column it names."""
     audio_cache_read_tokens: int
     audio_output_tokens: int
     image_input_tokens: int
@@ -68,7 +66,7 @@ class ExportedCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 _USES = frozenset({"web_searches", "file_searches", "other_tools"})
 _FIELDS = tuple(name if name in _USES else f"{name}_tokens" for name in BUCKETS)
-"""The fields of a call that `BUCKETS` are exported as."""
+"""Fields of `ExportedCall` for `BUCKETS`."""
 _SELECT = (
     "SELECT at, workspace, session.name, agent, provider.name, model, category, tier, request, "  # noqa: S608
     f"estimated, band, reported, {', '.join(BUCKETS)} "
@@ -78,7 +76,7 @@ _SELECT = (
 
 
 def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
-    """The events in scope, first to last."""
+    """Yield the calls in scope, oldest first."""
     times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     with ledger.reader() as connection:
@@ -90,7 +88,7 @@ def read_events(ledger: Ledger, scope: Scope) -> Iterator[LedgerEvent]:
 def write_calls(
     events: Iterator[LedgerEvent], prices: Prices, stream: IO[str], form: ExportFormat = "csv"
 ) -> None:
-    """Write the calls, priced now."""
+    """Write calls with their current prices."""
     calls = (exported(event, prices.cost(event)) for event in events)
     if form == "csv":
         _write_csv(calls, stream)
@@ -99,7 +97,7 @@ def write_calls(
 
 
 def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
-    """An event as it is exported."""
+    """Return a call as it is exported."""
     source: Literal["reported", "list", "partly", "unpriced", "agent"]
     source = "list" if cost.whole else "partly"
     if event.reported_cost is not None:
@@ -128,8 +126,8 @@ def exported(event: LedgerEvent, cost: Cost) -> ExportedCall:
 
 def _event(row: tuple[object, ...]) -> LedgerEvent:
     at, workspace, session, agent, provider, model, category, tier, request, *numbers = row
-    estimated, band, said, *buckets = numbers
-    cost = None if said is None else usd(int(str(said)))
+    estimated, band, stored_cost, *buckets = numbers
+    cost = None if stored_cost is None else usd(int(str(stored_cost)))
     return typed.convert(
         {
             "at": datetime.fromtimestamp(int(str(at)) / 1000, UTC),
@@ -161,7 +159,7 @@ def _write_csv(calls: Iterator[ExportedCall], stream: IO[str]) -> None:
 
 
 def _cell(value: object) -> object:
-    """Money without an exponent, and no cell that a spreadsheet would run as a formula."""
+    """Format a cell: no exponents, and no text that a spreadsheet would run as a formula."""
     if isinstance(value, float):
         return f"{value:.12f}".rstrip("0").rstrip(".")
     if not isinstance(value, str):

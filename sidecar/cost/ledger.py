@@ -1,48 +1,407 @@
 """The ledger: every model call once, in SQLite, written by several processes at the same time.
 
-An acknowledged event survives the end of the process by any signal: it was committed to the
-write-ahead log. (`synchronous=NORMAL`: a power cut may take the last moments, never the file.)
+A recorded call survives the end of the process by any signal: it is committed to the write-ahead
+log. With `synchronous=NORMAL`, a power cut may lose the last moments but never damages the file.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from sidecar.config.paths import LEDGER_FILES
-from sidecar.config.private import create, locked, set_aside
-from sidecar.cost.bands import REPORTED, band
+from sidecar.config.private import create, locked, make_folder, set_aside
 from sidecar.cost.days import local_day
-from sidecar.cost.events import LedgerEvent, check_names, checked_numbers, milliseconds
-from sidecar.cost.schema import BUCKETS, ForeignLedgerError, prepare
-from sidecar.cost.storage import (
-    BUSY_SECONDS,
-    Readers,
-    connect,
-    explained,
-    inode_of,
-    large_cache,
-    nested,
-    translated,
-    use_wal,
+from sidecar.cost.events import (
+    PROTOCOL,
+    REPORTED,
+    LedgerEvent,
+    band,
+    check_names,
+    checked_numbers,
+    milliseconds,
 )
-from sidecar.cost.workspaces import workspace_key
+from sidecar.errors import SidecarError
 from sidecar.messages.bounds import LONGEST_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from datetime import tzinfo
+
+BUSY_SECONDS = 30.0
+"""How long a connection waits for other processes."""
+
+# Cache sizes in KB, as SQLite's negative numbers. After a commit that adds a page, SQLite walks its
+# whole cache: with 16 MB, that costs each record 60 us.
+_CACHE = -500
+_BULK_CACHE = -64_000
+_READ_CACHE = -2_000
+"""For readers, which never commit. A smaller cache would sort a year's sums in a file."""
+
+# A record touches three B-trees and WAL writes whole pages: small pages double the speed.
+_PRAGMAS = (
+    "PRAGMA page_size = 1024",
+    "PRAGMA synchronous = NORMAL",
+    "PRAGMA wal_autocheckpoint = 16000",
+    f"PRAGMA cache_size = {_CACHE}",
+)
+
+
+class LedgerError(SidecarError):
+    """The ledger cannot be read or written. The message says what to do."""
+
+    kind = "storage"
+    retryable = True
+
+
+class ReadCancelledError(LedgerError):
+    """The caller cancelled the report while the ledger was being read."""
+
+
+@contextmanager
+def nested(connection: sqlite3.Connection) -> Iterator[None]:
+    """Open a transaction, unless one is open already."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """End a transaction if one is open: on a full disk SQLite has already ended it."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def large_cache(connection: sqlite3.Connection) -> Iterator[None]:
+    """Enlarge the cache for a long transaction, whose pages would be written many times."""
+    connection.execute(f"PRAGMA cache_size = {_BULK_CACHE}")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA cache_size = {_CACHE}")
+
+
+def create_folder(ledger: Path) -> None:
+    """Create the ledger's folder. Raises LedgerError."""
+    with translated(ledger):
+        make_folder(ledger.parent)
+
+
+def inode_of(path: Path) -> int | None:
+    """Return the inode of the file at a path; None if there is none."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection that waits for other processes and autocommits outside `nested`."""
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    for pragma in _PRAGMAS:
+        connection.execute(pragma)
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """Open a connection that only reads."""
+    connection = connect(path)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute(f"PRAGMA cache_size = {_READ_CACHE}")
+    return connection
+
+
+def use_wal(connection: sqlite3.Connection) -> None:
+    """Switch the file to write-ahead logging.
+
+    SQLite's own timeout does not apply to this statement, so waiting is done here.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+class Readers:
+    """Connections for reading, one per report.
+
+    One idle connection is kept: opening it and compiling its statements takes as long as a
+    report of one day.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: sqlite3.Connection | None = None
+        self._file = object()
+        """Identifies the ledger's file; replaced when the ledger is closed."""
+
+    def borrow(self, path: Path) -> tuple[sqlite3.Connection, object]:
+        """Return a connection for one thread, and the token for `give_back`."""
+        with self._lock:
+            connection, self._idle = self._idle, None
+            file = self._file
+        return connection or connect_reader(path), file
+
+    def give_back(self, connection: sqlite3.Connection, file: object) -> None:
+        """Keep the connection if none is kept and the ledger was not closed meanwhile."""
+        connection.set_progress_handler(None, 0)
+        connection.execute("ROLLBACK")
+        with self._lock:
+            if self._idle is None and file is self._file:
+                self._idle = connection
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close the idle connection; those in use are closed when they are given back."""
+        with self._lock:
+            connection, self._idle, self._file = self._idle, None, object()
+        if connection is not None:
+            connection.close()
+
+
+@contextmanager
+def translated(path: Path, cancelled: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Turn errors of SQLite and the file system into LedgerError."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if cancelled is not None and cancelled():
+            raise ReadCancelledError("the report was cancelled") from error
+        raise explained(error, path) from error
+
+
+def explained(error: Exception, path: Path) -> LedgerError:
+    """Return a LedgerError with a message for the user."""
+    if isinstance(error, OSError):
+        return LedgerError(f"the ledger {path} cannot be opened: {error.strerror}")
+    if isinstance(error, sqlite3.OperationalError):
+        return LedgerError(f"the ledger {path} cannot be used: {error}")
+    return LedgerError(f"the ledger {path} is damaged ({error}); move it away to start a new one")
+
+
+VERSION = 1
+"""`PRAGMA user_version` of a ledger with this schema."""
+QUARTER_MS = 900_000
+DAY_MS = 86_400_000
+FOLD_EVERY = 4096
+"""Calls are added to the sums by day in batches of this size."""
+
+BUCKETS = (
+    "input",
+    "cache_read",
+    "cache_write_5m",
+    "cache_write_1h",
+    "cache_write",
+    "output",
+    "reasoning",
+    "web_searches",
+    "file_searches",
+    "audio_input",
+    "audio_cache_read",
+    "audio_output",
+    "image_input",
+    "image_cache_read",
+    "image_output",
+    "video_input",
+    "other_tools",
+)
+"""Columns of a call that are summed: the fields of `Buckets`, in their order."""
+SUMS = ("calls", *BUCKETS, "estimated_calls", "estimated", "estimated_prompt", "reported")
+"""Columns of the sums. `estimated_prompt`: prompts of the calls that carry an estimate.
+`reported`: reported costs, in USD * 10**12."""
+PROMPT_SQL = "input + cache_read + cache_write_5m + cache_write_1h + cache_write"
+
+_LAST_MIGRATIONS = frozenset(
+    (
+        "m001_names",
+        "m002_events",
+        "m003_quarters",
+        "m004_days",
+        "m005_media",
+        "m006_sources",
+        "m007_tools",
+    )
+)
+"""Migrations of the last development version. A ledger with exactly these is imported."""
+
+
+class ForeignLedgerError(LedgerError):
+    """The file is a database with another schema, which cannot be imported."""
+
+
+def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> None:
+    """Create the tables of a new ledger, or import one of the last development version.
+
+    Safe in several processes at once.
+
+    Args:
+        connection: The ledger's connection.
+        local_day: Returns the local day (days since 1970) of a time in milliseconds.
+
+    Raises:
+        ForeignLedgerError: The file has another schema.
+        LedgerError: A newer version of token-sidecar created the ledger.
+    """
+    connection.create_function("call_key", 2, _key, deterministic=True)
+    if _version(connection) == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)
+        if version != VERSION:
+            statements = _creation() if _is_empty(connection) else _import(connection, version)
+            connection.create_function("local_day", 1, local_day, deterministic=True)
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+
+
+def _creation() -> Iterator[str]:
+    # Sessions, providers and kinds of call repeat, so each is stored once.
+    yield (
+        "CREATE TABLE session (id INTEGER PRIMARY KEY, workspace TEXT NOT NULL, "
+        "name TEXT NOT NULL, agent TEXT NOT NULL, UNIQUE (name, workspace, agent))"
+    )
+    yield "CREATE TABLE provider (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)"
+    yield (
+        "CREATE TABLE kind (id INTEGER PRIMARY KEY, provider INTEGER NOT NULL, "
+        "model TEXT NOT NULL, category TEXT NOT NULL, tier TEXT NOT NULL, "
+        "UNIQUE (model, category, provider, tier))"
+    )
+    # `at`: ms since 1970. `day`: the local day where and when the call was recorded. `reported`:
+    # USD * 10**12. `key`: a hash of provider and request id, whose index is a third as large.
+    yield (
+        "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
+        "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
+        "kind INTEGER NOT NULL, band INTEGER NOT NULL, "
+        f"{', '.join(f'{name} INTEGER NOT NULL' for name in BUCKETS)}, "
+        "estimated INTEGER, reported INTEGER)"
+    )
+    yield "CREATE UNIQUE INDEX event_key ON event (key) WHERE key IS NOT NULL"
+    yield from _sums()
+
+
+def _import(connection: sqlite3.Connection, version: int) -> list[str]:
+    """Return the statements that import a ledger of the last development version."""
+    if version > VERSION:
+        raise LedgerError("a newer version of token-sidecar created the ledger; update this one")
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    applied = set[str]()
+    if ("migration",) in connection.execute(tables).fetchall():
+        applied = {name for (name,) in connection.execute("SELECT name FROM migration")}
+    if applied != _LAST_MIGRATIONS:
+        raise ForeignLedgerError("it is not a ledger of this version or the one before")
+    triggers = ("event_added", "event_changed", "event_fold", "event_changed_day")
+    return [
+        *(f"DROP TRIGGER {name}" for name in triggers),
+        "DROP VIEW event_sums",
+        *(f"DROP TABLE {name}" for name in ("quarter", "daily", "folded", "source", "migration")),
+        "ALTER TABLE event ADD COLUMN day INTEGER NOT NULL DEFAULT 0",
+        "UPDATE event SET day = local_day(at)",
+        *_sums(),
+        _fold("(SELECT max(id) FROM event)"),
+        "UPDATE folded SET upto = (SELECT coalesce(max(id), 0) FROM event)",
+    ]
+
+
+def _sums() -> Iterator[str]:
+    """Return the statements that create the sums by local day and the triggers that keep them.
+
+    The sums hold the calls up to `folded.upto`; readers add the few calls after it, because
+    updating a sum would double the cost of each record. `utc` is the UTC day, because prices change
+    at midnight UTC. Triggers update the sums in the same transaction as the calls, so that the two
+    never disagree. Calls are never removed.
+    """
+    yield "CREATE INDEX event_at ON event (at)"
+    yield (
+        f"CREATE VIEW event_sums AS SELECT id, at, at / {QUARTER_MS} AS slot, day, "  # noqa: S608
+        f"at / {DAY_MS} AS utc, session, kind, band, {PROMPT_SQL} AS prompt, "
+        f"1 AS calls, {', '.join(BUCKETS)}, "
+        "estimated IS NOT NULL AS estimated_calls, coalesce(estimated, 0) AS estimated, "
+        f"iif(estimated IS NULL, 0, {PROMPT_SQL}) AS estimated_prompt, "
+        "coalesce(reported, 0) AS reported FROM event"
+    )
+    yield (
+        f"CREATE TABLE daily ({', '.join(f'{name} INTEGER NOT NULL' for name in _DAILY_KEYS)}, "
+        f"{', '.join(f'{name} INTEGER NOT NULL' for name in SUMS)}, "
+        f"PRIMARY KEY ({', '.join(_DAILY_KEYS)})) WITHOUT ROWID"
+    )
+    yield "CREATE TABLE folded (upto INTEGER NOT NULL)"
+    yield "INSERT INTO folded (upto) VALUES (0)"
+    yield (
+        f"CREATE TRIGGER event_fold AFTER INSERT ON event WHEN NEW.id % {FOLD_EVERY} = 0 "  # noqa: S608
+        f"BEGIN {_fold('NEW.id')}; UPDATE folded SET upto = NEW.id; END"
+    )
+    # A changed call is subtracted from its old sums and added to its new ones.
+    for name, when, sign in (("before", "BEFORE", "-"), ("after", "AFTER", "+")):
+        changes = ", ".join(f"{column} = {column} {sign} excluded.{column}" for column in SUMS)
+        yield (
+            f"CREATE TRIGGER event_changed_{name} {when} UPDATE ON event "  # noqa: S608
+            "WHEN OLD.id <= (SELECT upto FROM folded) "
+            f"BEGIN INSERT INTO daily ({_DAILY_COLUMNS}) SELECT {_DAILY_COLUMNS} FROM event_sums "
+            f"WHERE id = OLD.id ON CONFLICT DO UPDATE SET {changes}; END"
+        )
+
+
+_DAILY_KEYS = ("day", "utc", "session", "kind", "band")
+_DAILY_COLUMNS = ", ".join((*_DAILY_KEYS, *SUMS))
+
+
+def _fold(upto: str) -> str:
+    """Return the SQL that adds the calls up to an id to the sums by day."""
+    keys = ", ".join(_DAILY_KEYS)
+    sums = ", ".join(f"sum({name})" for name in SUMS)
+    changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
+    return (
+        f"INSERT INTO daily ({_DAILY_COLUMNS}) SELECT {keys}, {sums} FROM event_sums "  # noqa: S608
+        f"WHERE id > (SELECT upto FROM folded) AND id <= {upto} GROUP BY {keys} "
+        f"ON CONFLICT DO UPDATE SET {changes}"
+    )
+
 
 FILE_NAME = LEDGER_FILES[0]
 _PICO = Decimal(10) ** 12
 
-_COLUMNS = (
+_EVENT_COLUMNS = (
     "key",
     "request",
     "at",
@@ -54,61 +413,77 @@ _COLUMNS = (
     "estimated",
     "reported",
 )
+_MARKS = ", ".join("?" * len(_EVENT_COLUMNS))
 _INSERT = (
-    f"INSERT INTO event ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "  # noqa: S608
+    f"INSERT INTO event ({', '.join(_EVENT_COLUMNS)}) VALUES ({_MARKS}) "  # noqa: S608
     "ON CONFLICT (key) WHERE key IS NOT NULL DO NOTHING"
 )
 _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
 _KEY_MASK = 2**63 - 1
 _PROMPT_PARTS = BUCKETS.index("output")
-"""The first buckets make up the prompt."""
+"""The buckets before `output` make up the prompt."""
 
 
 class Recorded(NamedTuple):
-    """What became of an event: its id, and whether it was there already."""
+    """The id of a recorded event, and whether it was in the ledger already."""
 
     id: str
     duplicate: bool
 
 
+class RecordedBatch(NamedTuple):
+    """The new events of a batch, and whether it changed the ledger: amended calls are not new."""
+
+    new: list[LedgerEvent]
+    has_changes: bool
+
+
 class Ledger:
-    """One ledger file. Safe to share between threads; opened at its first use."""
+    """One ledger file, opened on first use. Safe to share between threads."""
 
     def __init__(self, path: Path, zone: tzinfo | None = None) -> None:
-        """`zone`: whose days count; None is this machine's."""
+        """`zone`: the time zone of local days; None is this machine's."""
         self.path = path
         self._zone = zone
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
         self._version: int | None = None
-        """`PRAGMA data_version`, by which SQLite tells that another connection has written."""
+        """`PRAGMA data_version`: changes when another connection has written."""
         self._readers = Readers()
         self._providers: dict[str, int] = {}
         self._sessions: dict[tuple[str, str, str], int] = {}
         self._kinds: dict[tuple[str, str, str, str], int] = {}
 
     def record(self, event: LedgerEvent, *, amend: bool = False) -> Recorded:
-        """Keep an event: once for a request id of its provider, whoever records it.
+        """Store an event, once per request id and provider; an agent's call once per request id.
 
-        With `amend`, a later record of the same call that holds more output, or as much and a
-        higher reported cost, replaces its numbers (transcripts write partial counts first); time,
+        With `amend`, a later record of the same call replaces its numbers if it has more output,
+        or as much output and a higher reported cost: transcripts write partial counts first. Time,
         session and estimate stay.
-        Raises ValueError for an event that cannot be kept, LedgerError where storage fails.
+
+        Raises:
+            BadParamsError: The event cannot be stored.
+            LedgerError: Storage failed.
         """
         with self._lock:
             try:
                 connection = self._connection or self._open()
                 row = self._row(connection, event)
+                stored = _event_under_other_provider(connection, event)
+                if stored is not None:
+                    if amend:
+                        _amend(connection, row, stored[0], stored[1:])
+                    return Recorded(str(event.request_id), True)
                 inserted = connection.execute(_INSERT, row)
                 if inserted.rowcount == 1:
                     return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
-                return self._again(connection, event, row, amend=amend)
+                return self._record_duplicate(connection, event, row, amend=amend)
             except (sqlite3.Error, OSError) as error:
                 raise explained(error, self.path) from error
 
-    def _again(
+    def _record_duplicate(
         self,
         connection: sqlite3.Connection,
         event: LedgerEvent,
@@ -116,12 +491,12 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """An event whose key is taken: by itself, or (once in 10**12 years) by another one."""
+        """Record an event with a key that exists: the same call, or a colliding hash."""
         with nested(connection):
-            while (found := _holder(connection, row[0])) is not None:
-                if found[1:3] == (event.request_id, event.provider):
+            while (stored := _event_by_key(connection, row[0])) is not None:
+                if stored[1:3] == (event.request_id, event.provider):
                     if amend:
-                        _amend(connection, row, found[0], found[3:])
+                        _amend(connection, row, stored[0], stored[3:])
                     return Recorded(str(event.request_id), True)
                 row = (row[0] + 1, *row[1:])
             connection.execute(_INSERT, row)
@@ -133,20 +508,22 @@ class Ledger:
         *,
         amend: bool = False,
         also: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> list[LedgerEvent]:
-        """Keep many events in one transaction, and return those that were new.
+    ) -> RecordedBatch:
+        """Store many events in one transaction.
 
-        `also` runs in it too: a reader's offset is stored with the events that it read.
+        `also` runs in the same transaction: a reader stores its offset with the events it read.
         """
         with self.transaction() as connection, large_cache(connection):
+            before = connection.total_changes
             new = [event for event in events if not self.record(event, amend=amend).duplicate]
+            batch = RecordedBatch(new, connection.total_changes > before)
             if also is not None:
                 also(connection)
-        return new
+        return batch
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All records made inside are kept together, or none of them."""
+        """Store everything recorded inside, or nothing."""
         with self._lock, translated(self.path):
             connection = self._open()
             try:
@@ -158,10 +535,13 @@ class Ledger:
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """A connection of one's own to read from, at one moment; it never holds a writer up.
+        """Open a snapshot for reading. It never blocks a writer.
 
-        A ledger that was never written reads as an empty one, and no file is made.
-        Raises ReadCancelledError as soon as `cancelled()` is true, LedgerError where reading fails.
+        A missing ledger reads as an empty one; no file is created.
+
+        Raises:
+            ReadCancelledError: `cancelled()` returned true.
+            LedgerError: Reading failed.
         """
         with translated(self.path, cancelled):
             connection, file = self._open_reader()
@@ -176,13 +556,13 @@ class Ledger:
                 raise
 
     def changed_elsewhere(self) -> bool:
-        """Whether another process, or another `Ledger`, has written since the last call.
+        """Return whether another process or `Ledger` has written since the last call.
 
-        True at the first call for a file. Raises LedgerError.
+        The first call for a file returns True. Raises LedgerError.
         """
         with self._lock, translated(self.path):
             if self._inode != inode_of(self.path):
-                self.close()  # someone moved the file away
+                self.close()  # the file was moved away
             if not self.path.exists():
                 return False
             (version,) = self._open().execute("PRAGMA data_version").fetchone()
@@ -190,7 +570,7 @@ class Ledger:
             return bool(version != before)
 
     def close(self) -> None:
-        """Close the file; the next use opens it again."""
+        """Close the file. The next use opens it again."""
         with self._lock:
             self._version = None
             if self._connection is not None:
@@ -224,7 +604,7 @@ class Ledger:
         return local_day(datetime.fromtimestamp(milliseconds / 1000, UTC), self._zone)
 
     def _set_aside(self) -> None:
-        """Rename a file that is no ledger, unless another process has done so meanwhile."""
+        """Rename a file that is not a ledger, unless another process already has."""
         with locked(self.path.with_name(f"{self.path.name}.lock"), BUSY_SECONDS):
             try:
                 self._prepared().close()
@@ -235,13 +615,13 @@ class Ledger:
     def _open_reader(self) -> tuple[sqlite3.Connection, object]:
         with self._lock:
             if self._inode != inode_of(self.path):
-                self.close()  # someone moved the file away: what we write to it, nobody would read
+                self.close()  # the file was moved away: readers would not see what is written
             if not self.path.exists():
                 connection = sqlite3.connect(":memory:", isolation_level=None)
                 prepare(connection, self._local_day)
-                return connection, None  # nothing to keep
+                return connection, None
             self._open()  # a ledger of an earlier version is imported first
-            return self._readers.take(self.path)
+            return self._readers.borrow(self.path)
 
     def _row(self, connection: sqlite3.Connection, event: LedgerEvent) -> tuple[Any, ...]:
         numbers = checked_numbers(event)
@@ -249,7 +629,7 @@ class Ledger:
         if request is not None and (len(request) > LONGEST_ID or not request.isascii()):
             check_names(requestId=request)
         is_reported = event.reported_cost is not None
-        said = event.reported_cost if is_reported else event.agent_cost
+        cost = event.reported_cost if is_reported else event.agent_cost
         return (
             None if request is None else _key(event.provider, request),
             request,
@@ -260,7 +640,7 @@ class Ledger:
             REPORTED if is_reported else band(sum(numbers[:_PROMPT_PARTS])),
             *numbers,
             event.estimated_tokens,
-            None if said is None else _pico(said),
+            None if cost is None else _pico(cost),
         )
 
     def _provider(self, connection: sqlite3.Connection, name: str) -> int:
@@ -301,7 +681,7 @@ class Ledger:
 
 
 class MemoryLedger(Ledger):
-    """A ledger that ends with its process: what is read again holds where no file can be used."""
+    """A ledger in memory, for a state folder that cannot be used."""
 
     def __init__(self, zone: tzinfo | None = None) -> None:
         super().__init__(Path(":memory:"), zone)
@@ -315,18 +695,18 @@ class MemoryLedger(Ledger):
 
     @contextmanager
     def reader(self, cancelled: Callable[[], bool] | None = None) -> Iterator[sqlite3.Connection]:
-        """The one connection, which no other thread uses meanwhile."""
+        """Return the only connection, locked against other threads."""
         with self._lock, translated(self.path, cancelled):
             yield self._open()
 
 
 def usd(pico: int) -> Decimal:
-    """USD of a stored amount."""
+    """Return a stored amount in USD."""
     return Decimal(pico) / _PICO
 
 
 def _pico(cost: Decimal) -> int:
-    """USD * 10**12 as the ledger stores it: whole numbers add up exactly in SQL."""
+    """Return USD * 10**12 as stored: SQL adds whole numbers exactly."""
     return int((cost * _PICO).to_integral_value(rounding=ROUND_HALF_EVEN))
 
 
@@ -336,7 +716,7 @@ def _name_id(
     columns: tuple[str, ...],
     values: tuple[object, ...],
 ) -> int:
-    """The id of a row of names, made where it is new. Table and columns are ours, never input."""
+    """Return the id of a row of names, inserted if new. Table and columns are constants."""
     where = " AND ".join(f"{column} = ?" for column in columns)
     found = connection.execute(f"SELECT id FROM {table} WHERE {where}", values).fetchone()  # noqa: S608
     if found is None:
@@ -350,13 +730,13 @@ def _name_id(
 
 
 def _key(provider: str, request: str) -> int:
-    """A number for a request id of a provider: 63 bits, so that two rarely share one."""
+    """Return a 63-bit hash of a provider's request id."""
     digest = blake2b(f"{provider}\0{request}".encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest) & _KEY_MASK
 
 
-def _holder(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
-    """Who has the key: id, request, provider, band, reported, buckets."""
+def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
+    """Return id, request, provider, band, reported and buckets of the event with a key."""
     found = connection.execute(
         f"SELECT event.id, request, provider.name, band, reported, {', '.join(BUCKETS)} "  # noqa: S608
         "FROM event JOIN kind ON kind.id = event.kind JOIN provider ON provider.id = kind.provider "
@@ -366,11 +746,32 @@ def _holder(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
     return None if found is None else tuple(found)
 
 
+def _event_under_other_provider(
+    connection: sqlite3.Connection, event: LedgerEvent
+) -> tuple[Any, ...] | None:
+    """Return id, band, reported and buckets of an agent's call recorded for another provider.
+
+    Agents' files are read again, and the provider of a call may have another name by then: a newer
+    version knows it, or the file names only the newest model.
+    """
+    if event.agent == PROTOCOL or event.request_id is None:
+        return None
+    # A cross join keeps the order: few providers, and an index lookup for each.
+    found = connection.execute(
+        f"SELECT event.id, band, reported, {', '.join(BUCKETS)} FROM provider "  # noqa: S608
+        "CROSS JOIN event ON key = call_key(provider.name, ?) "
+        "CROSS JOIN session ON session.id = event.session "
+        "WHERE provider.name != ? AND request = ? AND agent = ?",
+        (event.request_id, event.provider, event.request_id, event.agent),
+    ).fetchone()
+    return None if found is None else tuple(found)
+
+
 def _amend(
     connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: tuple[Any, ...]
 ) -> None:
-    """Replace the numbers of an event by those of `row`, where they hold more output or cost."""
-    seen = dict(zip(_COLUMNS, row, strict=True))
+    """Replace an event's numbers with those of `row` if they have more output or cost."""
+    seen = dict(zip(_EVENT_COLUMNS, row, strict=True))
     known = dict(zip(("band", "reported", *BUCKETS), stored, strict=True))
     if (_output(seen), seen["reported"] or 0) <= (_output(known), known["reported"] or 0):
         return
@@ -383,3 +784,29 @@ def _amend(
 
 def _output(numbers: dict[str, Any]) -> int:
     return int(numbers["output"] + numbers["reasoning"])
+
+
+def workspace_key(named: str) -> str:
+    """Return the `file:` URI of a folder given by URI or absolute path; other names unchanged.
+
+    `file:///c%3A/work/` and `C:\\work` get the same key. Links are not followed.
+    """
+    path = _local_path(named)
+    return named if path is None or not path.is_absolute() else path.as_uri()
+
+
+def folder_name(workspace: str) -> str:
+    """Return the last part of a workspace's path; "" if there is none."""
+    return unquote(workspace.rstrip("/").rpartition("/")[2])
+
+
+def _local_path(named: str) -> PurePath | None:
+    if "://" not in named:
+        return PurePath(named) if named else None
+    parts = urlsplit(named)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    path = unquote(parts.path)
+    if os.name == "nt" or (path[2:3] == ":" and path[1:2].isalpha()):
+        return PureWindowsPath(path.lstrip("/")[:1].upper() + path.lstrip("/")[1:])
+    return PurePosixPath(path)

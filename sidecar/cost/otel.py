@@ -1,4 +1,4 @@
-"""Each call as OpenTelemetry's GenAI metrics and spans, to the collector that the user names.
+"""Exports calls as OpenTelemetry GenAI metrics and spans to the user's collector.
 
 Off unless `[ledger] otel-endpoint` is set in the user's own settings; needs the extra `[otel]`.
 Numbers, ids, models and times only: never text, and no path of a workspace.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SECONDS = 2
 _EVERY_MS = 15_000
 
-# Bounds that the semantic conventions advise for `gen_ai.client.token.usage`.
+# Bounds from the semantic conventions for `gen_ai.client.token.usage`.
 _TOKEN_BOUNDS = tuple(float(4**power) for power in range(14))
 
 _PROVIDER_NAMES = {
@@ -27,22 +27,22 @@ _PROVIDER_NAMES = {
     "mistral": "mistral_ai",
     "x-ai": "x_ai",
 }
-"""Providers that the semantic conventions call otherwise than genai-prices does."""
+"""Provider names that differ between genai-prices and the semantic conventions."""
 
 
 class OtelMissingError(SidecarError):
-    """The extra is not installed; the message says how to."""
+    """The extra `[otel]` is not installed."""
 
     kind = "config"
 
 
 class OtelExporter:
-    """Sends events in the background. Never waits for the collector, and never raises for it."""
+    """Sends calls in the background. Neither waits for the collector nor raises its errors."""
 
     def __init__(self, endpoint: str, prices: Prices) -> None:
         """`endpoint`: the collector's address, such as `http://127.0.0.1:4318`.
 
-        Raises OtelMissingError where the extra is not installed.
+        Raises OtelMissingError.
         """
         self._prices = prices
         try:
@@ -64,7 +64,7 @@ class OtelExporter:
         )
 
     def export(self, event: LedgerEvent) -> None:
-        """Hand an event on; it is sent with others a little later."""
+        """Queue a call for export."""
         shared = _shared(event)
         cost = self._prices.cost(event).usd
         for kind, tokens in (
@@ -84,7 +84,7 @@ class OtelExporter:
         span.end(at)
 
     def close(self) -> None:
-        """Send what waits, for a few seconds at most."""
+        """Send what is queued; takes a few seconds at most."""
         self._traces.shutdown()
         self._metrics.shutdown(timeout_millis=_SECONDS * 1000)
 
@@ -117,7 +117,7 @@ def _client() -> Any:
 
 
 def _shared(event: LedgerEvent) -> dict[str, str]:
-    """What metrics are grouped by: few values each."""
+    """Return the attributes of metrics; each has few values."""
     return {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": _PROVIDER_NAMES.get(event.provider, event.provider or "_OTHER"),
@@ -127,7 +127,7 @@ def _shared(event: LedgerEvent) -> dict[str, str]:
 
 
 def _details(event: LedgerEvent, cost: float | None) -> dict[str, str | int | float]:
-    """What only a span carries."""
+    """Return the attributes that only spans have."""
     buckets = event.buckets
     known: dict[str, str | int | float | None] = {
         "gen_ai.usage.input_tokens": buckets.prompt,

@@ -1,23 +1,26 @@
-"""One self-contained page of costs: spend over time, contexts growing, and a table by model."""
+"""A self-contained HTML page: spend over time, growing contexts, and a table by model.
+
+Charts are inline SVG: no script, no network. Every text from the ledger is escaped.
+"""
 
 from __future__ import annotations
 
+import html
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cost import charts
-from sidecar.cost.charts import COLOURS, Series, escape
 from sidecar.cost.days import every_day
+from sidecar.cost.ledger import folder_name
 from sidecar.cost.reports import report
 from sidecar.cost.sums import Scope, owner_condition, time_condition
-from sidecar.cost.workspaces import folder_name
+from sidecar.text.printable import printable, usd_text
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
     from sidecar.cost.prices import Prices
-    from sidecar.cost.rows import CostReport, CostRow
+    from sidecar.cost.protocol import CostReport, CostRow
 
 _MOST_POINTS = 300
 _MOST_DAYS = 400
@@ -53,16 +56,16 @@ def page(
     zone: tzinfo | None = None,
     now: datetime | None = None,
 ) -> str:
-    """The page as HTML. It names models, sessions and workspaces, and holds no text of anyone's."""
+    """Return the page. It names models, sessions and workspaces, and holds no conversation text."""
     by_model = report(connection, prices, scope, ["model"])
     by_day = report(connection, prices, scope, ["model", "day"])
-    made = (now or datetime.now(UTC)).astimezone(zone).strftime("%Y-%m-%d %H:%M")
+    created = (now or datetime.now(UTC)).astimezone(zone).strftime("%Y-%m-%d %H:%M")
     whose = folder_name(scope.workspace) if scope.workspace else "all workspaces"
     sections = [
-        _section("Spend over time", "USD a day, by model.", _spend(by_day)),
+        _section("Spend over time", "USD per day, by model.", _spend(by_day)),
         _section(
             "Context growth",
-            "Prompt tokens from call to call, for the sessions used last.",
+            "Prompt tokens of each call, for the latest sessions.",
             _growth(connection, scope),
         ),
         _section("All models", "", _table(by_model)),
@@ -71,27 +74,27 @@ def page(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Token costs</title><style>{STYLE}</style></head><body>"
-        f"<h1>Token costs</h1><p>{escape(whose)}, made {made}</p>{_cards(by_model)}"
+        f"<h1>Token costs</h1><p>{escape(whose)}, created {created}</p>{_cards(by_model)}"
         f"{''.join(sections)}</body></html>\n"
     )
 
 
 def _section(title: str, about: str, body: str) -> str:
-    main = body or "<p>Nothing was recorded.</p>"
+    main = body or "<p>No calls recorded.</p>"
     return f"<section><h2>{title}</h2>{f'<p>{about}</p>' if about else ''}{main}</section>"
 
 
 def _cards(found: CostReport) -> str:
     totals = found.totals
     cards = [
-        (f"${totals.cost_usd:,.4f}", "cost"),
+        (usd_text(totals.cost_usd), "cost"),
         (f"{totals.calls:,}", "calls"),
         (f"{totals.prompt_tokens:,}", "prompt tokens"),
-        (f"{totals.cache_read_tokens:,}", "of them read from a cache"),
+        (f"{totals.cache_read_tokens:,}", "read from cache"),
         (f"{totals.output_tokens:,}", "completion tokens"),
     ]
     if totals.unpriced_tokens:
-        cards.append((f"{totals.unpriced_tokens:,}", "unpriced tokens, not in the cost"))
+        cards.append((f"{totals.unpriced_tokens:,}", "unpriced tokens (not in the cost)"))
     body = "".join(f"<div><b>{number}</b><span>{what}</span></div>" for number, what in cards)
     return f'<div class="cards">{body}</div>'
 
@@ -110,19 +113,19 @@ def _spend(found: CostReport) -> str:
     if others:
         rest = [sum(spent[model].get(day, 0.0) for model in others) for day in days]
         series.append(Series("other models", rest))
-    return charts.stacked_columns(days, series) + charts.legend([one.name for one in series])
+    return stacked_columns(days, series) + legend([each.name for each in series])
 
 
 def _growth(connection: sqlite3.Connection, scope: Scope) -> str:
     names = _recent_sessions(connection, scope)
     prompts = _prompts(connection, scope, names)
     series = [Series(name, _thinned(prompts[session])) for session, name in names.items()]
-    drawn = [one for one in series if one.values]
-    return charts.lines(drawn) + charts.legend([one.name for one in drawn]) if drawn else ""
+    drawn = [each for each in series if each.values]
+    return lines(drawn) + legend([each.name for each in drawn]) if drawn else ""
 
 
 def _recent_sessions(connection: sqlite3.Connection, scope: Scope) -> dict[int, str]:
-    """The names of the sessions used last, by id."""
+    """Return the names of the latest sessions, by id."""
     times, moments = time_condition(scope.times)
     owner, values = owner_condition(scope, "event.session")
     rows = connection.execute(
@@ -141,7 +144,7 @@ def _recent_sessions(connection: sqlite3.Connection, scope: Scope) -> dict[int, 
 def _prompts(
     connection: sqlite3.Connection, scope: Scope, sessions: Iterable[int]
 ) -> dict[int, list[float]]:
-    """Prompt tokens of the sessions' main calls, in the order of time."""
+    """Return the prompt tokens of the sessions' main calls, oldest first."""
     prompts: dict[int, list[float]] = {session: [] for session in sessions}
     times, moments = time_condition(scope.times)
     rows = connection.execute(
@@ -155,7 +158,7 @@ def _prompts(
 
 
 def _thinned(values: list[float]) -> list[float]:
-    """At most a few hundred values: of neighbours the largest, and always the last."""
+    """Return at most `_MOST_POINTS` values, each the largest of its neighbours."""
     every = -(-len(values) // _MOST_POINTS)
     if every <= 1:
         return values
@@ -173,7 +176,7 @@ def _table(found: CostReport) -> str:
 
 def _cells(row: CostRow) -> str:
     estimated = "" if row.estimated_tokens is None else f"{row.estimated_tokens:,}"
-    cost = "unpriced" if row.cost_usd is None else f"${row.cost_usd:,.6f}"
+    cost = "unpriced" if row.cost_usd is None else usd_text(row.cost_usd)
     if row.reported_cost_usd:
         cost += " (reported)"
     cells = (
@@ -186,3 +189,134 @@ def _cells(row: CostRow) -> str:
         cost,
     )
     return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+COLOURS = 8
+"""Number of colours in the page's style, `--c0` to `--c7`."""
+
+WIDTH = 960
+_COLUMNS_HIGH, _LINES_HIGH = 260, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 12, 10, 26
+_MOST_TICKS = 10
+
+
+class Series(NamedTuple):
+    """The values of each colour, by column."""
+
+    name: str
+    values: list[float]
+
+
+def escape(text: str) -> str:
+    """Return a text from the ledger as HTML."""
+    return html.escape(printable(text))
+
+
+def stacked_columns(labels: list[str], series: list[Series]) -> str:
+    """Draw a column for each label with the series stacked; amounts in USD."""
+    highest = max(
+        (sum(values) for values in zip(*(s.values for s in series), strict=True)), default=0
+    )
+    scale = _scale(highest)
+    height, plot = _COLUMNS_HIGH, _COLUMNS_HIGH - _TOP - _BOTTOM
+    step = (WIDTH - _LEFT - _RIGHT) / max(len(labels), 1)
+    parts = [_grid(scale, height, "$")]
+    for column, label in enumerate(labels):
+        bottom = float(height - _BOTTOM)
+        for colour, each in enumerate(series):
+            tall = plot * each.values[column] / scale
+            if tall <= 0:
+                continue
+            bottom -= tall
+            hover = escape(f"{label}: {each.name} {usd_text(each.values[column])}")
+            parts.append(
+                f'<rect x="{_LEFT + column * step + step * 0.1:.1f}" y="{bottom:.1f}" '
+                f'width="{step * 0.8:.1f}" height="{tall:.1f}" fill="var(--c{colour % COLOURS})">'
+                f"<title>{hover}</title></rect>"
+            )
+    parts.append(_column_labels(labels, step, height))
+    return _svg(parts, height, "Spend in USD for each day, by model")
+
+
+def lines(series: list[Series]) -> str:
+    """Draw a line for each series; values are tokens."""
+    highest = max((max(each.values, default=0) for each in series), default=0)
+    longest = max((len(each.values) for each in series), default=1)
+    scale = _scale(highest)
+    height, plot = _LINES_HIGH, _LINES_HIGH - _TOP - _BOTTOM
+    step = (WIDTH - _LEFT - _RIGHT) / max(longest - 1, 1)
+    parts = [_grid(scale, height, "")]
+    for colour, each in enumerate(series):
+        points = [
+            (_LEFT + index * step, height - _BOTTOM - plot * value / scale)
+            for index, value in enumerate(each.values)
+        ]
+        style = f"var(--c{colour % COLOURS})"
+        last = f'<circle cx="{points[-1][0]:.1f}" cy="{points[-1][1]:.1f}" r="3" fill="{style}"/>'
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(
+            f"<g><title>{escape(each.name)}: {each.values[-1]:,.0f} tokens in the last call</title>"
+            f'<polyline points="{path}" fill="none" stroke="{style}" stroke-width="2"/>{last}</g>'
+        )
+    parts.append(_text(WIDTH - _RIGHT, height - 8, "calls since the session started", "end"))
+    return _svg(parts, height, "Prompt tokens of each call, by session")
+
+
+def legend(names: list[str]) -> str:
+    """Draw the legend of the series, in their order."""
+    items = "".join(
+        f'<li><i style="background:var(--c{index % COLOURS})"></i>{escape(name)}</li>'
+        for index, name in enumerate(names)
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _scale(highest: float) -> float:
+    """Return a round number at or above the highest value for the axis."""
+    if highest <= 0:
+        return 1.0
+    power = 1.0
+    while power > highest:
+        power /= 10
+    while power * 10 <= highest:
+        power *= 10
+    return next(
+        power * step for step in (1, 1.2, 1.6, 2, 2.4, 3, 4, 6, 8, 10) if power * step >= highest
+    )
+
+
+def _grid(scale: float, height: int, unit: str) -> str:
+    plot = height - _TOP - _BOTTOM
+    parts = []
+    for quarter in range(5):
+        y = height - _BOTTOM - plot * quarter / 4
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
+        )
+        parts.append(_text(_LEFT - 8, y + 4, unit + _number(scale * quarter / 4), "end"))
+    return "".join(parts)
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.6f}".rstrip("0").rstrip(".") or "0"
+
+
+def _column_labels(labels: list[str], step: float, height: int) -> str:
+    every = max(1, -(-len(labels) // _MOST_TICKS))
+    return "".join(
+        _text(_LEFT + (column + 0.5) * step, height - 8, labels[column], "middle")
+        for column in range(0, len(labels), every)
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(parts: list[str], height: int, label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )

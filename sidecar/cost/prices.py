@@ -1,4 +1,4 @@
-"""Which tariff holds for a model: the user's own word, else the list's, else none."""
+"""Prices of models: the user's `[[price]]` entries first, then the price list."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """What calls cost, as far as prices are known."""
+    """The cost of calls, as far as prices are known."""
 
     usd: Decimal | None
-    """Of all that has a price; None where nothing has one."""
+    """Cost of everything with a price; None if nothing has one."""
     unpriced_tokens: int = 0
-    """Tokens that have no price."""
+    """Tokens without a price."""
     whole: bool = True
-    """False where something has no price, be it a search."""
+    """False if anything has no price, such as a search."""
 
 
 class Prices:
-    """Tariffs by model and provider. Safe to share between threads; loads the list when asked."""
+    """Tariffs by model and provider. Safe to share between threads; loads the list lazily."""
 
     def __init__(self, entries: Sequence[Price] = (), stored_list: Path | None = None) -> None:
         self._entries = [(entry.models, OwnTariff(entry)) for entry in entries]
@@ -40,10 +40,11 @@ class Prices:
         self._lock = threading.Lock()
 
     def tariff(self, model: str, provider: str) -> Tariff | None:
-        """What the model costs at the provider; None where nobody says.
+        """Return the tariff of a model at a provider; None if it is unknown.
 
-        A `[[price]]` wins over the list: it is what the user says. Loads the price list at first
-        (0.7 s). Where the user's newer list cannot be used, the package's is, and the log says so.
+        A `[[price]]` entry takes precedence over the list. The first call loads the list (0.7 s);
+        if the user's downloaded list cannot be read, the package's list is used and a warning is
+        logged.
         """
         key = (model, provider)
         with self._lock:
@@ -52,7 +53,7 @@ class Prices:
             return self._found[key]
 
     def cost(self, event: LedgerEvent) -> Cost:
-        """What one call cost: as the vendor reported, else by tariff, else as the agent says."""
+        """Return the cost of a call: reported, else by tariff, else the agent's own figure."""
         if event.reported_cost is not None:
             return Cost(event.reported_cost)
         cost = self._cost(event.buckets, event.model, event.provider, event.at, event.tier)
@@ -66,7 +67,7 @@ class Prices:
         at: datetime | None = None,
         tier: str = "",
     ) -> Decimal | None:
-        """USD of a call with these buckets (now, by default); None where a part has no price."""
+        """Return USD of a call (now by default); None if any part has no price."""
         when = datetime.now(UTC) if at is None else at
         cost = self._cost(buckets, model, provider, when, tier)
         return cost.usd if cost.whole else None
@@ -88,9 +89,9 @@ class Prices:
 
 
 def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
-    """What these calls cost, exact: the parts that have a price, and whether that is all.
+    """Return the exact cost of calls: of the parts with a price, and whether that is all.
 
-    A price is USD for a million tokens, or for one search.
+    Prices are USD per million tokens, or per search.
     """
     if unit is None:
         return Cost(None, buckets.prompt + buckets.completion, whole=False)
@@ -113,7 +114,7 @@ def cost_of(unit: UnitPrices | None, buckets: Buckets, calls: int = 1) -> Cost:
 
 
 def _token_parts(unit: UnitPrices, b: Buckets) -> tuple[tuple[int, Decimal | None], ...]:
-    """Each part of the tokens with its price; text is what is neither audio, picture nor video."""
+    """Return each part of the tokens with its price; text is what is not audio, image or video."""
     return (
         (b.input - b.audio_input - b.image_input - b.video_input, unit.input),
         (b.cache_read - b.audio_cache_read - b.image_cache_read, unit.cache_read),

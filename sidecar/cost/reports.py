@@ -1,4 +1,7 @@
-"""`cost/detail`: rows by any keys, priced as they are read, so that better prices mend history."""
+"""`cost/detail`: calls summed up by any keys, priced when they are read.
+
+Corrected prices therefore also correct old reports.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.cost.bands import REPORTED, THRESHOLDS, typical_prompt
-from sidecar.cost.days import day_name
-from sidecar.cost.events import PROTOCOL
-from sidecar.cost.ledger import usd
+from sidecar.cost.days import day_name, every_day
+from sidecar.cost.events import PROTOCOL, REPORTED, THRESHOLDS, Buckets, typical_prompt
+from sidecar.cost.ledger import QUARTER_MS, usd
 from sidecar.cost.prices import Cost, Prices, cost_of
-from sidecar.cost.rows import (
+from sidecar.cost.protocol import (
     DEFAULT_KEYS,
     KEYS,
+    CostBar,
+    CostChart,
     CostKey,
     CostReport,
     CostRow,
-    Tally,
-    row,
-    total_text,
-    totals,
+    CostTable,
+    CostTotals,
 )
-from sidecar.cost.schema import QUARTER_MS
 from sidecar.cost.sums import SLOTS_A_DAY, Cut, Scope, Sum, kinds_in, owner_condition, read_sums
 from sidecar.errors import BadParamsError
-from sidecar.text.printable import printable
+from sidecar.text.printable import counted, printable, usd_text
+from sidecar.text.tables import aligned, bar
 
 if TYPE_CHECKING:
     import sqlite3
@@ -36,21 +38,21 @@ if TYPE_CHECKING:
     from sidecar.models.tariffs import Tariff, UnitPrices
 
 CREDIT_AGENTS = frozenset({"copilot-chat", "copilot-cli"})
-"""Billed by credits: their tokens are never multiplied by a vendor's price."""
-PARTLY_TOLD_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
-"""Agents some of whose calls are in no file, such as those that make titles or summaries."""
+"""Billed by credits: their tokens are never multiplied by a price."""
+INCOMPLETE_AGENTS = frozenset({"amp", "claude-code", "gemini-cli", "kilo-code", "opencode", "pi"})
+"""Agents that do not write all calls to their files, such as those for titles or summaries."""
 _OWNER_KEYS = frozenset({"session", "agent", "workspace"})
 
 
 class Priced(msgspec.Struct, frozen=True):
-    """Some calls, what they are known by, and what they cost."""
+    """Calls of one kind with their cost."""
 
     kind: tuple[str, str, str, str]
     """Provider, model, category, tier."""
     sum: Sum
     cost: Cost
     listed: Decimal | None = None
-    """Of calls whose cost was reported: USD by the price list, where it has one price for all."""
+    """For calls with a reported cost: USD by the price list, if one price applies to all."""
 
 
 def report(
@@ -59,9 +61,9 @@ def report(
     scope: Scope,
     by: Sequence[CostKey],
 ) -> CostReport:
-    """Rows and totals of the events in scope, grouped by the keys.
+    """Return rows and totals of the calls in scope, grouped by the keys.
 
-    Raises BadParamsError for a key that there is not.
+    Raises BadParamsError for an unknown key.
     """
     keys = ordered_keys(by)
     sessions = _sessions(connection) if _OWNER_KEYS.intersection(keys) else {}
@@ -82,13 +84,13 @@ def report(
 
 
 def ordered_keys(by: Sequence[str]) -> list[CostKey]:
-    """The keys as rows show them: model and category first, then as asked, each once.
+    """Return the keys as rows show them: model and category first, then as requested.
 
-    Raises BadParamsError, naming the keys that there are.
+    Raises BadParamsError, which names the valid keys.
     """
     wanted = [key for key in KEYS if key in by]
     if not wanted or set(by) - set(KEYS):
-        raise BadParamsError(f"by takes {', '.join(KEYS)}")
+        raise BadParamsError(f"`by` accepts {', '.join(KEYS)}")
     return sorted(wanted, key=lambda key: (key not in DEFAULT_KEYS, _place(key, by)))
 
 
@@ -104,7 +106,7 @@ def priced_sums(
     sessions: bool = False,
     days: bool = False,
 ) -> Iterator[Priced]:
-    """Everything in scope with its cost, grouped by kind, and by session and day if asked."""
+    """Yield the calls in scope with their cost, by kind, and by session and day if requested."""
     kinds = kinds_in(connection)
     tariffs = {number: prices.tariff(kind[1], kind[0]) for number, kind in kinds.items()}
     cut = _cut(tariffs, sessions=sessions, days=days)
@@ -125,7 +127,7 @@ def priced_sums(
 
 
 def _listed(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Decimal | None:
-    """What reported calls cost by the list; None where a price depends on each prompt's size."""
+    """Return what reported calls cost by the list; None if prices depend on the prompt's size."""
     if tariff is None or tariff.thresholds:
         return None
     base = msgspec.structs.replace(found, band=0)
@@ -148,7 +150,7 @@ def _cut(tariffs: dict[int, Tariff | None], *, sessions: bool, days: bool) -> Cu
 def _unit_prices(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> UnitPrices | None:
     if tariff is None:
         return None
-    # Any moment of the epoch will do: no price changes in it.
+    # Prices do not change within an epoch, so any moment of it will do.
     day = cut.changes[found.epoch - 1] if found.epoch else min(cut.changes, default=1) - 1
     slot = day * SLOTS_A_DAY + found.clock
     at = datetime.fromtimestamp(slot * QUARTER_MS // 1000, UTC)
@@ -156,7 +158,7 @@ def _unit_prices(tariff: Tariff | None, tier: str, found: Sum, cut: Cut) -> Unit
 
 
 def _basis(connection: sqlite3.Connection, scope: Scope) -> str:
-    """What the costs of agents' calls are by, a sentence each kind; "" without any."""
+    """Return what the costs of agents' calls are based on, in sentences; "" without any."""
     owner, values = owner_condition(scope, "id")
     rows = connection.execute(
         f"SELECT DISTINCT agent FROM session WHERE agent <> ? {owner} ORDER BY 1",  # noqa: S608
@@ -167,18 +169,16 @@ def _basis(connection: sqlite3.Connection, scope: Scope) -> str:
     others = [agent for agent in agents if agent not in CREDIT_AGENTS]
     notes = []
     if others:
-        notes.append(
-            f"{', '.join(others)}: at API prices; what a subscription bills is in no file."
-        )
-    if partly := [agent for agent in agents if agent in PARTLY_TOLD_AGENTS]:
-        notes.append(f"{', '.join(partly)}: at least this much; some calls are in no file.")
+        notes.append(f"{', '.join(others)}: at API prices; subscription charges are not known.")
+    if partly := [agent for agent in agents if agent in INCOMPLETE_AGENTS]:
+        notes.append(f"{', '.join(partly)}: at least this much; some calls are not in any file.")
     if credits:
-        notes.append(f"{', '.join(credits)}: AI credits as reported, 0.01 USD each.")
+        notes.append(f"{', '.join(credits)}: AI credits as reported, $0.01 each.")
     return printable(" ".join(notes))
 
 
 def _sessions(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str]]:
-    """Every session: id -> (workspace, name, agent). Never empty, so that it can be asked."""
+    """Return every session: id -> (workspace, name, agent). Never empty."""
     rows = connection.execute("SELECT id, workspace, name, agent FROM session")
     return {row[0]: row[1:] for row in rows} or {0: ("", "", "")}
 
@@ -198,15 +198,238 @@ def _add(tally: Tally, priced: Priced) -> None:
     found = priced.sum
     tally.add(found.calls, found.buckets, priced.cost)
     tally.add_estimates(found.estimated_calls, found.estimated, found.estimated_prompt)
-    said = usd(found.reported)
+    reported = usd(found.reported)
     if found.band == REPORTED:
-        tally.reported += said
+        tally.reported += reported
         tally.compare(priced.listed)
     else:
-        tally.agent += said
+        tally.agent += reported
 
 
 def _order(line: CostRow) -> tuple[str, float, str]:
-    """Days first to last; within them, or without them, the dearest first."""
+    """Sort key: by day, then the most expensive first."""
     day = line.day if isinstance(line.day, str) else ""
     return day, -(line.cost_usd or 0.0), line.text
+
+
+class Tally:
+    """Sums of the calls of one row, or of all rows."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.priced_calls = 0
+        self.partly_priced = False
+        self.buckets = [0] * len(Buckets.__struct_fields__)
+        self.estimated_calls = 0
+        self.estimated = 0
+        self.estimated_prompt = 0
+        self.cost = Decimal(0)
+        self.reported = Decimal(0)
+        self.agent = Decimal(0)
+        """Cost by the agents' own price lists."""
+        self.listed: Decimal | None = None
+        """Cost of the reported calls by the price list."""
+        self._unlisted = False
+        self.unpriced_tokens = 0
+
+    def add(self, calls: int, buckets: Buckets, cost: Cost) -> None:
+        """Add calls and their cost."""
+        self.calls += calls
+        for index, number in enumerate(msgspec.structs.astuple(buckets)):
+            self.buckets[index] += number
+        self.unpriced_tokens += cost.unpriced_tokens
+        if cost.usd is not None:
+            self.cost += cost.usd
+            self.priced_calls += calls
+            self.partly_priced = self.partly_priced or not cost.whole
+
+    def compare(self, listed: Decimal | None) -> None:
+        """Add the list price of some reported calls; None if the list cannot price them."""
+        self._unlisted = self._unlisted or listed is None
+        self.listed = None if self._unlisted or listed is None else (self.listed or 0) + listed
+
+    def add_estimates(self, calls: int, estimated: int, prompt: int) -> None:
+        """Add the estimates of calls made before sending, and their actual prompts."""
+        self.estimated_calls += calls
+        self.estimated += estimated
+        self.estimated_prompt += prompt
+
+    @property
+    def sum(self) -> Buckets:
+        """Return all tokens so far."""
+        return Buckets(**dict(zip(Buckets.__struct_fields__, self.buckets, strict=True)))
+
+    @property
+    def unpriced(self) -> bool:
+        """Return whether some call, or a part of one, has no price."""
+        return self.partly_priced or self.priced_calls < self.calls
+
+
+def row(tally: Tally, keys: dict[CostKey, str | None]) -> CostRow:
+    """Return a finished row."""
+    buckets, note = tally.sum, estimate_note(tally.estimated, tally.estimated_prompt)
+    return CostRow(
+        **keys,
+        calls=tally.calls,
+        prompt_tokens=buckets.prompt,
+        estimated_tokens=tally.estimated if tally.estimated_calls else None,
+        estimated_prompt_tokens=tally.estimated_prompt if tally.estimated_calls else None,
+        completion_tokens=buckets.completion,
+        cache_read_tokens=buckets.cache_read,
+        cache_write_tokens=buckets.cache_writes,
+        cost_usd=float(tally.cost) if tally.priced_calls else None,
+        reported_cost_usd=float(tally.reported),
+        listed_cost_usd=None if tally.listed is None else float(tally.listed),
+        agent_cost_usd=float(tally.agent) if tally.agent else None,
+        unpriced=tally.unpriced,
+        note=note,
+        text=_row_text(tally, keys, note),
+        cost_text=_cost_text(tally),
+    )
+
+
+def totals(tally: Tally) -> CostTotals:
+    """Return the finished totals."""
+    buckets = tally.sum
+    return CostTotals(
+        calls=tally.calls,
+        input_tokens=buckets.input,
+        output_tokens=buckets.completion,
+        cache_read_tokens=buckets.cache_read,
+        cache_write_tokens=buckets.cache_writes,
+        reasoning_tokens=buckets.reasoning,
+        cost_usd=float(tally.cost),
+        unpriced_tokens=tally.unpriced_tokens,
+        cost_text=_cost_text(tally),
+    )
+
+
+def estimate_note(estimated: int, actual: int) -> str:
+    """Return `~est=N` if the estimate is more than 10 % off the actual prompts, else ""."""
+    return f"~est={estimated}" if abs(actual - estimated) * 10 > actual else ""
+
+
+def amount(cost: Decimal) -> str:
+    """Return `$0.000219`: six decimals, or two significant digits of a smaller amount."""
+    if 0 < cost < Decimal("0.0000005"):
+        return f"${cost:.{1 - cost.adjusted()}f}"
+    return f"${cost:.6f}"
+
+
+def total_text(tally: Tally) -> str:
+    """Return a report's last line: `total 3 calls, 1200 / 80 tokens, $0.004219`."""
+    return _line("total", tally, "")
+
+
+def _row_text(tally: Tally, keys: dict[CostKey, str | None], note: str) -> str:
+    return _line(printable(" ".join(value or "(none)" for value in keys.values())), tally, note)
+
+
+def _line(label: str, tally: Tally, note: str) -> str:
+    """Return the documented form: `LABEL N calls, PROMPT [~est=N ]/ COMPLETION tokens, $COST`."""
+    buckets = tally.sum
+    prompt = f"{buckets.prompt} {note}" if note else str(buckets.prompt)
+    tokens = f"{prompt} / {buckets.completion} tokens"
+    return f"{label} {tally.calls} calls, {tokens}, {_cost_text(tally)}"
+
+
+def _cost_text(tally: Tally) -> str:
+    if not tally.unpriced:
+        return amount(tally.cost)
+    if not tally.priced_calls:
+        return "unpriced"
+    left = tally.calls - tally.priced_calls
+    missing = [counted(left, "call")] * bool(left) + ["parts"] * tally.partly_priced
+    return f"{amount(tally.cost)} + {' and '.join(missing)} unpriced"
+
+
+_CHARTS: tuple[tuple[CostKey, str], ...] = (
+    ("day", "By day"),
+    ("model", "By model"),
+    ("agent", "By agent"),
+)
+_MOST_DAYS = 30
+_MOST_BARS = 12
+_BAR_CELLS = 32
+_HEADS = ("Calls", "Prompt", "Cache read", "Completion", "Cost")
+
+
+def overview(
+    connection: sqlite3.Connection,
+    prices: Prices,
+    scope: Scope,
+    by: Sequence[CostKey],
+) -> CostReport:
+    """Return a report with its table and charts, also as plain text."""
+    found = report(connection, prices, scope, by)
+    charts = []
+    for key, title in _CHARTS if found.rows else ():
+        rows = report(connection, prices, scope, [key]).rows
+        charts.append(CostChart(by=key, title=title, bars=_bars(key, rows)))
+    made = msgspec.structs.replace(found, table=_table(found, ordered_keys(by)), charts=charts)
+    return msgspec.structs.replace(made, overview=_text(made))
+
+
+def _bars(key: CostKey, rows: list[CostRow]) -> list[CostBar]:
+    costs = {_name(row, key): row.cost_usd for row in rows}
+    if key == "day":
+        days = every_day(set(costs), _MOST_DAYS) if costs else []
+        costs = {day: costs.get(day, 0.0) for day in days}
+    elif len(costs) > _MOST_BARS:
+        names = list(costs)  # the most expensive first
+        rest = [costs.pop(name) or 0.0 for name in names[_MOST_BARS - 1 :]]
+        costs[f"{len(rest)} others"] = sum(rest)
+    most = max((cost or 0.0 for cost in costs.values()), default=0.0) or 1.0
+    return [
+        CostBar(
+            label=name,
+            share=(cost or 0.0) / most,
+            text="unpriced" if cost is None else usd_text(cost),
+        )
+        for name, cost in costs.items()
+    ]
+
+
+def _table(found: CostReport, keys: list[CostKey]) -> CostTable:
+    rows = [
+        [*(_name(row, key) for key in keys), *_numbers(row), row.cost_text] for row in found.rows
+    ]
+    totals = found.totals
+    numbers = (totals.calls, totals.prompt_tokens, totals.cache_read_tokens, totals.output_tokens)
+    total = ["Total", *[""] * (len(keys) - 1), *(f"{number:,}" for number in numbers)]
+    return CostTable(
+        heads=[*(key.capitalize() for key in keys), *_HEADS],
+        names=len(keys),
+        rows=rows,
+        total=[*total, totals.cost_text] if len(rows) > 1 else [],
+    )
+
+
+def _name(row: CostRow, key: CostKey) -> str:
+    return printable(getattr(row, key) or "(none)")
+
+
+def _numbers(row: CostRow) -> list[str]:
+    numbers = (row.calls, row.prompt_tokens, row.cache_read_tokens, row.completion_tokens)
+    calls, prompt, *rest = (f"{number:,}" for number in numbers)
+    return [calls, f"{prompt} {row.note}" if row.note else prompt, *rest]
+
+
+def _text(found: CostReport) -> str:
+    table, parts = found.table, []
+    if table is None or not found.rows:
+        return ""
+    rows = [table.heads, *table.rows, *([table.total] if table.total else [])]
+    parts.append(_right(rows, table.names))
+    for chart in found.charts:
+        bars = [(one.label, one.text, bar(one.share, _BAR_CELLS)) for one in chart.bars]
+        parts.append([chart.title, *aligned(bars)])
+    if found.basis:
+        parts.append([found.basis])
+    parts.append(found.text.split("\n"))
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _right(rows: list[list[str]], names: int) -> list[str]:
+    """Align all columns after the names to the right."""
+    return aligned([[*row, ""] for row in rows], left=names)

@@ -1,6 +1,6 @@
-"""Sums of the ledger's calls, cut so finely that each can still be priced.
+"""Sums of the ledger's calls, fine enough that each sum has one price.
 
-Whole days are read from the sums by day, and the rest of a range from the calls themselves.
+Whole days are read from the stored sums by day, the rest of a range from the calls themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from sidecar.cost.days import END_MS, LAST_DAY, TimeRange
 from sidecar.cost.events import Buckets
-from sidecar.cost.schema import BUCKETS, DAY_MS, QUARTER_MS, SUMS
+from sidecar.cost.ledger import BUCKETS, DAY_MS, QUARTER_MS, SUMS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _EARLIEST_MS, _LATEST_MS = 14 * _HOUR_MS, 12 * _HOUR_MS
-"""Before midnight UTC some place begins its day so early, and after it another one so late."""
+"""How long before and after midnight UTC a local day can begin."""
 SLOTS_A_DAY = DAY_MS // QUARTER_MS
 
 
@@ -29,50 +29,50 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     times: TimeRange = TimeRange()
     workspace: str | None = None
-    """Its key: calls made in folders below it are its own too."""
+    """Key of the workspace; includes calls made in folders below it."""
     folders: tuple[str, ...] = ()
-    """Keys that the same workspace goes by besides: other working trees, links resolved."""
+    """Further keys of the same workspace: other working trees, links resolved."""
     session: str | None = None
     agent: str | None = None
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept apart besides kinds and bands."""
+    """What separates sums, in addition to kinds and bands."""
 
     changes: tuple[int, ...] = ()
-    """UTC days on which some price begins: sums never run across one."""
+    """UTC days on which some price changes; no sum spans one."""
     by_clock: frozenset[int] = frozenset()
-    """Kinds whose price depends on the time of day: read call by call."""
+    """Kinds with prices by time of day, read call by call."""
     by_prompt: frozenset[int] = frozenset()
-    """Kinds with a price threshold that bands do not know: read call by call."""
+    """Kinds with a price threshold outside the bands, read call by call."""
     sessions: bool = False
     days: bool = False
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """Calls that have one price in common."""
+    """Calls with the same price."""
 
     kind: int
     band: int
     epoch: int
-    """How many of `Cut.changes` had come."""
+    """How many of `Cut.changes` precede the calls."""
     clock: int
-    """Quarter-hour of the UTC day, for kinds priced by the clock; else 0."""
+    """Quarter-hour of the UTC day for kinds priced by time of day; else 0."""
     session: int
-    """0 where sessions are not kept apart."""
+    """0 unless sessions are separated."""
     day: int
-    """Local day since 1970; 0 where days are not kept apart."""
+    """Local day since 1970; 0 unless days are separated."""
     calls: int
     buckets: Buckets
     estimated_calls: int
     estimated: int
     estimated_prompt: int
     reported: int
-    """USD * 10**12 that vendors reported."""
+    """Reported cost, in USD * 10**12."""
 
 
 class _Part(NamedTuple):
-    """A part of a range: the table that it is read from, and the condition."""
+    """A part of a range: the table to read, the condition, and its values."""
 
     source: str
     where: str
@@ -80,7 +80,7 @@ class _Part(NamedTuple):
 
 
 def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, str]]:
-    """Every kind of call: id -> (provider, model, category, tier)."""
+    """Return every kind of call: id -> (provider, model, category, tier)."""
     rows = connection.execute(
         "SELECT kind.id, provider.name, model, category, tier "
         "FROM kind JOIN provider ON provider.id = kind.provider"
@@ -89,7 +89,7 @@ def kinds_in(connection: sqlite3.Connection) -> dict[int, tuple[str, str, str, s
 
 
 def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[Sum]:
-    """Sums of the calls in scope, one for each key: pricing one costs more than adding two."""
+    """Yield the sums of the calls in scope, one per key: adding two is cheaper than pricing one."""
     added: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in _rows(connection, scope, cut):
         key, values = row[:_KEYS], row[_KEYS:]
@@ -102,12 +102,12 @@ def read_sums(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterato
 
 
 _KEYS = Sum.__struct_fields__.index("calls")
-"""What comes before the sums in a row."""
+"""Number of key columns before the sums in a row."""
 
 
 def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tuple[Any, ...]]:
-    """Keys and sums of each part of the range; one key may come more than once."""
-    # Two questions, because SQLite answers them by the index only when they come one by one.
+    """Yield keys and sums of each part of the range; keys may repeat."""
+    # Two subqueries: SQLite uses the index only for a single min or max.
     first, last = connection.execute(
         "SELECT (SELECT min(at) FROM event), (SELECT max(at) FROM event)"
     ).fetchone()
@@ -131,7 +131,7 @@ def _rows(connection: sqlite3.Connection, scope: Scope, cut: Cut) -> Iterator[tu
 
 
 def _parts(connection: sqlite3.Connection, times: TimeRange) -> Iterator[_Part]:
-    """Whole days by their sums, with the calls that these lack yet; other calls one by one."""
+    """Yield whole days from the stored sums, and the remaining calls one by one."""
     first, last = _whole_days(times)
     if first > last:
         yield _Part("event_sums", *time_condition(times))
@@ -161,9 +161,9 @@ def _whole_days(times: TimeRange) -> tuple[int, int]:
 
 
 def time_condition(times: TimeRange) -> tuple[str, tuple[int, ...]]:
-    """SQL that holds for the calls of a range, and its values."""
+    """Return the SQL condition for the calls of a range, and its values."""
     start, end = times.start_ms, times.end_ms
-    # For the index, which is by time: no call of a day lies outside these hours.
+    # Limits the index, which is by time: no call of a day lies outside these hours.
     if times.first_day > 0:
         start = max(start, times.first_day * DAY_MS - _EARLIEST_MS)
     if times.last_day < LAST_DAY:
@@ -185,7 +185,7 @@ def _select(
     clocked: bool = False,
     exact: bool = False,
 ) -> sqlite3.Cursor:
-    """One grouped query. All that is put into its text are names and numbers of ours."""
+    """Run one grouped query. Only constants are interpolated into its text."""
     keys = (
         "kind",
         "iif(band < 0, band, max(prompt - 1, 0))" if exact else "band",
@@ -194,7 +194,7 @@ def _select(
         "session" if cut.sessions else "0",
         "day" if cut.days else "0",
     )
-    # SQLite would sort by what is the same in every row, too.
+    # Constant columns are left out: SQLite would sort by them too.
     kept = [str(number) for number, key in enumerate(keys, 1) if not key.isdigit()]
     owner, names = owner_condition(scope, "session")
     return connection.execute(
@@ -205,7 +205,7 @@ def _select(
 
 
 def owner_condition(scope: Scope, column: str) -> tuple[str, tuple[object, ...]]:
-    """SQL for workspace, session and agent, put to a column of session ids; and its values."""
+    """Return the SQL condition on a column of session ids for the scope's owner, and its values."""
     wanted = {"name": scope.session, "agent": scope.agent}
     given = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
     terms: list[str] = list(given)

@@ -1,4 +1,4 @@
-"""Calibrations on disk, in the user's state folder: the only I/O of calibration. Blocking."""
+"""Calibrations on disk, in the user's state folder. Blocking; the only I/O of calibration."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 def load(folder: Path) -> Calibrations:
-    """What earlier runs have learned; nothing where the file is missing.
+    """Return what earlier runs learned; empty where the file is missing. Never raises.
 
-    A damaged one is set aside. Never raises.
+    A damaged file is set aside.
     """
     path = folder / FILE_NAME
     try:
@@ -36,14 +36,17 @@ def load(folder: Path) -> Calibrations:
 
 
 def save(folder: Path, calibrations: Calibrations) -> bool:
-    """Write all that was learned, on top of what other processes have learned and written
-    meanwhile. Whether there was any of that, which is taken over.
+    """Write everything learned, on top of what other processes have written meanwhile.
 
-    Raises OSError.
+    Returns:
+        Whether other processes had written anything new, which is taken over.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     taken = calibrations.take(load(folder))
     make_folder(folder)
     entries, number = calibrations.snapshot()
     write(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(entries), indent=1))
-    calibrations.written(number)
+    calibrations.mark_written(number)
     return taken

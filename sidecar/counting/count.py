@@ -1,4 +1,4 @@
-"""What a count is, and how every count says how it was made."""
+"""What a count is, and how it says how it was made."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sidecar.text.printable import counted
 
 Method = Literal["exact", "endpoint", "calibrated", "estimate"]
 """`exact`: the model's own tokenizer, run here. `endpoint`: the model server's own count.
-`calibrated`: an estimate corrected by reported usage. `estimate`: a guess, and marked as one."""
+`calibrated`: an estimate corrected by reported usage. `estimate`: anything else."""
 
 METHODS: tuple[Method, ...] = get_args(Method)
-"""The methods, the surest first."""
+"""The methods, most reliable first."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A number of tokens and how it was made, before a model's window or price is put to it."""
+    """A number of tokens and how it was made, without the model's window or price."""
 
     tokens: int
     method: Method
@@ -25,11 +25,11 @@ class Measure(msgspec.Struct, frozen=True):
     error_percent: float | None = 0.0
     """Expected error in percent; 0 when exact or endpoint, None when not measured."""
     counted: int = 0
-    """Tokens of it that the model's server has counted, where the rest is an estimate."""
+    """How many of the tokens the model's server counted, where the rest is an estimate."""
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The public answer to "how many tokens is this" (contract: `Count`)."""
+    """The public answer to "how many tokens is this?"."""
 
     tokens: int
     method: Method
@@ -39,29 +39,29 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     characters: int
     limit: int | None = None
     limit_source: str | None = None
-    """What decided `limit`: `request`, `transcript`, `endpoint`, `catalogue`, `settings` or
-    `default`, which is an assumption for a model that nothing knows."""
+    """The source of `limit`: `request`, `transcript`, `endpoint`, `catalogue`, `settings`, or
+    `default`, which is an assumption for unknown models."""
     percent: int | None = None
     input_cost_usd: float | None = None
     note: str | None = None
-    """Why it was not counted as asked, such as an endpoint that gave no count."""
+    """Why it was not counted as requested, such as an endpoint without a count."""
     similar_models: tuple[str, ...] | None = None
-    """Where no list and no known family has the model's name: the known names most like it, if any.
-    The count is then that of an unknown model. Null where the name is known."""
+    """Known names similar to an unknown model's, whose count is then that of an unknown model. Null
+    where the name is known."""
 
 
 def number_text(tokens: int, method: Method) -> str:
-    """`12,345`, with `~` before what is calibrated or estimated."""
+    """Return `12,345`, with `~` for calibrated and estimated numbers."""
     return f"{_mark(method)}{tokens:,}"
 
 
 def tokens_text(tokens: int, method: Method) -> str:
-    """`12,345 tokens`, with `~` before what is calibrated or estimated."""
+    """Return `12,345 tokens`, with `~` for calibrated and estimated numbers."""
     return f"{_mark(method)}{counted(tokens, 'token')}"
 
 
 def banded_text(tokens: int, method: Method, error_percent: float | None) -> str:
-    """`~12,345 tokens (±9 %)`: with the 95 % band of what is calibrated or estimated."""
+    """Return `~12,345 tokens (±9 %)`: the count with its 95 % band, if it has one."""
     text = tokens_text(tokens, method)
     if method in ("exact", "endpoint") or error_percent is None:
         return text
@@ -69,7 +69,7 @@ def banded_text(tokens: int, method: Method, error_percent: float | None) -> str
 
 
 def band_text(error_percent: float) -> str:
-    """`±9.2 %`, `±13 %`: half the width of a band, in two digits."""
+    """Return `±9.2 %` or `±13 %`: half of a band, in two digits."""
     return f"±{error_percent:.{0 if error_percent >= 10 else 1}f} %"
 
 

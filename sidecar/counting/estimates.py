@@ -1,8 +1,8 @@
-"""The table of fitted estimates: what stands for a vocabulary that cannot be run here.
+"""Fitted approximations of vocabularies that cannot be run here.
 
-`python -m benchmarks fit-estimates` writes `estimates.json`: for each tokenizer generation the
-weights of o200k_base's tokens and of a text's features, and the bands that 95 of 100 documents were
-within which the weights were not fitted to.
+`python -m benchmarks fit-estimates` writes `estimates.json`. For each tokenizer generation it holds
+the weights of o200k_base's tokens and of a text's features, and the bands that 95 of 100 documents
+stayed within. The weights were fitted to other documents.
 """
 
 from __future__ import annotations
@@ -17,44 +17,46 @@ import msgspec
 from sidecar import typed
 
 UNITS = 10_000
-"""Of a weight, to a token."""
+"""Units of weight per token."""
 BASIS = "o200k_base"
 
 
 class Bands(msgspec.Struct, frozen=True):
-    """How far estimates are off, by kind of text; shares of the estimate."""
+    """How far estimates are off by kind of text, as shares of the estimate."""
 
     any: float
-    """Of a text whose kind is not known."""
+    """For texts of unknown kind."""
     short: float
-    """What shortness adds to a text of one token; it falls with the root of the tokens."""
+    """Added for a text of one token; falls with the square root of the tokens."""
     kinds: dict[str, float]
     """By `sidecar.counting.kinds.Kind`."""
 
     def percent(self, tokens: int, sample: str = "") -> float:
-        """Half of the 95 % band of a count, in percent; `sample`: how the text begins."""
-        from sidecar.counting.kinds import kind_of  # not for the first count, which is exact
+        """Return half of the 95 % band of a count, in percent; `sample` is how the text begins."""
+        from sidecar.counting.kinds import (
+            kind_of,
+        )  # lazily: the first count is exact and does not need it
 
         band = self.kinds.get(kind_of(sample), self.any) if sample else self.any
         return round(100 * math.hypot(band, self.short / math.sqrt(max(1, tokens))), 1)
 
 
 class Approximation(msgspec.Struct, frozen=True):
-    """One generation's estimate."""
+    """The estimate for one tokenizer generation."""
 
     weights: tuple[int, ...]
-    """For a token of the basis, then for each feature of `sidecar.counting.features`; `UNITS`."""
+    """In `UNITS`: per token of the basis, then per feature of `sidecar.counting.features`."""
     bands: Bands
     own: bool = True
-    """Whether it was fitted to the generation's own vocabulary, or to those of others."""
+    """Whether it was fitted to the generation's own vocabulary, not to similar ones."""
     method: Literal["calibrated", "estimate"] = "estimate"
-    """`calibrated`: to a server's own counts, as ctok reconstructs them."""
+    """`calibrated`: fitted to a server's own counts, as ctok reconstructs them."""
 
 
 class _Table(msgspec.Struct, frozen=True):
     generations: dict[str, Approximation]
     estimators: dict[str, Bands]
-    """By the estimator's name, for models that nothing is known of."""
+    """By estimator, for unknown models."""
 
 
 @cache
@@ -63,16 +65,16 @@ def _table() -> _Table:
     return typed.decode(path.read_bytes(), _Table)
 
 
-def fitted(generation: str) -> Approximation | None:
-    """What stands for a generation; None where nothing does."""
+def approximation_of(generation: str) -> Approximation | None:
+    """Return the approximation for a generation, or None."""
     return _table().generations.get(generation)
 
 
 def generations() -> list[str]:
-    """All that something stands for."""
+    """Return the generations that have an approximation."""
     return list(_table().generations)
 
 
 def bands_of(estimator: str) -> Bands | None:
-    """How far an estimator is off, over many vocabularies; None for a plug-in."""
+    """Return the error bands of an estimator over many vocabularies; None for a plug-in."""
     return _table().estimators.get(estimator)

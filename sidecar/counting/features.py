@@ -1,8 +1,8 @@
-"""What a text consists of, as numbers that add up over its pieces: the terms of fitted estimates.
+"""Features of a text that add up over its pieces: the terms of fitted estimates.
 
-Each byte of the text's UTF-8 becomes a class (a character's first byte gives its script), and
+Each byte of the UTF-8 text is mapped to a class (a character's first byte gives its script), and
 classes, neighbours and beginnings of runs are counted. No feature looks across a cut that
-`sidecar.text.cuts` allows, so that the numbers of the pieces add up to those of the whole.
+`sidecar.text.cuts` allows, so the features of the pieces add up to those of the whole.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLASSES = {
 }
 TABLE = bytes(ord(_CLASSES.get(byte, ".")) for byte in range(256))
 FOLLOWING = bytes(range(0x80, 0xC0))
-"""Following bytes of UTF-8 sequences."""
+"""Continuation bytes of UTF-8 sequences."""
 _ASCII = tuple(name.encode() for name in "aA0 tn.")
 _OTHERS = tuple(name.encode() for name in "plmwbkgyzehrusivqjcofx")
 _PAIRS = (
@@ -70,7 +70,7 @@ _SECOND = (
     ("kana", b"j", (b"\xe3\x81", b"\xe3\x82", b"\xe3\x83")),
 )
 _LANGUAGES = (
-    # beginnings, or ends, of common words: languages without letters of their own are known by them
+    # parts of common words, which identify languages without letters of their own
     ("english", (b" the", b" of", b" and", b" to", b" is")),
     ("german", (b" und", b" der", b" die", b" den", b" zu")),
     ("dutch", (b" het", b" een", b" van")),
@@ -90,17 +90,17 @@ NAMES = (
     *(f"class {name.decode()}" for name in _OTHERS),
     *(name for name, _, _ in _SECOND),
 )
-"""Of each number of `features`, in their order."""
+"""The names of the numbers that `features` returns, in order."""
 _NONE = (0,) * (len(_OTHERS) + len(_SECOND))
 
 
 def classes_of(text: str) -> bytes:
-    """The class of each character of a text."""
+    """Return the class of each character."""
     return text.encode("utf-8", "surrogatepass").translate(TABLE, FOLLOWING)
 
 
 def features(text: str) -> tuple[int, ...]:
-    """The numbers of a text, one for each of `NAMES`; never raises. Takes some 0.1 s a megabyte."""
+    """Return a text's features, one per name in `NAMES`. Takes 0.1 s per megabyte."""
     encoded = text.encode("utf-8", "surrogatepass")
     classes = encoded.translate(TABLE, FOLLOWING)
     first = (

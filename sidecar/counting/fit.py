@@ -1,64 +1,128 @@
 """Fitting a text to a number of tokens: its beginning, its end, or both ends (`tokens/fit`).
 
-Whole lines are kept where lines are short; inside a long line the cut falls between two tokens and
-never inside a character (nor between one and what combines with it). Counts do not add up at a cut
-of one's own choosing, so every result is counted as it is and shortened until it fits.
+Whole lines are kept where lines are short. Inside a long line the cut falls between two tokens and
+never inside a character, nor between a character and what combines with it. Counts do not add up at
+arbitrary cuts, so every result is counted as it is and shortened until it fits.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sidecar.counting.characters import whole_characters
-from sidecar.counting.tokenizer import SAMPLED, Tokenizer
+from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_JOINER = "\u200d"
+_LONGEST = 64
+"""Longest character, in code points; longer stacks of marks are not writing and may be cut."""
+
+
+def character_boundary(text: str, offset: int, *, forward: bool = False) -> int:
+    """Return the nearest offset at or before `offset` (or after it) that splits no character.
+
+    Surrogate pairs, marks, joined and modified emoji, flags, and CR with LF stay together.
+    """
+    if offset <= 0 or offset >= len(text):
+        return max(0, min(offset, len(text)))
+    step = 1 if forward else -1
+    stop = min(len(text), offset + _LONGEST) if forward else max(0, offset - _LONGEST)
+    cut = offset
+    while cut != stop and not _is_boundary(text, cut):
+        cut += step
+    if cut != stop or cut in (0, len(text)):
+        return cut
+    return _whole_code_point(text, offset, step)
+
+
+def _whole_code_point(text: str, offset: int, step: int) -> int:
+    return offset + step if _is_pair(text, offset) else offset
+
+
+def _is_pair(text: str, cut: int) -> bool:
+    return "\ud800" <= text[cut - 1] <= "\udbff" and "\udc00" <= text[cut] <= "\udfff"
+
+
+def _is_boundary(text: str, cut: int) -> bool:
+    before, after = text[cut - 1], text[cut]
+    if before.isascii() and after.isascii():
+        return before != "\r" or after != "\n"
+    if before == _JOINER or _is_pair(text, cut) or _extends(after):
+        return False
+    return not (_is_flag(before) and _is_flag(after) and _flags_before(text, cut) % 2)
+
+
+def _extends(character: str) -> bool:
+    """Return whether a character extends the one before: marks, joiners, skin tones, tags, jamo."""
+    if unicodedata.category(character) in ("Mn", "Me", "Mc") or character in (_JOINER, "\u200c"):
+        return True
+    return (
+        "\U0001f3fb" <= character <= "\U0001f3ff"
+        or "\U000e0020" <= character <= "\U000e007f"
+        or "\u1160" <= character <= "\u11ff"
+    )
+
+
+def _is_flag(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+def _flags_before(text: str, cut: int) -> int:
+    count = 0
+    while count < cut and _is_flag(text[cut - 1 - count]):
+        count += 1
+    return count
+
+
 Mode = Literal["start", "middle", "end"]
-"""What is kept: the beginning, both ends, the end."""
+"""Which part is kept: the beginning, both ends, the end."""
 
 MARKER = "\n...\n"
 UNMEASURED_ERROR_PERCENT = 25.0
-"""What an error that nobody measured counts as."""
+"""Assumed for errors that were not measured."""
 
 _PIECE_CHARACTERS = 2_048
 _LONGEST_PIECE = 16 * _PIECE_CHARACTERS
-"""A stretch without a safe cut is cut here: each step of a search counts a piece, and what it
-finds is counted as a whole anyway."""
+"""A stretch without a safe cut is cut here, because each step of a search counts a piece."""
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
 """Characters on either side of a cut that decide whether it falls between two tokens."""
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05
-"""A line with more tokens than both of these (the share is of what an end may keep) may be cut; so
-may one that holds more than half of that."""
+"""A line may be cut if it has more tokens than both of these (the share is of what an end may
+keep), or more than half of what the end may keep."""
 
 _ROUNDS = 64
 
 
-class Fitted(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A text that fits, and what it lost."""
 
     text: str
     tokens: int
-    """Of `text`, the marker included."""
+    """Of `text`, including the marker."""
     removed_tokens: int
-    """Tokens before less tokens after; at least 0."""
+    """Tokens before minus tokens after; at least 0."""
     removed_lines: int
     """Lines of which nothing is left."""
     changed: bool
 
 
-def mode_of(name: str) -> Mode:
-    """A mode by name; raises ValueError for another word."""
+def parse_mode(name: str) -> Mode:
+    """Return the mode of this name.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
     modes: tuple[Mode, ...] = ("start", "middle", "end")
     for mode in modes:
         if mode == name:
@@ -67,9 +131,12 @@ def mode_of(name: str) -> Mode:
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """What to aim at: `max_tokens`, less half of the band where counts are not exact.
+    """Return the tokens to aim at: `max_tokens`, minus half of the band of inexact counts.
 
-    `sample`: how the text begins.
+    Args:
+        max_tokens: The limit.
+        tokenizer: Counts the text.
+        sample: How the text begins.
     """
     if tokenizer.method in ("exact", "endpoint"):
         return max(0, max_tokens)
@@ -84,41 +151,47 @@ def fit(
     mode: Mode,
     tokenizer: Tokenizer,
     marker: str = MARKER,
-) -> Fitted:
-    """`text` in at most `max_tokens` tokens by `tokenizer`; unchanged if it fits already.
+) -> FitResult:
+    """Cut `text` to at most `max_tokens` tokens; unchanged if it fits already. Never raises.
 
-    `marker` stands for what was left out, in `middle` only, and is counted; where there is no room
-    for it the beginning is kept. Never raises; fitting a fitted text changes nothing. Takes about
-    two counts of the text. An estimator that is installed and cuts texts itself does so, without
-    our marker.
+    Fitting a fitted text changes nothing. Takes about two counts of the text. An estimator plug-in
+    that cuts texts itself does so, without our marker.
+
+    Args:
+        text: The text.
+        max_tokens: The limit.
+        mode: Which part is kept.
+        tokenizer: Counts the text.
+        marker: Replaces what was left out, in mode `middle` only, and is counted. Where it does not
+            fit, the beginning is kept.
     """
-    work = _Work(text, tokenizer)
-    limit = allowance(max_tokens, tokenizer, text[:SAMPLED])
+    work = _CountedText(text, tokenizer)
+    limit = allowance(max_tokens, tokenizer, text[:SAMPLE_CHARACTERS])
     if work.total <= limit:
-        return Fitted(
+        return FitResult(
             text=text, tokens=work.total, removed_tokens=0, removed_lines=0, changed=False
         )
-    own = tokenizer.basis.truncated(text, tokenizer.unscaled(limit), mode)
+    own = tokenizer.basis.truncated(text, tokenizer.unscale(limit), mode)
     if own is not None and (tokens := tokenizer.count(own)) <= limit:
         return _as_cut(text, own, work.total, tokens)
     while True:
-        fitted = _within(work, limit, mode, marker)
-        most = allowance(max_tokens, tokenizer, fitted.text[:SAMPLED])
-        if fitted.tokens <= most:
-            return fitted
-        limit = min(most, limit - 1)  # what is left is of a kind with a wider band
+        approximation_of = _within(work, limit, mode, marker)
+        most = allowance(max_tokens, tokenizer, approximation_of.text[:SAMPLE_CHARACTERS])
+        if approximation_of.tokens <= most:
+            return approximation_of
+        limit = min(most, limit - 1)  # the remaining text is of a kind with a wider band
 
 
-def _within(work: _Work, limit: int, mode: Mode, marker: str) -> Fitted:
+def _within(work: _CountedText, limit: int, mode: Mode, marker: str) -> FitResult:
     if mode == "middle" and limit - work.count(marker) < 2:
         mode = "start"
-    return _Fit(work, mode, marker if mode == "middle" else "").within(limit)
+    return _FitSearch(work, mode, marker if mode == "middle" else "").within(limit)
 
 
-def _as_cut(text: str, kept: str, before: int, tokens: int) -> Fitted:
-    """What an estimator kept of a text by a cut of its own."""
+def _as_cut(text: str, kept: str, before: int, tokens: int) -> FitResult:
+    """Describe an estimator's own cut."""
     lines = len(text.splitlines()) - len(kept.splitlines())
-    return Fitted(
+    return FitResult(
         text=kept,
         tokens=tokens,
         removed_tokens=max(0, before - tokens),
@@ -128,14 +201,14 @@ def _as_cut(text: str, kept: str, before: int, tokens: int) -> Fitted:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Stretches whose counts about add up to the text's, none longer than a search may count."""
+    """Yield stretches whose counts roughly add up, short enough for a search."""
     for piece in split(text, _PIECE_CHARACTERS):
         for start in range(0, len(piece), _LONGEST_PIECE):
             yield piece[start : start + _LONGEST_PIECE]
 
 
-class _Work:
-    """A text counted once, piece by piece, so that any part of it can be counted cheaply."""
+class _CountedText:
+    """A text counted once, piece by piece, so that parts of it can be counted cheaply."""
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text
@@ -145,15 +218,17 @@ class _Work:
         self.sums = [0, *accumulate(map(self.count, pieces))]
         self.line_ends = [match.span() for match in _LINE_END.finditer(text)]
         self.total = self.count(text) if text else 0
-        self.exact = tokenizer.method == "exact"  # known when a vocabulary was loaded to count
+        self.exact = (
+            tokenizer.method == "exact"
+        )  # only known after counting, which loads the vocabulary
 
     def before(self, offset: int) -> int:
-        """About how many tokens come before `offset`."""
+        """Return roughly how many tokens precede `offset`."""
         piece = bisect_right(self.starts, offset) - 1
         return self.sums[piece] + self.count(self.text[self.starts[piece] : offset])
 
     def head(self, tokens: int) -> int:
-        """The offset that about so many tokens reach to."""
+        """Return the offset that roughly so many tokens reach to."""
         piece = min(bisect_right(self.sums, tokens), len(self.sums) - 1) - 1
         start, end = self.starts[piece], self.starts[piece + 1]
         low, high = start, end
@@ -164,7 +239,7 @@ class _Work:
         return low
 
     def tail(self, tokens: int) -> int:
-        """The offset from which about so many tokens come."""
+        """Return the offset from which roughly so many tokens follow."""
         skipped = self.sums[-1] - tokens
         piece = max(bisect_left(self.sums, skipped) - 1, 0)
         start, end = self.starts[piece], self.starts[piece + 1]
@@ -177,24 +252,24 @@ class _Work:
         return low
 
     def line(self, offset: int) -> int:
-        """The index of the line that `offset` is in; an offset after its end is in the next."""
+        """Return the index of the line at `offset`; the offset after its end is in the next."""
         return bisect_right(self.line_ends, offset, key=lambda span: span[1])
 
     def line_start(self, line: int) -> int:
-        """Where a line begins."""
+        """Return where a line begins."""
         return self.line_ends[line - 1][1] if line else 0
 
     def line_end(self, line: int) -> int:
-        """Where a line ends, its line break not included."""
+        """Return where a line ends, without its line break."""
         return self.line_ends[line][0] if line < len(self.line_ends) else len(self.text)
 
     def is_long(self, line: int, tokens: int) -> bool:
-        """Whether a line may be cut inside, for an allowance of `tokens`."""
+        """Return whether a line may be cut inside, if `tokens` may be kept."""
         has = self.before(self.line_end(line)) - self.before(self.line_start(line))
         return has > tokens / 2 or has > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 
     def between_tokens(self, offset: int, *, forward: bool = False) -> int:
-        """The nearest offset at or before `offset` (or after it) that falls between two tokens."""
+        """Return the nearest offset at or before `offset` (or after it) between two tokens."""
         low, high = max(0, offset - _TOKEN_WINDOW), min(len(self.text), offset + _TOKEN_WINDOW)
         if not self.exact or not low < offset < high:
             return offset
@@ -206,17 +281,17 @@ class _Work:
         return offset
 
 
-class _Fit:
-    """One fitting: where the head ends, where the tail begins, and what stands between."""
+class _FitSearch:
+    """The search for where the head ends and the tail begins."""
 
-    def __init__(self, work: _Work, mode: Mode, marker: str) -> None:
+    def __init__(self, work: _CountedText, mode: Mode, marker: str) -> None:
         self.work = work
         self.mode = mode
         self.marker = marker
         self.fixed = work.count(marker)
 
-    def within(self, limit: int) -> Fitted:
-        """The result: aimed at, counted, aimed lower while it is over."""
+    def within(self, limit: int) -> FitResult:
+        """Return the result: aim, count, and aim lower while it is over the limit."""
         target = limit - self.fixed
         for _ in range(_ROUNDS):
             head, tail = self._ends(target)
@@ -248,11 +323,11 @@ class _Fit:
             return self._after_line(line, offset)
         if not work.is_long(line, tokens):
             return self._after_line(line, work.line_start(line))
-        safe = whole_characters(work.text, work.between_tokens(offset))
+        safe = character_boundary(work.text, work.between_tokens(offset))
         return max(safe, self._after_line(line, work.line_start(line)))
 
     def _after_line(self, line: int, offset: int) -> int:
-        """Where the head ends: before a line break if the marker begins with one."""
+        """Return where the head ends: before a line break if the marker begins with one."""
         if self.marker[:1] in ("\n", "\r") and line and offset == self.work.line_start(line):
             return self.work.line_end(line - 1)
         return offset
@@ -266,7 +341,9 @@ class _Fit:
             return offset
         if not work.is_long(line, tokens):
             return work.line_start(line + 1) if line < len(work.line_ends) else len(work.text)
-        return whole_characters(work.text, work.between_tokens(offset, forward=True), forward=True)
+        return character_boundary(
+            work.text, work.between_tokens(offset, forward=True), forward=True
+        )
 
     def _join(self, head: int, tail: int) -> str:
         text = self.work.text
@@ -274,9 +351,9 @@ class _Fit:
             return ""
         return f"{text[:head]}{self.marker}{text[tail:]}"
 
-    def _fitted(self, text: str, tokens: int, head: int, tail: int) -> Fitted:
+    def _fitted(self, text: str, tokens: int, head: int, tail: int) -> FitResult:
         work = self.work
-        return Fitted(
+        return FitResult(
             text=text,
             tokens=tokens,
             removed_tokens=max(0, work.total - tokens),
@@ -285,7 +362,7 @@ class _Fit:
         )
 
     def _removed_lines(self, head: int, tail: int) -> int:
-        """Lines of which neither end holds a character (its line break counts as one)."""
+        """Return the number of lines of which no character is left; a line break counts as one."""
         work = self.work
         ended = bool(work.line_ends) and work.line_ends[-1][1] == len(work.text)
         lines = len(work.line_ends) + (not ended)

@@ -1,4 +1,4 @@
-"""What kind of text a text is: estimates of each kind are off by a band of its own."""
+"""Kinds of text: each has its own error band."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Literal, get_args
 
 from sidecar.counting.features import classes_of
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.tokenizer import SAMPLE_CHARACTERS
 
 Kind = Literal[
     "prose",
@@ -25,9 +25,9 @@ Kind = Literal[
     "thai",
     "script",
 ]
-"""`latin`: prose with letters beyond ASCII. `base64`: also hexadecimal and the like. `white`: for
-the most part blanks. `cjk`: Chinese, Japanese, Korean. `cyrillic`: and Greek. `arabic`: and Hebrew.
-`script`: any other."""
+"""`latin`: prose with letters beyond ASCII. `base64`: also hexadecimal and similar. `white`: mostly
+blanks. `cjk`: Chinese, Japanese, Korean. `cyrillic`: and Greek. `arabic`: and Hebrew. `script`:
+any other."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCRIPTS: tuple[tuple[Kind, bytes, float], ...] = (
@@ -47,8 +47,8 @@ _STAMP = re.compile(r"\d\d?:\d\d:\d\d|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+\.\d+")
 
 
 def kind_of(text: str) -> Kind:
-    """The kind of a text by its first characters; of an empty one `prose`."""
-    sample = text[:SAMPLED]
+    """Return the kind of a text, by its first characters; `prose` for an empty one."""
+    sample = text[:SAMPLE_CHARACTERS]
     classes = classes_of(sample)
     script = None if sample.isascii() else _script(sample, classes)
     return script or _by_signs(sample, classes)

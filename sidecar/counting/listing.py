@@ -1,4 +1,4 @@
-"""What is known of a model, and the models that somebody can choose from (`models/list`)."""
+"""What is known of a model, and the models to choose from (`models/list`)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from sidecar.counting.count import Method
 from sidecar.counting.vocabularies import counted_by
 from sidecar.models import catalogue, families
 from sidecar.models.catalogue import known_window, provider_of, usual_window
+from sidecar.models.limits import max_output_of
 from sidecar.models.names import parse
-from sidecar.models.outputs import max_output_of
 
 
 class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What is known of a model (contract: `models/list`)."""
+    """What is known of a model (`models/list`)."""
 
     id: str
     provider: str | None
-    """genai-prices' id, or a local provider; None where nothing says who serves it."""
+    """genai-prices' id, or a local provider; null if it is not known who serves the model."""
     tokenizer: str
-    """What counts it here: a vocabulary, `generation~vocabulary` for an approximation, or an
-    estimator's name."""
+    """A vocabulary, `generation~vocabulary` for an approximation, or an estimator's name."""
     context_window: int | None
-    """Tokens; None where not known (or not loaded yet)."""
+    """Tokens; null if not known, or not loaded yet."""
     max_output: int | None
-    """Tokens of one reply at most; None where not known."""
+    """Tokens of one reply; null if not known."""
     method: Method
 
 
 LARGE = 100_000
-"""Tokens that the window of a maker's present model has at least."""
+"""A vendor's current models have at least such a context window."""
 _PRESENT = re.compile(
     r"(gpt-5|o\d|claude-(opus|sonnet|haiku|fable)-[4-9]|gemini-[3-9]|gemini-2\.5|grok-[4-9]|"
     r"mistral-(large|medium|small)|devstral|codestral|deepseek|qwen-?3|kimi-k|glm-[4-9]|command-a)"
@@ -42,15 +41,15 @@ _PRESENT = re.compile(
 )
 
 Describe = Callable[[str], tuple[str, Method]]
-"""What counts for a model, and how; `Tokenizers.describe` knows the user's own files too."""
+"""Returns a model's tokenizer and method; `Tokenizers.describe` also knows the user's files."""
 
 
 def _describe(model: str) -> tuple[str, Method]:
     return counted_by(families.generation_of(model))
 
 
-def find(model: str, describe: Describe = _describe) -> ModelInfo:
-    """What is known of `model` without waiting. Never raises; an unknown one is estimated."""
+def model_info(model: str, describe: Describe = _describe) -> ModelInfo:
+    """Return what is known of `model` without waiting; unknown models are estimated."""
     tokenizer, method = describe(model)
     return ModelInfo(
         id=model,
@@ -63,10 +62,10 @@ def find(model: str, describe: Describe = _describe) -> ModelInfo:
 
 
 def search(query: str | None = None, describe: Describe = _describe) -> list[ModelInfo]:
-    """The models whose `provider/id` holds every word of `query`; all of them without one.
+    """Return the models whose `provider/id` contains every word of `query`, or all models.
 
-    The makers' own models come first, then the hosts', each in the order of its id. Loads the
-    price list: call it on a worker thread.
+    The makers' own models come first, then the hosts', each sorted by id. Loads the price list: for
+    workers.
     """
     catalogue.warm()
     words = (query or "").lower().split()
@@ -79,16 +78,16 @@ def search(query: str | None = None, describe: Describe = _describe) -> list[Mod
 def choices(
     query: str | None = None, describe: Describe = _describe, first: Sequence[str] = ()
 ) -> list[ModelInfo]:
-    """What somebody can choose to count for: each name once, with what it is then counted as.
+    """Return the models that a user can choose, each name once.
 
-    `id` is a name that every request takes for that model: the bare id where that stands for it,
-    else with its host before it. The names `first` come first, then the makers' present models.
-    Loads the price list: call it on a worker thread.
+    `id` is a name that every request accepts: the bare id where it is unambiguous, else with its
+    host before it. The names in `first` come first, then the makers' current models. Loads the
+    price list: for workers.
     """
     catalogue.warm()
     words = (query or "").lower().split()
     return [
-        find(name, describe)
+        model_info(name, describe)
         for name in dict.fromkeys((*first, *_names()))
         if all(word in f"{provider_of(name)}/{name}".lower() for word in words)
     ]
@@ -105,15 +104,14 @@ def _names() -> tuple[str, ...]:
 
 
 def _rank(name: str) -> tuple[bool, bool, bool, str]:
-    """The makers' own models first, those for conversations of today before all; then the hosts',
-    those of the widest host last."""
+    """Sort the makers' current chat models first, then their others, then the hosts'."""
     hosted = "/" in name
     present = not hosted and bool(_PRESENT.match(name)) and (known_window(name) or 0) >= LARGE
     return provider_of(name) == "openrouter", hosted, not present, name.lower()
 
 
 def _name(provider: str, model: str) -> str:
-    """How a model of a provider is named; the id where no name would say that provider."""
+    """Return the name of a provider's model; the bare id where no name would imply the provider."""
     if provider_of(model) == provider:
         return model
     named = f"{provider}/{model}"

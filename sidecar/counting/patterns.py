@@ -1,31 +1,30 @@
-"""The regular expressions by which byte-level BPE vocabularies split text, and how they may be cut.
+"""Split patterns of byte-level BPE vocabularies, and where texts may be cut under each.
 
-A vocabulary file often does not say how its texts are split, or says it in the words of another
-library. Here the expressions are written for tiktoken (fancy-regex), each beside the ones by which
-Hugging Face's `tokenizer.json` files know it.
-
-`cuts` is what was proven for the expression (see `sidecar.text.cuts`): `lines`, `words` or `none`.
+A vocabulary file often does not say how its texts are split, or says it in another library's
+syntax. Here the patterns are written for tiktoken (fancy-regex), each beside the forms that Hugging
+Face's `tokenizer.json` files use. `cuts` is what was proven for the pattern (see
+`sidecar.text.cuts`).
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from sidecar.counting.engines.vocabularies import VOCABULARIES
+from sidecar.counting.engines import VOCABULARIES
 from sidecar.text.cuts import Cuts
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """One way of splitting text before the merges."""
+    """One way of splitting a text before the merges."""
 
     name: str
     expression: str
-    """For tiktoken."""
+    """In tiktoken's syntax."""
     cuts: Cuts
     written: tuple[tuple[str, ...], ...] = ()
-    """The sequences of `Split` expressions that mean the same in `tokenizer.json` files."""
+    """Equivalent sequences of `Split` expressions in `tokenizer.json` files."""
     nfc: bool = False
-    """The family's own tokenizer normalises to NFC first."""
+    """Whether the tokenizer normalises to NFC first."""
 
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -62,9 +61,9 @@ _DEEPSEEK_SPLITS = (
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     _DEEPSEEK_REST,
 )
-# The three splits in a row as one expression: what an earlier split takes is kept out of the
-# classes of the later ones, and a blank before it stands at an end, as `(?!\S)` asks. What none of
-# them matches (control and unassigned characters) stays a piece there, and would be lost here.
+# The three splits as one expression: the classes of later splits exclude what earlier ones match,
+# and a blank before such a match counts as final, as `(?!\S)` requires. Characters that no split
+# matches (control and unassigned ones) form a piece there, and would be lost here.
 _DEEPSEEK = (
     rf"\p{{N}}{{1,3}}|[{_CJK}]+"
     r"""|[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
@@ -97,12 +96,12 @@ _BY_RANKS = {
 
 
 def by_splits(splits: tuple[str, ...]) -> Pattern | None:
-    """The pattern that a `tokenizer.json` spells out, if it is one of those known here."""
-    # Some files hold the line ends themselves instead of their escapes.
+    """Return the known pattern that a `tokenizer.json` spells out, or None."""
+    # Some files contain line ends instead of their escapes.
     escaped = tuple(split.replace("\r", r"\r").replace("\n", r"\n") for split in splits)
     return next((pattern for pattern in PATTERNS if escaped in pattern.written), None)
 
 
 def by_rank_count(ranks: int) -> Pattern | None:
-    """The pattern of a rank file, by how many ranks it has; None for an unknown vocabulary."""
+    """Return the pattern of a rank file with so many ranks, or None."""
     return _BY_RANKS.get(ranks)

@@ -1,4 +1,4 @@
-"""The one base class of everything that turns text into a number of tokens."""
+"""The base class of everything that counts tokens."""
 
 from __future__ import annotations
 
@@ -14,77 +14,80 @@ if TYPE_CHECKING:
 
 
 INLINE_CHARACTERS = 4_096
-"""What an event loop may tokenize: under a millisecond of ordinary text with the slowest engine."""
+"""Characters that the event loop may tokenize: under a millisecond with any engine."""
 
 
-SAMPLED = 4_096
-"""Characters of a text that show its kind: the count of a keystroke asks too."""
+SAMPLE_CHARACTERS = 4_096
+"""Characters that determine a text's kind; few, because each keystroke's count needs it."""
 
 
 class Tokenizer(ABC):
-    """One way of turning text into a number of tokens. Thread-safe; never raises on any `str`."""
+    """Counts tokens. Thread-safe; never raises on any `str`."""
 
     name: str
-    """The field's name of the vocabulary, such as `o200k_base`, or of the estimator."""
+    """The vocabulary's usual name, such as `o200k_base`, or the estimator's."""
     method: Method = "exact"
     """How its counts are made."""
     error_percent: float | None = 0.0
-    """Half of the band of its counts in percent, for any text; None when it was not measured."""
+    """Half of its error band in percent, for any text; None if not measured."""
     cuts: Cuts = "none"
-    """Which cuts of a text leave its counts exact (see `sidecar.text.cuts.Cuts`)."""
+    """Which cuts leave its counts exact (see `sidecar.text.cuts.Cuts`)."""
     inline_characters: int = INLINE_CHARACTERS
-    """How many characters of ordinary text it counts in under a millisecond."""
+    """Characters of ordinary text that it counts in under a millisecond."""
 
     @abstractmethod
     def count(self, text: str) -> int:
-        """Tokens in `text`, special tokens written in it counted as ordinary characters."""
+        """Count the tokens of `text`; special tokens in it are ordinary characters."""
 
     @property
     def basis(self) -> Tokenizer:
-        """What counts the pieces of a text: itself, or the tokenizer whose counts it scales."""
+        """The tokenizer that counts pieces: itself, or the one whose counts it scales."""
         return self
 
     def scale(self, tokens: int) -> int:
-        """Its own number for a sum of its basis' counts."""
+        """Return its own number for a sum of its basis's counts."""
         return tokens
 
-    def unscaled(self, allowance: int) -> int:
-        """The most tokens of the basis that are, scaled, no more than `allowance`."""
+    def unscale(self, allowance: int) -> int:
+        """Return the most tokens of the basis that scale to no more than `allowance`."""
         return max(0, allowance)
 
-    def slow(self, text: str) -> bool:  # noqa: ARG002
-        """Whether `text`, however short, may take longer than `inline_characters` promises."""
+    def is_slow(self, text: str) -> bool:  # noqa: ARG002
+        """Return whether `text`, however short, may take longer than a millisecond."""
         return False
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each text, counted as a text of its own."""
+        """Return the tokens of each text, counted separately."""
         return [self.count(text) for text in texts]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:  # noqa: ARG002
-        """The UTF-8 bytes of the first `tokens` tokens of a text that is not cut further.
+        """Return the UTF-8 bytes of the first `tokens` tokens of an uncut text.
 
-        None where it cannot show its tokens.
+        Returns:
+            None if it cannot show its tokens.
         """
         return None
 
     def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:  # noqa: ARG002
-        """What it keeps of a text itself, in no more than `max_tokens`; None where it cuts none."""
+        """Return the text cut by its own method to `max_tokens`, or None if it has none."""
         return None
 
     def band(self, tokens: int, sample: str = "") -> float | None:  # noqa: ARG002
-        """Half of the 95 % band of a count, in percent.
+        """Return half of the 95 % band of a count, in percent.
 
         Args:
-            tokens: the count.
-            sample: how the text begins; a text of unknown kind where nothing is given.
+            tokens: The count.
+            sample: How the text begins; "" for a text of unknown kind.
         """
         return self.error_percent
 
     def measure(self, tokens: int, text: str = "") -> Measure:
-        """Return a count of this tokenizer with its method and band; 0 tokens are exact.
+        """Return a count with its method and band; 0 tokens are exact.
 
-        `text`: what was counted, or how it begins; the band depends on its kind and size.
+        Args:
+            tokens: The count.
+            text: The text or its beginning; the band depends on its kind and size.
         """
         if tokens == 0:
             return Measure(0, "exact", self.name, 0.0)
-        return Measure(tokens, self.method, self.name, self.band(tokens, text[:SAMPLED]))
+        return Measure(tokens, self.method, self.name, self.band(tokens, text[:SAMPLE_CHARACTERS]))

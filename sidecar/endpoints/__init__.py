@@ -1,1 +1,1 @@
-"""Model servers and vendors: token counts over HTTP, limits, and what they answer to a count."""
+"""Model servers and vendors over HTTP: probing, counting, context windows."""

@@ -1,22 +1,22 @@
-"""What an endpoint's declaration means: the root of its paths, and the key to show there."""
+"""The address and the key that an `[[endpoint]]` declares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit, urlunsplit
 
-from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.outcome import EndpointError
 from sidecar.text.printable import printable
 
 _REQUESTS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/api/chat", "/api/generate")
 BASES = (*_REQUESTS, "/v1", "/api")
-"""What clients' addresses of a server end in: a request's, OpenAI's form, and Ollama's own."""
+"""Path endings of the addresses that clients use: request paths, OpenAI's base and Ollama's."""
 
 _SET_IT = "set it to the server's key where the editor or the shell is started"
 
 
 def host_of(url: str) -> str:
-    """The host alone, or "" where there is none."""
+    """Return the host of an address, or "" if it has none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -24,7 +24,7 @@ def host_of(url: str) -> str:
 
 
 def root_of(url: str, suffixes: Sequence[str]) -> str:
-    """The address that paths are put after: the address given to clients often ends in `/v1`."""
+    """Return the address that request paths are appended to, without an ending such as `/v1`."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     for suffix in suffixes:
@@ -35,26 +35,28 @@ def root_of(url: str, suffixes: Sequence[str]) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """The address without what may be a secret in it: user and password, query and fragment."""
+    """Return an address without user, password, query and fragment, which may hold secrets."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "an address that is none"
+        return "an invalid address"
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    # Without `//` the user and password stand in the path.
+    # Without `//` user and password are part of the path.
     return printable(bare if parts.netloc else bare.rpartition("@")[2])
 
 
 def key_from(variable: str | None, environment: Mapping[str, str]) -> str:
-    """The key in the named environment variable; "" where none is named.
+    """Return the API key from an environment variable, or "" if no variable is named.
 
-    Raises Fault where the variable is not set or cannot be a header. Never quotes the key.
+    Raises:
+        EndpointError: The variable is not set, or its value cannot be a header. The key is not
+            quoted.
     """
     if variable is None:
         return ""
     key, named = environment.get(variable, "").strip(), f"the environment variable {variable}"
     if not key:
-        raise Fault("auth", f"{named} (api-key-env) is not set", _SET_IT)
+        raise EndpointError("auth", f"{named} (api-key-env) is not set", _SET_IT)
     if not (key.isascii() and key.isprintable()):
-        raise Fault("auth", f"{named} holds no usable key", _SET_IT)
+        raise EndpointError("auth", f"{named} holds no usable key", _SET_IT)
     return key

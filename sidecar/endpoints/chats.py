@@ -1,4 +1,4 @@
-"""Conversations and tools, from whatever form a client holds them in to each vendor's."""
+"""Conversations and tools in the form that each vendor's count takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from sidecar import typed
-from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.outcome import EndpointError
 from sidecar.messages.content import Block, read_message
 from sidecar.messages.tool_schemas import read_tools
 
@@ -22,7 +22,7 @@ _ROLES = {"model": "assistant", "developer": "system"}
 
 @dataclass
 class PlainMessage:
-    """One message of text, tool calls and their results, apart from any vendor's form."""
+    """A message of text, tool calls and tool results, independent of any vendor's form."""
 
     role: str
     text: str = ""
@@ -31,7 +31,7 @@ class PlainMessage:
 
 
 class ToolResult(NamedTuple):
-    """What a tool gave back."""
+    """What a tool returned."""
 
     id: str
     name: str
@@ -39,7 +39,11 @@ class ToolResult(NamedTuple):
 
 
 def openai_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """In OpenAI's chat form; a message that has it already goes through as it is. Raises Fault."""
+    """Convert messages to OpenAI's chat form; those that have it already are kept.
+
+    Raises:
+        EndpointError: A message holds something other than text, such as an image.
+    """
     return [out for message in messages for out in _openai_message(message)]
 
 
@@ -79,7 +83,7 @@ def _is_openai(message: ChatMessage) -> bool:
 
 
 def openai_tools(tools: Tools) -> list[dict[str, Any]]:
-    """In OpenAI's chat form; a tool that has it already goes through as it is."""
+    """Convert tool schemas to OpenAI's chat form; those that have it already are kept."""
     if all("function" in tool for tool in tools):
         return [dict(tool) for tool in tools]
     return [
@@ -96,7 +100,11 @@ def openai_tools(tools: Tools) -> list[dict[str, Any]]:
 
 
 def plain_message(message: ChatMessage) -> PlainMessage:
-    """A message of any vendor's form. Raises Fault where a part of it is no text (an image)."""
+    """Read a message of any vendor's form.
+
+    Raises:
+        EndpointError: It holds something other than text, such as an image.
+    """
     read = read_message(message)
     role = read.role or "user"
     plain = PlainMessage(_ROLES.get(role, role))
@@ -111,21 +119,25 @@ def plain_message(message: ChatMessage) -> PlainMessage:
     return plain
 
 
-def with_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], str]:
-    """The messages without the system's, and what those say: for vendors that take it apart."""
+def split_system(messages: Sequence[ChatMessage]) -> tuple[list[PlainMessage], str]:
+    """Return the messages without system messages, and the text of the system messages."""
     turns = [plain_message(message) for message in messages]
     system = "\n\n".join(turn.text for turn in turns if turn.role == "system" and turn.text)
     return [turn for turn in turns if turn.role != "system"], system
 
 
 def openai_body(messages: Sequence[ChatMessage], tools: Tools, **more: Any) -> dict[str, Any]:
-    """A conversation as those who speak OpenAI's form take it. Raises Fault."""
+    """Build a request body in OpenAI's form, with `more` as further fields.
+
+    Raises:
+        EndpointError: A message holds something other than text, such as an image.
+    """
     body = {**more, "messages": openai_messages(messages)}
     return {**body, "tools": openai_tools(tools)} if tools else body
 
 
-def decoded(call: Block) -> dict[str, Any]:
-    """A call's arguments as an object, which is how some vendors take them."""
+def call_arguments(call: Block) -> dict[str, Any]:
+    """Return the arguments of a tool call as an object, which some vendors require."""
     try:
         return typed.decode(call.arguments or "{}", dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -136,7 +148,9 @@ def _text(block: Block) -> str:
     if block.kind in ("thinking", "nothing"):
         return ""
     if block.kind != "text":
-        raise Fault("unsupported", "a message holds a part that is no text, such as an image")
+        raise EndpointError(
+            "unsupported", "a message holds a part that is no text, such as an image"
+        )
     return block.text
 
 

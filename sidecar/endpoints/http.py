@@ -1,8 +1,9 @@
 """One kept connection to one endpoint: JSON out, JSON in, everything bounded.
 
-Redirects are not followed, an answer is read as it is sent and up to a cap, and each request has
-its time. httpx is imported in a thread at the first request: that takes longer than the event loop
-may wait.
+Redirects are not followed, bodies are read up to a cap, and each request has a time limit. Requests
+go out one at a time, the newest first: a slow server would otherwise answer requests that were
+abandoned long ago before the current one. httpx is imported in a thread at the first request,
+because that takes longer than the event loop may wait.
 """
 
 from __future__ import annotations
@@ -10,101 +11,186 @@ from __future__ import annotations
 import asyncio
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from sidecar.endpoints.address import without_secrets
-from sidecar.endpoints.outcome import Fault, TooSlow
-from sidecar.endpoints.turns import Turns
+from sidecar.endpoints.outcome import EndpointError, EndpointTimeoutError, RequestAbandonedError
 
 if TYPE_CHECKING:
     import httpx
+
+IsWanted: TypeAlias = Callable[[], bool]
+"""Whether the caller still waits for the answer."""
+
+
+def always() -> bool:
+    """Return True: for requests that are always wanted, such as probes."""
+    return True
+
+
+_is_wanted: ContextVar[IsWanted] = ContextVar("wanted", default=always)
+
+
+@contextmanager
+def abandon_unless(wanted: IsWanted) -> Iterator[None]:
+    """Let tasks that start in this block send nothing more once `wanted` returns False."""
+    token = _is_wanted.set(wanted)
+    try:
+        yield
+    finally:
+        _is_wanted.reset(token)
+
+
+def detach_from_caller() -> None:
+    """Keep the running task's requests wanted even if the caller that started it stops waiting."""
+    _is_wanted.set(always)
+
+
+class _QueuedRequest(NamedTuple):
+    """A request that waits for the connection."""
+
+    slot: asyncio.Future[None]
+    wanted: IsWanted
+
+
+class RequestQueue:
+    """Grants the connection to one request at a time, the newest first. For one event loop."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._waiting: list[_QueuedRequest] = []
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold the connection exclusively.
+
+        Raises:
+            RequestAbandonedError: The caller stopped waiting before the connection was free.
+        """
+        await self._acquire()
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self) -> None:
+        wanted = _is_wanted.get()
+        if not wanted():
+            raise RequestAbandonedError
+        if not self._busy:
+            self._busy = True
+            return
+        one = _QueuedRequest(asyncio.get_running_loop().create_future(), wanted)
+        self._waiting.append(one)
+        try:
+            await one.slot
+        except asyncio.CancelledError:
+            if one in self._waiting:
+                self._waiting.remove(one)
+            elif one.slot.done() and not one.slot.cancelled() and not one.slot.exception():
+                self._release()  # abandoned just as it got the connection
+            raise
+
+    def _release(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if one.slot.done():
+                continue
+            if one.wanted():
+                self._waiting.append(one)
+            else:
+                one.slot.set_exception(RequestAbandonedError())
+        self._busy = bool(self._waiting)
+        if self._waiting:
+            self._waiting.pop().slot.set_result(None)
+
 
 REQUEST_SECONDS = 2.0
 BODY_BYTES = 4 * 1024 * 1024
 _IDLE_SECONDS = 4.0  # below the 5 s after which llama.cpp and uvicorn close an idle connection
 _INLINE_BYTES = 64 * 1024  # JSON up to this size is read and written on the event loop
-_CONTAINERS = 150_000  # in an answer: an empty one takes 2 bytes of JSON and 64 of memory
+_MAX_CONTAINERS = 150_000  # in an answer: an empty one takes 2 bytes of JSON and 64 of memory
 
-_until: ContextVar[float] = ContextVar("until", default=math.inf)
+_deadline: ContextVar[float] = ContextVar("until", default=math.inf)
 
 
-def limit_time(seconds: float) -> None:
-    """All requests of the running task together have so many seconds from now on.
+def set_deadline(seconds: float) -> None:
+    """Give all requests of the running task together so many seconds from now on.
 
-    Each request looks at the time that is left, and nothing else ends one: a request that two
-    time-outs cancel at once would leave its socket open.
+    Only the request itself checks the time that is left: if two timeouts cancelled it at once, its
+    socket would stay open.
     """
-    _until.set(asyncio.get_running_loop().time() + seconds)
+    _deadline.set(asyncio.get_running_loop().time() + seconds)
 
 
 def time_left() -> float:
-    """The seconds that `limit_time` has left; without end where it was not called."""
-    return _until.get() - asyncio.get_running_loop().time()
+    """Return the seconds until the deadline; infinite without one."""
+    return _deadline.get() - asyncio.get_running_loop().time()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that came in full."""
+    """A complete answer."""
 
     status: int
     headers: Mapping[str, str]
     body: object
-    """The decoded JSON; None where it is none."""
+    """The decoded JSON; None if the body is not JSON."""
     text: str
     """The first characters, for servers that greet in plain text."""
     reconnected: bool
-    """A new connection was needed though the last one was not known to end: the server may be
-    another one by now."""
+    """Whether a new connection was needed unexpectedly: another server may be listening by now."""
     key_from: str | None = None
-    """The environment variable whose key was sent along."""
+    """The environment variable that held the key which was sent."""
 
 
 @dataclass
 class Connection:
-    """Requests to `root`, one at a time over one connection, the newest first."""
+    """Sends requests to `root`, one at a time over one connection, the newest first."""
 
     root: str
     headers: Mapping[str, str]
     trust_environment: bool = False
-    """Whether proxies that the environment names are used: never for local servers."""
+    """Whether to use the environment's proxies: never for local servers."""
     key_from: str | None = None
-    """The environment variable that the key in `headers` came from."""
+    """The environment variable that held the key in `headers`."""
     requests: int = 0
-    """How many were sent so far."""
+    """How many requests were sent."""
     _client: httpx.AsyncClient | None = None
-    _turns: Turns = field(default_factory=Turns)
+    _turns: RequestQueue = field(default_factory=RequestQueue)
     _new_connection_expected: bool = True
     _closed: bool = False
 
     async def get(self, path: str) -> Answer:
-        """GET `root` + `path`. Raises Fault."""
+        """Send a GET request. Raises EndpointError."""
         return await self._request("GET", path, None)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Answer:
-        """POST JSON to `root` + `path`. Raises Fault."""
+        """Send JSON in a POST request. Raises EndpointError."""
         return await self._request("POST", path, await _encode(body))
 
     async def aclose(self) -> None:
-        """Close the connection; requests from now on fault."""
+        """Close the connection; later requests fail."""
         self._closed = True
         if self._client is not None:
             await self._client.aclose()
-            await asyncio.sleep(0)  # so that the loop itself closes the socket
+            await asyncio.sleep(0)  # lets the event loop close the socket
 
     async def _request(self, method: str, path: str, content: bytes | None) -> Answer:
-        async with self._turns.turn():
+        async with self._turns.slot():
             client = await self.open()
             try:
                 async with asyncio.timeout(min(REQUEST_SECONDS, time_left())):
                     return await self._send(client, method, path, content)
             except TimeoutError:
                 reason = f"{without_secrets(self.root)} did not answer within {REQUEST_SECONDS:g} s"
-                raise TooSlow(reason, len(content or b"")) from None
+                raise EndpointTimeoutError(reason, len(content or b"")) from None
 
     async def _send(
         self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None
@@ -116,11 +202,11 @@ class Connection:
             try:
                 return await self._exchange(client, method, path, content)
             except ended:
-                # A kept connection can end just as it is used again: once more on a new one.
+                # A kept connection may close just as it is reused: try once more on a new one.
                 return await self._exchange(client, method, path, content)
         except failed as error:
             reason = f"{without_secrets(self.root)} cannot be reached ({type(error).__name__})"
-            raise Fault("unreachable", reason) from None
+            raise EndpointError("unreachable", reason) from None
 
     async def _exchange(
         self, client: httpx.AsyncClient, method: str, path: str, content: bytes | None
@@ -149,11 +235,13 @@ class Connection:
         )
 
     async def open(self) -> httpx.AsyncClient:
-        """The client, made at the first call. Raises Fault once closed."""
+        """Return the HTTP client, created at the first call. Raises EndpointError once closed."""
         if self._closed:
-            raise Fault("unreachable", f"the connection to {without_secrets(self.root)} was closed")
+            raise EndpointError(
+                "unreachable", f"the connection to {without_secrets(self.root)} was closed"
+            )
         if self._client is None:
-            # In a thread: importing httpx and reading the certificates takes its time.
+            # In a thread: importing httpx and reading the certificates is slow.
             self._client = await asyncio.to_thread(self._make_client)
         return self._client
 
@@ -177,28 +265,32 @@ class Connection:
 
 
 async def _read(response: httpx.Response, root: str) -> bytes:
-    """The body, given up at the cap: leaving the stream early closes the connection."""
+    """Read the body up to the size limit; leaving the stream early closes the connection."""
     if response.is_redirect:
-        raise Fault("unsupported", f"{root} redirects; redirects are not followed")
-    if coded(response.headers):
-        raise Fault("unsupported", f"{root} compresses its answers though it was asked not to")
+        raise EndpointError("unsupported", f"{root} redirects; redirects are not followed")
+    if is_encoded(response.headers):
+        raise EndpointError(
+            "unsupported", f"{root} compresses its answers though it was asked not to"
+        )
     parts: list[bytes] = []
     size = 0
     async for part in response.aiter_raw():
         size += len(part)
         if size > BODY_BYTES:
-            raise Fault("unsupported", f"the answer of {root} is larger than {BODY_BYTES} bytes")
+            raise EndpointError(
+                "unsupported", f"the answer of {root} is larger than {BODY_BYTES} bytes"
+            )
         parts.append(part)
     return b"".join(parts)
 
 
-def coded(headers: Mapping[str, str]) -> bool:
-    """Whether a body has a content coding: 290 bytes of `gzip, gzip, gzip` hold gigabytes."""
+def is_encoded(headers: Mapping[str, str]) -> bool:
+    """Return whether the body is compressed: 290 bytes of `gzip, gzip, gzip` can hold gigabytes."""
     return headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 
 async def _encode(body: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8. Lone surrogates, which no encoder takes, become U+FFFD."""
+    """Encode as JSON in UTF-8; lone surrogates, which cannot be encoded, become U+FFFD."""
     characters = sum(len(value) for value in body.values() if isinstance(value, str))
     if characters <= _INLINE_BYTES and "messages" not in body:
         return _encode_now(body)
@@ -209,16 +301,19 @@ def _encode_now(body: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_mended(body))
+        return msgspec.json.encode(_without_lone_surrogates(body))
 
 
-def _mended(value: Any) -> Any:
+def _without_lone_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_mended(key): _mended(inner) for key, inner in value.items()}
+        return {
+            _without_lone_surrogates(key): _without_lone_surrogates(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_mended(inner) for inner in value]
+        return [_without_lone_surrogates(inner) for inner in value]
     return value
 
 
@@ -229,7 +324,7 @@ async def _decode(raw: bytes) -> object:
 
 
 def _decode_now(raw: bytes) -> object:
-    if raw.count(b"[") + raw.count(b"{") > _CONTAINERS:
+    if raw.count(b"[") + raw.count(b"{") > _MAX_CONTAINERS:
         return None
     try:
         return msgspec.json.decode(raw)

@@ -1,4 +1,4 @@
-"""What asking an endpoint comes to: a count, or a miss that says why."""
+"""Results of asking an endpoint: a count, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from sidecar.errors import SidecarError
 from sidecar.text.printable import printable
 
 BIG_BYTES = 128 * 1024
 LARGEST_CHARACTERS = 500_000
-"""A text above this size is never sent."""
+"""Longer texts are never sent."""
 AbilityStatus: TypeAlias = Literal[
     "supported", "unsupported", "auth", "loading", "unreachable", "lying", "unknown"
 ]
-"""`unsupported`: 404, a wrong shape, an error in a 200. `auth`: the key is missing or refused.
-`loading`: 503 that says so. `unreachable`: 5xx, 429, a reset, a time-out. `lying`: the counts
-cannot be true. `unknown`: not asked yet, or the server has another model loaded."""
+"""`unsupported`: 404, an unexpected shape, or an error in a 200. `auth`: the key is missing or
+refused. `loading`: a 503 that says so. `unreachable`: 5xx, 429, a reset or a timeout. `lying`:
+the counts cannot be true. `unknown`: not asked yet, or the server has another model loaded."""
 
 MissKind: TypeAlias = Literal[
     AbilityStatus, "off", "undeclared", "too-large", "special-tokens", "late", "closed"
 ]
-"""`off`: the setting `tokenize.use-endpoint`. `undeclared`: no endpoint of the user's names the
-model. `special-tokens`: the text holds what this server would take for special tokens. `late`:
-the caller's time was up. The request may still be under way."""
+"""`off`: `tokenize.use-endpoint` is off. `undeclared`: no endpoint names the model.
+`special-tokens`: the server would read special tokens in the text. `late`: the caller's time was
+up; the request may still be running."""
 
 
 class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -37,12 +38,12 @@ class EndpointCount(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def name(self) -> str:
-        """What counted: the server, and the model there."""
+        """The tokenizer's label: server and model."""
         return f"{self.server}:{self.model}"
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """No count, and why; the reason is made to be shown, and holds no text and no key."""
+    """No count, with a reason that can be shown: it holds neither text nor key."""
 
     reason: str
     kind: MissKind
@@ -50,42 +51,42 @@ class Miss(msgspec.Struct, frozen=True):
 
 _STEPS: dict[MissKind, str] = {
     "off": "set use-endpoint = true under [tokenize] in your own configuration",
-    "undeclared": "choose a model that a server of yours has, or add this one to the models of an "
-    "[[endpoint]] of your own configuration",
-    "unsupported": "numbers are estimates; a tokenizer.json in [[tokenizer]] makes them exact",
-    "auth": "put the key into an environment variable, and name that as api-key-env",
-    "loading": "it is asked again by itself",
-    "unreachable": "start the server or correct its url; it is asked again by itself",
-    "lying": "numbers are estimates; look at what stands between here and the server",
+    "undeclared": "choose a model that one of your servers has, or add this one to the models of "
+    "an [[endpoint]] in your own configuration",
+    "unsupported": "counts are estimates; a tokenizer.json in [[tokenizer]] makes them exact",
+    "auth": "put the key into an environment variable and name it in api-key-env",
+    "loading": "it is retried automatically",
+    "unreachable": "start the server or correct its url; it is retried automatically",
+    "lying": "counts are estimates; check for a proxy in front of the server",
     "unknown": "load the model there, or choose one that the server has",
 }
 
 
 URL_IN_DOUBT = f"is its url right? If it is, {_STEPS['unsupported']}"
-"""The next step where nothing answers that is known of a model server."""
+"""The next step where no known model server answers."""
 
 
-def sentence(kind: MissKind, reason: str, step: str = "") -> str:
-    """Why a server does not count, and what can be done about it: `step`, else its kind's."""
+def explain(kind: MissKind, reason: str, step: str = "") -> str:
+    """Append the next step to a reason: `step`, or the usual one for this kind of failure."""
     step = step or _STEPS.get(kind, "")
     return f"{reason}: {step}" if step else reason
 
 
-def undeclared(model: str) -> str:
-    """What is said where servers are declared, and none for this model."""
-    return sentence("undeclared", printable(f"no endpoint is declared for {model}"))
+def undeclared_reason(model: str) -> str:
+    """Return why a model that no endpoint names is not counted by one."""
+    return explain("undeclared", printable(f"no endpoint is configured for {model}"))
 
 
-OFF = sentence("off", "endpoints are off")
-WINDOWS_ALONE = sentence("off", "the window alone is asked for, as endpoint-window says")
+ENDPOINTS_OFF = explain("off", "endpoints are disabled")
+WINDOW_ONLY = explain("off", "only the context window is requested (endpoint-window)")
 NO_ENDPOINT = (
-    "no [[endpoint]] is declared that can be used: `token-sidecar config init --user` writes a "
-    "sample, `token-sidecar config check` says what is wrong"
+    "no usable [[endpoint]] is configured: `token-sidecar config init --user` writes a sample, "
+    "`token-sidecar config check` reports problems"
 )
 
 
 class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What one endpoint can do for one model (contract: `capabilities/list`)."""
+    """What one endpoint can do for one model (`capabilities/list`)."""
 
     endpoint: str
     model: str
@@ -93,49 +94,50 @@ class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     text: AbilityStatus
     chat: AbilityStatus
     limit: int | None
-    """The window that is allocated, in tokens."""
+    """The allocated context window, in tokens."""
     checked_at: str | None
-    """RFC 3339 in UTC; null where nothing was sent yet."""
+    """RFC 3339 in UTC; null before the first request."""
     reason: str | None = None
-    """Why texts or chats are not counted, and the next step; null where both are."""
+    """Why texts or chats are not counted, with the next step; null if both are."""
 
 
-class Fault(Exception):  # noqa: N818 - it never leaves this room: there it is a Miss
-    """Something went wrong with an endpoint: inside this room what a Miss is outside."""
+class EndpointError(SidecarError):
+    """An endpoint gave no count. `Endpoints` turns it into a `Miss`."""
 
-    def __init__(self, kind: AbilityStatus, reason: str, step: str = "") -> None:
-        """`step`: what can be done about it, where that is more than its kind tells."""
+    kind = "endpoint"
+
+    def __init__(self, status: AbilityStatus, reason: str, step: str = "") -> None:
+        """Describe the failure; `step` says what to do, where that is more than `status` tells."""
         super().__init__(reason)
-        self.kind: AbilityStatus = kind
+        self.status: AbilityStatus = status
         self.reason, self.step = printable(reason), printable(step)
 
     @property
-    def is_of_this_request(self) -> bool:
-        """Whether the next one may fare better: what was sent was wrong or big, not the server."""
-        return self.kind == "unsupported" and "HTTP 4" in self.reason
+    def is_request_specific(self) -> bool:
+        """Whether another request may succeed: this one was malformed or too big."""
+        return self.status == "unsupported" and "HTTP 4" in self.reason
 
 
-class Unwanted(Fault):
-    """Nobody waited any more for what was not sent yet: it never was."""
+class RequestAbandonedError(EndpointError):
+    """The caller stopped waiting before the request was sent, so it never was."""
 
     def __init__(self) -> None:
-        super().__init__("unknown", "it was not sent: nobody waited for it any more")
+        super().__init__("unknown", "the request was not sent: its caller stopped waiting")
 
     @property
-    def is_of_this_request(self) -> bool:
-        """It says nothing of the server."""
+    def is_request_specific(self) -> bool:
+        """Always true: the request says nothing about the server."""
         return True
 
 
-class TooSlow(Fault):
-    """A request ran out of its time."""
+class EndpointTimeoutError(EndpointError):
+    """A request ran out of time."""
 
-    def __init__(self, reason: str, sent: int) -> None:
+    def __init__(self, reason: str, sent_bytes: int) -> None:
         super().__init__("unreachable", reason)
-        self.sent = sent
-        """Bytes of the request's body: what is big may be slow at a server that is well."""
+        self.sent_bytes = sent_bytes
 
     @property
-    def is_of_this_request(self) -> bool:
-        """One that is big and runs out of time shows nothing about the server."""
-        return self.sent > BIG_BYTES
+    def is_request_specific(self) -> bool:
+        """Whether the request was so big that even a healthy server may be slow."""
+        return self.sent_bytes > BIG_BYTES

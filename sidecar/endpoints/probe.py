@@ -1,4 +1,8 @@
-"""Finding out what an endpoint is and can do for one model, in at most eight requests."""
+"""Finding out what an endpoint is and can do for one model, in at most eight requests.
+
+The server is recognised by how it lists its models or greets, else by the shape of its counts. Then
+it counts two known texts, so that counters that return constants or nonsense are found out.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +15,165 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.endpoints import plausible
+from sidecar.endpoints import servers
 from sidecar.endpoints.address import without_secrets
-from sidecar.endpoints.outcome import WINDOWS_ALONE, AbilityStatus, Fault
-from sidecar.endpoints.recognise import by_asking, by_greeting, by_listing
-from sidecar.endpoints.servers import vllm
-from sidecar.endpoints.servers.base import (
+from sidecar.endpoints.outcome import URL_IN_DOUBT, WINDOW_ONLY, AbilityStatus, EndpointError
+from sidecar.endpoints.servers import (
     ChatRequest,
-    Listed,
+    ListedModel,
     ReadTokens,
     Request,
     Server,
-    entries,
-    is_name,
+    is_model_name,
+    list_entries,
     refuse_unless_ok,
-    says_loading,
+    reports_loading,
 )
 from sidecar.models.names import same_model
 
 if TYPE_CHECKING:
-    from sidecar.endpoints.clouds.base import Cloud
+    from sidecar.endpoints.clouds import Cloud
     from sidecar.endpoints.http import Answer, Connection
+
+PROBE_TEXTS = (
+    "hello world",
+    "The quick brown fox jumps over the lazy dog, 24 times in 2048 steps;\n"
+    "def answer(question: str) -> int:\n    return 42 if question else 0\n",
+)
+"""Two texts for which every tokenizer returns clearly different counts."""
+
+_SPECIALS = 4  # tokens that a server may add around a text
+_BYTES_PER_TOKEN = 512  # longer than any vocabulary's tokens; runs of blanks reach about 128
+
+
+def check_texts(counts: Sequence[int], server: str) -> None:
+    """Raise EndpointError unless these can be counts of `PROBE_TEXTS`."""
+    for text, tokens in zip(PROBE_TEXTS, counts, strict=True):
+        if not is_possible_count(text, tokens):
+            raise EndpointError(
+                "lying", f"{server} counts {tokens} tokens in {len(text)} characters"
+            )
+    check_chats(counts, server)
+
+
+def is_possible_count(text: str, tokens: int) -> bool:
+    """Return whether any tokenizer could count so many tokens: at most one per byte."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    return size // _BYTES_PER_TOKEN <= tokens <= size + _SPECIALS
+
+
+def check_chats(counts: Sequence[int], server: str) -> None:
+    """Raise EndpointError unless these can be counts of one-message chats of `PROBE_TEXTS`."""
+    short, long = counts
+    if long < short + 8:
+        raise EndpointError(
+            "lying", f"{server} counts {short} and {long} tokens in very different texts"
+        )
+
+
+_OWNERS: Mapping[str, Server] = {
+    "llamacpp": servers.LLAMACPP,
+    "vllm": servers.VLLM,
+    "sglang": servers.SGLANG,
+    "koboldcpp": servers.KOBOLDCPP,
+    "library": servers.OLLAMA,
+}
+# A proxy that starts the server of a request's model, so that counting would load models.
+_LOADS_WHEN_ASKED = ("llama-swap",)
+
+
+def server_from_listing(answer: Answer, listed: Sequence[ListedModel]) -> Server | None:
+    """Recognise a server by its answer to `/v1/models`.
+
+    Raises:
+        EndpointError: The server would load a model in order to count.
+    """
+    if answer.headers.get("server", "").lower() == "llama.cpp":
+        return servers.LLAMACPP
+    if any(name.startswith("x-litellm-") for name in answer.headers):
+        return servers.LITELLM
+    for owner in {entry.owned_by for entry in listed if entry.owned_by}:
+        if owner in _LOADS_WHEN_ASKED:
+            raise EndpointError("unsupported", f"{owner} loads a model when it is asked to count")
+        if owner in _OWNERS:
+            return _OWNERS[owner]
+    if any(entry.id.startswith("koboldcpp/") for entry in listed):
+        return servers.KOBOLDCPP
+    return None
+
+
+@dataclass(frozen=True)
+class RecognisedServer:
+    """A kind of server, and its count of the first probe text where that identified it."""
+
+    server: Server
+    first_count: int | None = None
+
+
+async def recognise_server(connection: Connection, model: str, greets: bool) -> RecognisedServer:
+    """Recognise a server by its greeting, where it may have one, else by POST requests.
+
+    Raises:
+        EndpointError: No known way of counting works.
+    """
+    greeted = await server_from_greeting(connection) if greets else None
+    return RecognisedServer(greeted) if greeted else await _server_from_count(connection, model)
+
+
+async def server_from_greeting(connection: Connection) -> Server | None:
+    """Recognise servers that must not be sent a POST request to find out.
+
+    LM Studio answers 200 to everything, and LocalAI loads the model that a request names.
+    """
+    greeting = await connection.get("/lmstudio-greeting")
+    if isinstance(greeting.body, Mapping) and greeting.body.get("lmstudio") is True:
+        return servers.LMSTUDIO
+    front = await connection.get("/")
+    if front.status == 200 and front.text.startswith("Ollama is running"):
+        return servers.OLLAMA
+    system = await connection.get("/system")
+    if isinstance(system.body, Mapping) and "loaded_models" in system.body:
+        return servers.LOCALAI
+    return None
+
+
+async def _server_from_count(connection: Connection, model: str) -> RecognisedServer:
+    """Send one request that fits llama.cpp, vLLM and TGI; the shape of the answer tells which it
+    is.
+    """
+    body: dict[str, object] = {}
+    for server in (servers.LLAMACPP, servers.VLLM, servers.TGI):
+        if server.text:
+            body |= server.text(model, PROBE_TEXTS[0]).body
+    answer = await connection.post("/tokenize", body)
+    found = _shape(answer.body)
+    if answer.status == 200 and found and found.read_text:
+        return RecognisedServer(found, found.read_text(answer.body))
+    if answer.status not in (404, 405, 501):
+        refuse_unless_ok(answer, without_secrets(connection.root))
+    return RecognisedServer(await _server_from_path(connection, model))
+
+
+def _shape(body: object) -> Server | None:
+    if isinstance(body, list) and body and isinstance(body[0], Mapping) and "id" in body[0]:
+        return servers.TGI
+    if not isinstance(body, Mapping):
+        return None
+    if "count" in body:
+        return servers.VLLM
+    return servers.LLAMACPP if isinstance(body.get("tokens"), list) else None
+
+
+async def _server_from_path(connection: Connection, model: str) -> Server:
+    """Recognise servers that count at a path of their own."""
+    for server in (servers.KOBOLDCPP, servers.LLAMACPP_PYTHON):
+        if server.text:
+            request = server.text(model, PROBE_TEXTS[0])
+            answer = await connection.post(request.path, request.body)
+            if answer.status == 200 and isinstance(answer.body, Mapping):
+                return server
+    reason = f"{without_secrets(connection.root)} answers no known request that counts"
+    raise EndpointError("unsupported", reason, URL_IN_DOUBT)
 
 
 def _now() -> str:
@@ -40,61 +182,61 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Ability:
-    """Whether something can be counted; why not, where it cannot."""
+    """Whether texts or chats can be counted, and why not."""
 
     status: AbilityStatus
     reason: str = ""
     step: str = ""
-    """What can be done about it, where that is more than its status tells."""
+    """What to do about it, where that is more than the status tells."""
 
     @classmethod
-    def failed(cls, fault: Fault) -> Ability:
-        """What a fault has shown."""
-        return cls(fault.kind, fault.reason, fault.step)
+    def failed(cls, error: EndpointError) -> Ability:
+        """Return the ability after an error."""
+        return cls(error.status, error.reason, error.step)
 
 
 @dataclass(frozen=True)
-class Binding:
+class ProbeResult:
     """What is known of one model at one endpoint."""
 
     model: str
-    """The name that the server itself knows the model by."""
+    """The server's own name for the model."""
     server: Server | None = None
     text: Ability = Ability("unknown", "not asked yet")
     chat: Ability = Ability("unknown", "not asked yet")
     limit: int | None = None
     listed: bytes = b""
-    """Identifies the server's list of models; empty where it has none."""
-    offered: tuple[str, ...] = ()
-    """The first of the models in that list."""
-    around: int = 0
-    """Tokens that the server's count adds around each text."""
+    """Digest of the server's list of models; empty where it has none."""
+    listed_models: tuple[str, ...] = ()
+    """The first models of that list."""
+    extra_tokens: int = 0
+    """Tokens that the server adds to the count of each text."""
     lifetime: float = math.inf
-    """Seconds for which this stands."""
+    """How long the result holds, in seconds."""
     checked_at: str = field(default_factory=_now)
 
     @classmethod
-    def failed(cls, model: str, fault: Fault, server: Server | None = None) -> Binding:
-        """Neither texts nor chats, for one reason."""
-        ability = Ability.failed(fault)
+    def failed(cls, model: str, error: EndpointError, server: Server | None = None) -> ProbeResult:
+        """Return a result in which neither texts nor chats can be counted."""
+        ability = Ability.failed(error)
         return cls(model=model, server=server, text=ability, chat=ability)
 
 
-async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Binding:
-    """A vendor of the table: what it counts is known, one GET shows whether key and model are."""
+async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> ProbeResult:
+    """Probe a known vendor: one GET request checks the key and the model."""
     path = cloud.show_path(model)
     limit = None
     if path:
         try:
             answer = await connection.get(path)
             refuse_unless_ok(answer, without_secrets(connection.root))
-        except Fault as fault:
-            return Binding.failed(model, fault, cloud.server)
+        except EndpointError as error:
+            return ProbeResult.failed(model, error, cloud.server)
         limit = cloud.read_limit(answer.body)
     server = cloud.server
     none = Ability("unsupported", f"{server.name} has no such count")
     can_text = server.text is not None or server.text_by_chat
-    return Binding(
+    return ProbeResult(
         model=model,
         server=server,
         text=Ability("supported") if can_text else none,
@@ -103,129 +245,138 @@ async def probe_cloud(connection: Connection, cloud: Cloud, model: str) -> Bindi
     )
 
 
-async def probe(connection: Connection, model: str) -> Binding:
-    """Any other endpoint: list, recognise, check the model, then try two texts and two chats."""
+async def probe(connection: Connection, model: str) -> ProbeResult:
+    """Probe any other endpoint: list its models, recognise it, count two texts and two chats."""
     server: Server | None = None
-    listed: list[Listed] = []
+    listed: list[ListedModel] = []
     try:
         answer = await connection.get("/v1/models")
         listed = list_models(answer)
-        server = by_listing(answer, listed)
+        server = server_from_listing(answer, listed)
         named = find(model, listed)
         if listed and named is None:
-            raise Fault("unknown", f"the server has {_names_of(listed)}, not {model}")
+            raise EndpointError("unknown", f"the server has {_names_of(listed)}, not {model}")
         first = None
         if server is None:
-            # LM Studio, Ollama and LocalAI, which greet, all list their models.
+            # The servers that greet (LM Studio, Ollama, LocalAI) all list their models.
             name = named.id if named else model
-            recognised = await by_asking(connection, name, greets=bool(listed))
+            recognised = await recognise_server(connection, name, greets=bool(listed))
             server, first = recognised.server, recognised.first_count
         entry = find(model, await server.loaded(connection, listed))
         if listed and entry is None:
-            raise Fault("unknown", f"{server.name} does not have {model} loaded")
-    except Fault as fault:
-        return replace(Binding.failed(model, fault, server), offered=_offered(listed))
-    binding = Binding(
+            raise EndpointError("unknown", f"{server.name} does not have {model} loaded")
+    except EndpointError as error:
+        return replace(
+            ProbeResult.failed(model, error, server), listed_models=_listed_names(listed)
+        )
+    binding = ProbeResult(
         model=entry.id if entry else model,
         server=server,
         listed=digest(listed),
-        offered=_offered(listed),
+        listed_models=_listed_names(listed),
     )
     binding = replace(binding, limit=await _limit(connection, server, binding.model, entry))
     binding = await _try_text(connection, server, binding, first)
     return await _try_chat(connection, server, binding)
 
 
-async def probe_window(connection: Connection, model: str) -> Binding:
-    """The window alone: nothing is counted, and no text but the model's name is sent."""
+async def probe_window(connection: Connection, model: str) -> ProbeResult:
+    """Find out the window alone: nothing is counted, and only the model's name is sent."""
     server: Server | None = None
     try:
         answer = await connection.get("/v1/models")
         listed = list_models(answer)
         named = find(model, listed)
-        server = by_listing(answer, listed) or await by_greeting(connection) or vllm.SERVER
+        server = (
+            server_from_listing(answer, listed)
+            or await server_from_greeting(connection)
+            or servers.VLLM
+        )
         limit = await _limit(connection, server, named.id if named else model, named)
-    except Fault as fault:
-        return Binding.failed(model, fault, server)
-    off = Ability("unknown", WINDOWS_ALONE)
-    offered = _offered(listed)
-    return Binding(model=model, server=server, text=off, chat=off, limit=limit, offered=offered)
+    except EndpointError as error:
+        return ProbeResult.failed(model, error, server)
+    off = Ability("unknown", WINDOW_ONLY)
+    listed_models = _listed_names(listed)
+    return ProbeResult(
+        model=model, server=server, text=off, chat=off, limit=limit, listed_models=listed_models
+    )
 
 
-def list_models(answer: Answer) -> list[Listed]:
-    """The models of `/v1/models` that have a name; empty where the server has no such list.
+def list_models(answer: Answer) -> list[ListedModel]:
+    """Return the named models of `/v1/models`; empty where the server has no such list.
 
-    Raises Fault where the server is not to be asked further: it wants a key, loads, or is broken.
+    Raises:
+        EndpointError: The server needs a key, is loading, or is broken.
     """
     if answer.status in (404, 405, 501):
         return []
-    if answer.status != 200 or says_loading(answer.body):
+    if answer.status != 200 or reports_loading(answer.body):
         refuse_unless_ok(answer, "the server")
-    return [entry for entry in entries(answer, "data", Listed) if is_name(entry.id)]
+    return [entry for entry in list_entries(answer, "data", ListedModel) if is_model_name(entry.id)]
 
 
 OFFERED = 100
-"""Models of a server's list that a picker offers."""
+"""How many of a server's models a picker offers."""
 
 
-def _offered(listed: Sequence[Listed]) -> tuple[str, ...]:
+def _listed_names(listed: Sequence[ListedModel]) -> tuple[str, ...]:
     return tuple(entry.id for entry in listed[:OFFERED])
 
 
-def digest(listed: Sequence[Listed]) -> bytes:
-    """16 bytes for a whole list, which may hold long names; none for an empty one."""
+def digest(listed: Sequence[ListedModel]) -> bytes:
+    """Return 16 bytes that identify a list of models; empty for an empty list."""
     written = msgspec.json.encode(listed)
     return blake2b(written, digest_size=16).digest() if listed else b""
 
 
-def find(model: str, loaded: Sequence[Listed]) -> Listed | None:
-    """The loaded model that is the one asked for, by id or alias; the exact name first."""
+def find(model: str, loaded: Sequence[ListedModel]) -> ListedModel | None:
+    """Return the loaded model that an id or alias names; an exact match wins."""
     for entry in loaded:
         if model in entry.names:
             return entry
     return next((e for e in loaded if any(same_model(model, name) for name in e.names)), None)
 
 
-def _names_of(listed: Sequence[Listed]) -> str:
+def _names_of(listed: Sequence[ListedModel]) -> str:
     names = ", ".join(entry.id for entry in listed[:3])
     return names if len(listed) <= 3 else f"{names} and {len(listed) - 3} more"
 
 
 async def _limit(
-    connection: Connection, server: Server, model: str, entry: Listed | None
+    connection: Connection, server: Server, model: str, entry: ListedModel | None
 ) -> int | None:
     try:
         return await server.limit(connection, model, entry)
-    except Fault:
+    except EndpointError:
         return None
 
 
 async def _try_text(
-    connection: Connection, server: Server, binding: Binding, first: int | None
-) -> Binding:
+    connection: Connection, server: Server, binding: ProbeResult, first: int | None
+) -> ProbeResult:
     if server.text is None or server.read_text is None:
         return _text_otherwise(server, binding)
     try:
-        around = await _around(connection, server, binding.model)
+        extra_tokens = await _around(connection, server, binding.model)
         counts = [] if first is None else [first]
-        for text in plausible.TEXTS[len(counts) :]:
+        for text in PROBE_TEXTS[len(counts) :]:
             request = server.text(binding.model, text)
-            counts.append(await ask(connection, request, server.read_text) - around)
-        plausible.check_texts(counts, server.name)
-    except Fault as fault:
-        return replace(binding, text=Ability.failed(fault))
-    return replace(binding, text=Ability("supported"), around=around)
+            counts.append(await ask(connection, request, server.read_text) - extra_tokens)
+        check_texts(counts, server.name)
+    except EndpointError as error:
+        return replace(binding, text=Ability.failed(error))
+    return replace(binding, text=Ability("supported"), extra_tokens=extra_tokens)
 
 
-def _text_otherwise(server: Server, binding: Binding) -> Binding:
+def _text_otherwise(server: Server, binding: ProbeResult) -> ProbeResult:
     if server.text_by_chat:
-        return binding  # decided by whether chats are counted
+        return binding  # depends on whether chats are counted
     reason = f"{server.name} has no request that counts a text"
     return replace(binding, text=Ability("unsupported", reason))
 
 
 async def _around(connection: Connection, server: Server, model: str) -> int:
-    """What the server counts in an empty text: its begin-of-text token."""
+    """Return the tokens that the server counts in an empty text, such as begin-of-text."""
     if not server.counts_empty or server.text is None or server.read_text is None:
         return 0
     request = server.text(model, "")
@@ -236,7 +387,7 @@ async def _around(connection: Connection, server: Server, model: str) -> int:
     return numbers[0] if numbers and numbers[0] in (0, 1, 2) else 0
 
 
-async def _try_chat(connection: Connection, server: Server, binding: Binding) -> Binding:
+async def _try_chat(connection: Connection, server: Server, binding: ProbeResult) -> ProbeResult:
     if server.chat is None or server.read_chat is None:
         reason = f"{server.name} has no request that counts a chat"
         return replace(binding, chat=Ability("unsupported", reason))
@@ -251,17 +402,17 @@ async def _chat_ability(
 ) -> Ability:
     counts = []
     try:
-        for text in plausible.TEXTS:
+        for text in PROBE_TEXTS:
             request = chat(model, [{"role": "user", "content": text}], ())
             counts.append(await ask(connection, request, read))
-        plausible.check_chats(counts, server.name)
-    except Fault as fault:
-        return Ability.failed(fault)
+        check_chats(counts, server.name)
+    except EndpointError as error:
+        return Ability.failed(error)
     return Ability("supported")
 
 
 async def ask(connection: Connection, request: Request, read: ReadTokens) -> int:
-    """Send one counting request and read its answer. Raises Fault."""
+    """Send a counting request and return the count. Raises EndpointError."""
     answer = await connection.post(request.path, request.body)
     refuse_unless_ok(answer, without_secrets(connection.root))
     return read(answer.body)

@@ -1,1 +1,1 @@
-"""What a message, a tool schema, an image, a usage and a reply are, in every vendor's form."""
+"""Messages, tool schemas, media, usage and replies in every vendor's form."""

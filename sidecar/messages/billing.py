@@ -1,16 +1,31 @@
-"""What of a vendor's usage or reply decides its price, beside the tokens that `usage` reads."""
+"""What decides a call's price besides the tokens that `usage` reads: tier, modalities, searches.
+
+Searches are counted by each vendor's own rule (docs/reference/sources.md names the pages):
+
+* Anthropic: `server_tool_use.web_search_requests`.
+* OpenAI: each `web_search_call` of a reply whose action is a search (opening pages is free), and
+  each `file_search_call`; a chat completion that cites pages searched once.
+* Gemini: since version 3 each query, before that one per grounded prompt.
+* xAI: web and X searches, or the sources of Live Search. Perplexity: `num_search_queries`.
+
+Other tools have no price in any list: code that a vendor runs, pictures that a tool makes, and
+grounding in Google Maps. They are counted so that their cost is not taken for zero.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple, TypeAlias
 
-from sidecar.messages.bounds import count_in
-from sidecar.messages.usage import JsonObject, part, usages_in
+import msgspec
+
+from sidecar.messages.bounds import count_or_zero
+from sidecar.messages.usage import JsonObject, holders_in, part, usages_in
 
 _TICKS_PER_USD = Decimal(10**10)
 _ABSURD_USD = Decimal(10**30)
-"""Stands for all that is more: Decimal's arithmetic ends somewhere."""
+"""Upper limit, because Decimal's arithmetic has one too."""
 _STANDARD_TIERS = frozenset({"", "standard", "default", "auto", "on_demand", "standard_only"})
 _LONGEST_TIER = 256
 _LONGEST_PLACE = 64
@@ -18,10 +33,10 @@ _ANYWHERE = frozenset({"global", "not_available"})
 
 
 def reported_cost(obj: object) -> Decimal | None:
-    """The USD that a reply, or its usage, itself says it cost; None where it does not.
+    """Return the USD that a reply, or its usage, says it cost; None if it does not.
 
-    OpenRouter says `cost`, the fee alone where the key is one's own (`is_byok`): the upstream
-    vendor's bill is added. LiteLLM says `response_cost`, xAI ticks of 1e-10 USD
+    OpenRouter reports `cost`. With the user's own key (`is_byok`) that is the fee alone, and the
+    upstream vendor's bill is added. LiteLLM reports `response_cost`, xAI ticks of 1e-10 USD
     (docs.x.ai/developers/cost-tracking), Perplexity `cost.total_cost`.
     """
     if not isinstance(obj, Mapping):
@@ -39,48 +54,49 @@ def reported_cost(obj: object) -> Decimal | None:
 
 
 def service_tier(raw: object) -> str:
-    """The service tier that a vendor's usage, reply or stream names; "" for the standard one.
+    """Return the service tier that a vendor's usage, reply or stream names; "" for the standard
+    one.
 
-    OpenAI, Anthropic and Groq say `service_tier`, Bedrock `serviceTier.type`; Anthropic's fast
-    mode says `speed`, and where `inference_geo` confines a call to a place the tier ends in it:
-    `@us`, `fast@us`.
+    OpenAI, Anthropic and Groq send `service_tier`, Bedrock `serviceTier.type`, and Anthropic's fast
+    mode `speed`. Where `inference_geo` confines a call to a region, the tier ends with it: `@us`,
+    `fast@us`.
     """
     named = [tiers for usage in usages_in(raw) if (tiers := _tiers(usage))]
     tier = next(filter(None, named[-1]), "") if named else ""
-    places = (place_of(usage.get("inference_geo")) for usage in usages_in(raw))
+    places = (region_suffix(usage.get("inference_geo")) for usage in usages_in(raw))
     return tier + next(filter(None, places), "")
 
 
 def _tiers(usage: JsonObject) -> list[str]:
-    """The tiers that a usage names, the standard one as "". Of a stream the last word holds."""
+    """Return the tiers that a usage names, "" for the standard one. A stream's last one counts."""
     given = (usage.get("service_tier"), usage.get("serviceTier"), usage.get("speed"))
     names = [name.get("type") if isinstance(name, Mapping) else name for name in given]
     return [normal_tier(name) for name in names if isinstance(name, str)]
 
 
-def place_of(geo: object) -> str:
-    """`@us` where an Anthropic `inference_geo` confines a call; "" where it is global or unsaid."""
+def region_suffix(geo: object) -> str:
+    """Return `@us` where Anthropic's `inference_geo` confines a call to a region, else ""."""
     place = geo.strip().lower() if isinstance(geo, str) else ""
     known = place and place not in _ANYWHERE and len(place) <= _LONGEST_PLACE
     return f"@{place}" if known else ""
 
 
 def normal_tier(name: object) -> str:
-    """A tier's name in lower case; the standard tier, by any of its names, is ""."""
+    """Return a tier's name in lower case; "" for any name of the standard tier."""
     tier = name.strip().lower() if isinstance(name, str) else ""
     return "" if tier in _STANDARD_TIERS or len(tier) > _LONGEST_TIER else tier
 
 
 def five_minute_writes(raw: object) -> int:
-    """The tokens of cache writes that live five minutes."""
+    """Return the tokens of cache writes that live for five minutes."""
     usage = _usage(raw)
     tiers = part(usage, "cache_creation") or part(
         part(usage, "prompt_tokens_details"), "cache_creation_token_details"
     )
     listed = usage.get("cacheDetails")  # Bedrock
     entries = listed if isinstance(listed, list) else []
-    return count_in(tiers.get("ephemeral_5m_input_tokens")) + sum(
-        count_in(entry.get("inputTokens"))
+    return count_or_zero(tiers.get("ephemeral_5m_input_tokens")) + sum(
+        count_or_zero(entry.get("inputTokens"))
         for entry in entries
         if isinstance(entry, Mapping) and entry.get("ttl") == "5m"
     )
@@ -100,3 +116,211 @@ def _decimal(value: object) -> Decimal | None:
     except InvalidOperation:
         return None
     return min(cost, _ABSURD_USD) if cost.is_finite() and cost >= 0 else None
+
+
+_INPUT = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
+_OUTPUT = ("completion_tokens_details", "output_tokens_details", "output_token_details")
+_GEMINI_INPUT = ("promptTokensDetails", "toolUsePromptTokensDetails")
+_GEMINI_CACHED = ("cacheTokensDetails",)
+_GEMINI_OUTPUT = ("candidatesTokensDetails",)
+
+_Counts: TypeAlias = Mapping[str, int]
+_MODALITIES = ("audio", "image", "video")
+
+
+class Modalities(msgspec.Struct, frozen=True):
+    """Tokens other than text. Each number is included in the usage's own number for
+    that direction.
+    """
+
+    audio_input: int = 0
+    audio_cache_read: int = 0
+    audio_output: int = 0
+    image_input: int = 0
+    image_cache_read: int = 0
+    image_output: int = 0
+    video_input: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(msgspec.structs.astuple(self))
+
+
+def modalities(raw: object) -> Modalities:
+    """Return the modalities in a usage, or in the reply or stream that carries it.
+
+    OpenAI (chat, Responses, realtime, images) and xAI send `audio_tokens` and `image_tokens` in the
+    details of each direction; Gemini lists `modality` and `tokenCount`. Of a stream's usages, the
+    one with the most tokens counts.
+    """
+    found = (_of_usage(usage) for usage in usages_in(raw))
+    return max(found, key=lambda one: one.total, default=Modalities())
+
+
+def _of_usage(usage: JsonObject) -> Modalities:
+    cached = _sum_listed(usage, _GEMINI_CACHED)
+    prompt, output = _sum_listed(usage, _GEMINI_INPUT), _sum_listed(usage, _GEMINI_OUTPUT)
+    if not prompt and not output:
+        details = [part(usage, name) for name in _INPUT]
+        cached = _by_modality(part(one, "cached_tokens_details") for one in details)
+        prompt, output = _by_modality(details), _by_modality(part(usage, name) for name in _OUTPUT)
+    return Modalities(
+        audio_input=max(0, prompt.get("audio", 0) - cached.get("audio", 0)),
+        audio_cache_read=cached.get("audio", 0),
+        audio_output=output.get("audio", 0),
+        image_input=max(0, prompt.get("image", 0) - cached.get("image", 0)),
+        image_cache_read=cached.get("image", 0),
+        image_output=output.get("image", 0),
+        video_input=max(0, prompt.get("video", 0) - cached.get("video", 0)),
+    )
+
+
+def _sum_listed(usage: JsonObject, names: tuple[str, ...]) -> _Counts:
+    """Add up Gemini's lists of `{modality, tokenCount}`, in either spelling."""
+    sums: dict[str, int] = {}
+    for entry in _entries(usage, names):
+        modality = str(entry.get("modality") or "").lower()
+        sums[modality] = sums.get(modality, 0) + count_or_zero(
+            entry.get("tokenCount", entry.get("token_count"))
+        )
+    return sums
+
+
+def _entries(usage: JsonObject, names: tuple[str, ...]) -> Iterator[JsonObject]:
+    for name in names:
+        listed = usage.get(name) or usage.get(_snake(name))
+        for entry in listed if isinstance(listed, list) else ():
+            if isinstance(entry, Mapping):
+                yield entry
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _by_modality(details: Iterator[JsonObject] | list[JsonObject]) -> _Counts:
+    """Return the numbers in OpenAI's details, from whichever of them are present."""
+    listed = list(details)
+    return {
+        modality: max((count_or_zero(one.get(f"{modality}_tokens")) for one in listed), default=0)
+        for modality in _MODALITIES
+    }
+
+
+_WEB, _FILES = "web_search_call", "file_search_call"
+_OTHERS = ("code_interpreter_call", "image_generation_call")
+_DONE = "response.output_item.done"
+
+
+class Searches(NamedTuple):
+    """Searches and other tool uses of one call."""
+
+    web: int = 0
+    files: int = 0
+    others: int = 0
+    """Uses of tools without a list price."""
+
+
+def searches(raw: object, *, by_query: bool = True) -> Searches:
+    """Return the searches in a usage, or in the reply or stream that carries it.
+
+    `by_query`: whether each of Gemini's queries counts, or a prompt's queries together.
+    """
+    holders, items = list(holders_in(raw)), _streamed(raw)
+    web = [_reported(usage) for usage in usages_in(raw)]
+    for holder in holders:
+        web += [
+            _in_output(holder, _WEB),
+            _cited_searches(holder),
+            _grounded_searches(holder, by_query),
+        ]
+    files = [_in_output(holder, _FILES) for holder in holders]
+    others = [_reported_others(usage) for usage in usages_in(raw)]
+    others += [sum(_in_output(holder, kind) for kind in _OTHERS) for holder in holders]
+    others += [_map_searches(holder) for holder in holders]
+    return Searches(
+        web=max([*web, items.count(_WEB)]),
+        files=max([*files, items.count(_FILES)]),
+        others=max([*others, sum(map(items.count, _OTHERS))]),
+    )
+
+
+def _reported(usage: JsonObject) -> int:
+    tools = part(usage, "server_side_tool_usage_details")
+    return (
+        count_or_zero(part(usage, "server_tool_use").get("web_search_requests"))
+        or count_or_zero(tools.get("web_search_calls")) + count_or_zero(tools.get("x_search_calls"))
+        or count_or_zero(usage.get("num_sources_used"))
+        or count_or_zero(usage.get("num_search_queries"))
+    )
+
+
+def _reported_others(usage: JsonObject) -> int:
+    tools = part(usage, "server_side_tool_usage_details")
+    return (
+        count_or_zero(part(usage, "server_tool_use").get("code_execution_requests"))
+        or count_or_zero(tools.get("code_interpreter_calls"))
+        or count_or_zero(tools.get("code_execution_calls"))
+    )
+
+
+def _in_output(holder: JsonObject, kind: str) -> int:
+    return sum(_is_search(item, kind) for item in _mappings(holder.get("output")))
+
+
+def _streamed(raw: object) -> list[str]:
+    """Return the searches among the finished items of an OpenAI Responses stream."""
+    events = raw if isinstance(raw, list | tuple) else ()
+    done = [event for event in _mappings(events) if event.get("type") == _DONE]
+    items = [part(event, "item") for event in done]
+    kinds = (_WEB, _FILES, *_OTHERS)
+    return [kind for item in items for kind in kinds if _is_search(item, kind)]
+
+
+def _is_search(item: JsonObject, kind: str) -> bool:
+    if item.get("type") != kind:
+        return False
+    return bool(part(item, "action").get("type", "search") == "search")
+
+
+def _cited_searches(holder: JsonObject) -> int:
+    """Return 1 if a chat completion cites web pages."""
+    for choice in _mappings(holder.get("choices")):
+        for message in (part(choice, "message"), part(choice, "delta")):
+            kinds = [one.get("type") for one in _mappings(message.get("annotations"))]
+            if "url_citation" in kinds:
+                return 1
+    return 0
+
+
+def _grounded_searches(holder: JsonObject, by_query: bool) -> int:
+    found = 0
+    for metadata in _groundings(holder):
+        queries = metadata.get("webSearchQueries", metadata.get("web_search_queries"))
+        asked = sum(bool(query) for query in queries) if isinstance(queries, list) else 0
+        if _sources(metadata) != {"maps"}:  # Maps queries are listed there too
+            found = max(found, asked if by_query else min(asked, 1))
+    return found
+
+
+def _map_searches(holder: JsonObject) -> int:
+    """Return 1 if an answer is grounded in Google Maps."""
+    return int(any("maps" in _sources(metadata) for metadata in _groundings(holder)))
+
+
+def _groundings(holder: JsonObject) -> Iterator[JsonObject]:
+    for candidate in _mappings(holder.get("candidates")):
+        yield part(candidate, "groundingMetadata") or part(candidate, "grounding_metadata")
+
+
+def _sources(metadata: JsonObject) -> set[str]:
+    """Return the kinds of sources that ground an answer, such as `web` and `maps`."""
+    chunks = metadata.get("groundingChunks", metadata.get("grounding_chunks"))
+    return {key for chunk in _mappings(chunks) for key in ("web", "maps") if part(chunk, key)}
+
+
+def _mappings(value: Any) -> Iterator[JsonObject]:
+    for item in value if isinstance(value, list | tuple) else ():
+        if isinstance(item, Mapping):
+            yield item

@@ -1,7 +1,7 @@
-"""What a number of a call can be at all: anything beyond is a mistake or malice, and is refused.
+"""Limits of a call's numbers: anything beyond is a mistake or an attack, and is refused.
 
-Generous on purpose: a record may stand for a whole batch. The ledger's sums of 64-bit integers hold
-thousands of the largest.
+Generous on purpose: a record may stand for a whole batch. The ledger's 64-bit sums hold thousands
+of the largest.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from decimal import Decimal
 
 MOST_TOKENS = 10**12
-"""In one number of one call."""
+"""Per number of a call."""
 MOST_USD = Decimal(1_000)
-"""What a vendor may say that one call cost."""
+"""Largest cost that a vendor may report for a call."""
 LONGEST_ID = 512
 """Characters of an id or a model's name."""
 FIRST_YEAR, LAST_YEAR = 2000, 2100
-"""In UTC, both inclusive: when a call can have been made."""
+"""Years in which a call may have been made, inclusive, in UTC."""
 
 
-def count_in(value: object) -> int:
-    """What a vendor's field counts; 0 for anything but a whole number."""
+def count_or_zero(value: object) -> int:
+    """Return a vendor's number; 0 for anything but a whole number of at least 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

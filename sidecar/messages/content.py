@@ -1,8 +1,8 @@
-"""Messages of any vendor taken apart into blocks: the one reader of their content.
+"""Messages of any vendor split into blocks: the only reader of their content.
 
 A message may have the form of OpenAI (chat or Responses), Anthropic, Gemini, Bedrock, the AI SDK or
-the contract. Ids and signatures are no text to a model; what is not known is read as its JSON, so
-that it counts for something.
+our protocol. Models do not read ids and signatures as text. Unknown blocks are read as their JSON,
+so that they count for something.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from sidecar.messages.clips import Clip, clip_of
-from sidecar.messages.images import Size, size_of
+from sidecar.messages.media import Clip, Size, clip_of, size_of
 from sidecar.messages.tool_schemas import as_json
 
 BlockKind = Literal["text", "thinking", "call", "result", "picture", "file", "nothing", "other"]
-"""`nothing`: a mark for the vendor, such as a cache point. `other`: read as its JSON."""
+"""`nothing`: a marker for the vendor, such as a cache point. `other`: read as its JSON."""
 Place = Literal["block", "field", "turn"]
-"""A block of `content`, an entry of `toolCalls`, or the message as a whole (role `tool`)."""
+"""A block of `content`, an entry of `toolCalls`, or the whole message (role `tool`)."""
 
 RESULT_ROLES = frozenset({"tool", "function"})
 
@@ -43,7 +42,7 @@ _TYPES: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "image_url": ("picture", (), ()),
     "input_image": ("picture", (), ()),
 }
-"""Blocks that say what they are by `type`: kind, keys of the id, keys of the tool's name."""
+"""Blocks identified by `type`: kind, keys of the id, keys of the tool's name."""
 
 _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "toolUse": ("call", ("toolUseId",), ("name",)),
@@ -53,7 +52,7 @@ _KEYS: dict[str, tuple[BlockKind, tuple[str, ...], tuple[str, ...]]] = {
     "functionResponse": ("result", ("id",), ("name",)),
     "function_response": ("result", ("id",), ("name",)),
 }
-"""Blocks whose one key says what they are (Bedrock, Gemini)."""
+"""Blocks identified by their only key (Bedrock, Gemini)."""
 
 _TEXTS = ("text", "thinking", "reasoning", "refusal", "transcript")
 _ARGUMENTS = ("arguments", "input", "args")
@@ -70,24 +69,24 @@ class Picture(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One part of a message. What it holds is read when it is asked for."""
+    """One part of a message, parsed when accessed."""
 
     kind: BlockKind
     body: Any
-    """A text, or the vendor's object that holds the fields."""
+    """A text, or the vendor's object."""
     place: Place = "block"
     at: int = 0
-    """Which entry or block, from 0; 0 for a turn."""
+    """Index of the entry or block; 0 for a turn."""
     id: str = ""
-    """Of a call, or of the call that a result answers; "" where the vendor has none."""
+    """Id of the call, or of the call that a result answers; "" if the vendor has none."""
     name: str = ""
-    """The tool's."""
+    """The tool's name."""
     by_vendor: bool = False
-    """A tool that the vendor runs itself: nobody answers its calls."""
+    """Whether the vendor runs the tool itself, so that no result is expected."""
 
     @property
     def text(self) -> str:
-        """What a model reads of a text, thinking, or what is not known."""
+        """The text that the model reads of a text, thinking, or unknown block."""
         if isinstance(self.body, str):
             return self.body
         if isinstance(self.body, Mapping) and self.body.get("type") == "redacted_thinking":
@@ -97,14 +96,14 @@ class Block(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """The JSON of a call's arguments; "" where there are none."""
+        """A call's arguments as JSON; "" without any."""
         inner = _function(self.body)
         given = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), "")
         return given if isinstance(given, str) else as_json(given)
 
     @property
     def inner(self) -> list[Block]:
-        """The blocks of a tool's result, or of a file whose text is at hand."""
+        """The blocks of a tool result, or of a file that includes its text."""
         if self.kind == "file":
             return _file(self.body)
         if self.kind != "result":
@@ -117,23 +116,23 @@ class Block(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether a tool's result says that the tool failed."""
+        """Whether a tool result reports a failure."""
         return bool(self.body.get("is_error")) or self.body.get("status") in ("error", "incomplete")
 
     @property
     def picture(self) -> Picture:
-        """A picture's size, where the block or its first bytes show it, and its detail."""
+        """A picture's detail, and its size where the block or its first bytes show it."""
         source = self.body["image"] if isinstance(self.body.get("image"), Mapping) else self.body
         return Picture(size_of(source), self.detail)
 
     @property
     def clip(self) -> Clip:
-        """What a file holds that has no text at hand, and how long it lasts."""
+        """What a file without text contains, and how long it is."""
         return clip_of(self.body)
 
     @property
     def detail(self) -> str:
-        """OpenAI's `detail`, or Gemini's media resolution; `auto` where neither is given."""
+        """OpenAI's `detail` or Gemini's media resolution; `auto` without either."""
         inside = self.body.get("image_url")
         detail = (inside if isinstance(inside, Mapping) else self.body).get("detail")
         level = self.body.get("mediaResolution") or self.body.get("media_resolution")
@@ -143,24 +142,24 @@ class Block(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message taken apart."""
+    """A message split into blocks."""
 
     role: str
     name: str
     blocks: list[Block]
 
     def flat(self) -> Iterator[Block]:
-        """Every block, what is inside a result or a file right after it."""
+        """Yield every block, followed by the blocks inside it."""
         yield from _flat(self.blocks, 0)
 
     @property
     def texts(self) -> list[str]:
-        """Everything that a model reads as text, tool calls apart."""
+        """Everything that the model reads as text, except tool calls."""
         return [block.text for block in self.flat() if block.kind in ("text", "thinking", "other")]
 
 
 def read_message(message: Any) -> Message:
-    """A message taken apart: a mapping, or a msgspec Struct that encodes to one. Never raises."""
+    """Split a message, a mapping or a msgspec Struct, into blocks. Never raises."""
     if isinstance(message, msgspec.Struct):
         message = msgspec.to_builtins(message)
     fields = message if isinstance(message, Mapping) else {"content": message}
@@ -179,12 +178,12 @@ def read_message(message: Any) -> Message:
 
 
 def result_turn(content: Any, call_id: str, name: str) -> Block:
-    """A message that is a tool's result as a whole."""
+    """Return the block of a message that is a tool result as a whole."""
     return Block("result", {"content": content}, "turn", 0, call_id, name)
 
 
 def call_entries(calls: Any) -> list[Block]:
-    """The entries of a message's `toolCalls`, in the contract's form or in OpenAI's."""
+    """Return the entries of a message's `toolCalls`, in our form or OpenAI's."""
     entries = enumerate(calls if isinstance(calls, list) else ())
     return [
         Block("call", call, "field", at, _first(call, ("id",)), _first(_function(call), ("name",)))
@@ -194,7 +193,7 @@ def call_entries(calls: Any) -> list[Block]:
 
 
 def blocks_of(content: Any) -> list[Block]:
-    """The blocks of a message's content, or of a result's; none where it is empty."""
+    """Return the blocks of a message's or a result's content."""
     if content is None or content == "":
         return []
     if not isinstance(content, list | tuple):
@@ -221,7 +220,7 @@ def _block(block: Any, at: int) -> Block:
 
 
 def _plain_kind(block: Mapping[str, Any], type_: str) -> BlockKind:
-    """What a block without tool and thinking is."""
+    """Return the kind of a block without tools and thinking."""
     if "cachePoint" in block:
         return "nothing"
     if "image" in block or _is_picture_data(block):
@@ -234,7 +233,7 @@ def _plain_kind(block: Mapping[str, Any], type_: str) -> BlockKind:
 
 
 def _text(block: Mapping[str, Any]) -> str | None:
-    """The text of a block that has one, wherever the vendor puts it."""
+    """Return a block's text, wherever the vendor puts it, or None."""
     for key in _TEXTS:
         value = block.get(key)
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Reading a vendor's reply, whole or as the array of its stream events, whoever sent it."""
+"""Reading a reply of any vendor, whole or as an array of stream events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from sidecar.messages.errors import VendorFormatError
+from sidecar.errors import VendorFormatError
 from sidecar.messages.reply import Exhausted, Loose, Reply, ReplyDraft, ReplyFormat
 from sidecar.messages.vendors import (
     anthropic,
@@ -76,11 +76,17 @@ _TYPES: Mapping[str, ReplyFormat] = {
 
 
 def read_reply(response: object, format: str | None = None) -> Reply:
-    """Read a vendor's response object, or the array of its stream events as they came.
+    """Read a vendor's response object, or the array of its stream events.
 
-    `format` is one of FORMATS, else the form is recognised. An error that says that the prompt
-    does not fit is a reply too, with `exhausted` "window" and its numbers in `overflow`.
-    Raises VendorFormatError where it is no reply, an unknown form, or another error.
+    An error that says the prompt does not fit is a reply too, with `exhausted` "window" and its
+    numbers in `overflow`.
+
+    Args:
+        response: The object, array or text.
+        format: One of `FORMATS`; recognised by default.
+
+    Raises:
+        VendorFormatError: It is not a reply, has an unknown form, or is another error.
     """
     parts = [part for part in _parts(response) if part]
     if not parts:
@@ -101,7 +107,7 @@ def read_reply(response: object, format: str | None = None) -> Reply:
 
 
 def _read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
-    """A reply of a known form. One of LM Studio's interfaces speaks OpenAI's."""
+    """Read a reply of a known form; one of LM Studio's interfaces has OpenAI's."""
     as_openai = format == "lmstudio" and any("choices" in part for part in parts)
     add, exhausted = _OPENAI if as_openai else _READERS[format]
     draft = ReplyDraft(format)
@@ -111,13 +117,13 @@ def _read(parts: Sequence[Loose], format: ReplyFormat) -> Reply:
 
 
 def _failed(error: Loose, format: ReplyFormat) -> Reply:
-    """The reply that an error stands for: a prompt that does not fit, or none at all."""
+    """Return the reply for an error about a prompt that does not fit; raise for any other."""
     overflow = failures.overflow(error)
     if overflow is None:
         raise failures.refuse(error)
     draft = ReplyDraft(format)
     draft.overflow = overflow
-    draft.stop(failures.kind(error))
+    draft.set_stop_reason(failures.kind(error))
     return draft.finish({})
 
 
@@ -139,7 +145,7 @@ def _recognise(parts: Sequence[Loose]) -> ReplyFormat | None:
 
 
 def _parts(response: object) -> Iterator[Loose]:
-    """The objects in a response: itself, the events of an array, the data of an SSE stream."""
+    """Yield the objects in a response: itself, an array's events, or an SSE stream's data."""
     for event in response if isinstance(response, list | tuple) else (response,):
         if isinstance(event, Mapping):
             yield _unwrapped(dict(event))
@@ -148,7 +154,7 @@ def _parts(response: object) -> Iterator[Loose]:
 
 
 def _unwrapped(event: dict[str, Any]) -> Loose:
-    """An SSE event as libraries hand it over, `{event, data}`, is its data."""
+    """Return the data of an SSE event in the form of libraries, `{event, data}`."""
     data = event.get("data")
     if set(event) <= {"event", "data", "id", "retry"} and isinstance(data, str | Mapping):
         inner = _decoded(data) if isinstance(data, str) else data
@@ -157,9 +163,9 @@ def _unwrapped(event: dict[str, Any]) -> Loose:
 
 
 def _lines(text: str) -> Iterator[Loose]:
-    """The objects in the text of a reply, an SSE stream or NDJSON.
+    """Yield the objects in the text of a reply, an SSE stream or NDJSON.
 
-    What is no JSON object, such as `[DONE]` or `event: x`, is left out.
+    Anything but JSON objects, such as `[DONE]` or `event: x`, is skipped.
     """
     whole = _decoded(text)
     if whole is not None:

@@ -1,4 +1,4 @@
-"""A vendor's reply, whatever its form: what every reader of `vendors/` gives back."""
+"""A reply in one form, and the draft that every reader in `vendors/` fills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.messages.errors import VendorFormatError
+from sidecar.errors import VendorFormatError
 from sidecar.messages.usage import Usage, normalise_usage
 
 ReplyFormat = Literal[
@@ -33,26 +33,26 @@ T = TypeVar("T")
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call as the reply holds it, cut off or not."""
+    """A tool call in a reply, complete or cut off."""
 
     id: str
     name: str
     arguments_text: str
-    """What arrived of the arguments, as JSON text."""
+    """The arguments received so far, as JSON text."""
     arguments: dict[str, Any] | None
-    """The same decoded; None where the text is not a JSON object. What the tool's schema requires
-    is not looked at here."""
+    """The decoded arguments; None if the text is not a JSON object. Not checked against the
+    tool's schema."""
 
 
 class CalledFunction(msgspec.Struct):
-    """A function and its arguments, as several vendors write a call."""
+    """A function and its arguments, in the form that several vendors use."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """A prompt that did not fit, with the numbers that the server gave."""
+    """A prompt that did not fit, with the server's numbers."""
 
     prompt_tokens: int | None
     limit: int | None
@@ -63,25 +63,25 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     format: ReplyFormat
     content: str = ""
-    """The text; reasoning is left out."""
+    """The text, without reasoning."""
     tool_calls: list[ToolCall] = []
     stop_reason: str | None = None
-    """The vendor's own word; None where the stream ended without one."""
+    """The vendor's own word; None if the stream ended without one."""
     exhausted: Exhausted | None = None
     cut_off: bool = False
-    """Out of tokens, or the stream ended without a reason."""
+    """Whether it ran out of tokens, or the stream ended without a reason."""
     usage: Usage | None = None
     usage_problem: str | None = None
-    """Why the usage that came with it cannot be read; None where it can, or none came."""
+    """Why the usage cannot be read; None if it can, or there was none."""
     request_id: str | None = None
     model: str | None = None
     cost: Decimal | None = None
-    """USD, where the reply itself says it."""
+    """USD, if the reply reports it."""
     overflow: Overflow | None = None
 
 
 class CallDraft:
-    """A tool call while its pieces come in."""
+    """A tool call whose pieces are still arriving."""
 
     def __init__(self, call_id: str, name: str) -> None:
         self.id, self.name = call_id, name
@@ -89,15 +89,15 @@ class CallDraft:
         self.texts: list[str] = []
         self.decoded: dict[str, Any] | None = None
 
-    def give(self, arguments: object) -> None:
-        """Add arguments: a piece of their JSON text, or the object at one go."""
+    def add_arguments(self, arguments: object) -> None:
+        """Add arguments: a piece of their JSON text, or the whole object."""
         if isinstance(arguments, Mapping):
             self.decoded, self.closed = dict(arguments), True
         elif isinstance(arguments, str):
             self.texts.append(arguments)
 
     def finish(self, cut_off: bool) -> ToolCall:
-        """The call as it stands when nothing more will come."""
+        """Return the call once nothing more will arrive."""
         text, arguments = "".join(self.texts), self.decoded
         if arguments is None:
             arguments = self._decode(text, cut_off)
@@ -112,7 +112,7 @@ class CallDraft:
 
     def _decode(self, text: str, cut_off: bool) -> dict[str, Any] | None:
         if not text.strip():
-            # A tool without parameters has no text; a call cut off before its first brace has none.
+            # No text: a tool without parameters, or a call cut off before its first brace.
             return {} if (self.closed or not cut_off) and not self.broken else None
         try:
             return typed.decode(text, dict[str, Any])
@@ -121,7 +121,7 @@ class CallDraft:
 
 
 class ReplyDraft:
-    """A reply while its parts come in: whole objects and streams fill it the same way."""
+    """A reply whose parts are still arriving; whole objects and streams fill it the same way."""
 
     def __init__(self, format: ReplyFormat) -> None:
         self.format = format
@@ -130,43 +130,43 @@ class ReplyDraft:
         self.usage: dict[str, Any] = {}
         self.usage_problem: str | None = None
         self.stop_reason: str | None = None
-        self.ended = False  # the vendor closed the reply, even where it names no reason
+        self.ended = False  # the vendor closed the reply, with or without a reason
         self.request_id: str | None = None
         self.model: str | None = None
         self.cost: Decimal | None = None
         self.overflow: Overflow | None = None
 
-    def say(self, text: str | None) -> None:
-        """Add text of the answer."""
+    def add_text(self, text: str | None) -> None:
+        """Append text of the answer."""
         if text:
             self.texts.append(text)
 
     def call(self, key: object, call_id: str | None = None, name: str | None = None) -> CallDraft:
-        """The tool call known by `key` in this reply, made at its first mention."""
+        """Return the tool call of this key, created at its first mention."""
         draft = self.calls.get(key)
         if draft is None:
             draft = self.calls[key] = CallDraft(call_id or "", name or "")
         draft.id, draft.name = draft.id or call_id or "", draft.name or name or ""
         return draft
 
-    def spend(self, usage: object) -> None:
-        """Add usage fields: streams repeat them, and the last that is not null counts."""
+    def add_usage(self, usage: object) -> None:
+        """Add usage fields: streams repeat them, and the last value that is not null counts."""
         if isinstance(usage, Mapping):
             self.usage.update({key: value for key, value in usage.items() if value is not None})
         elif usage is not None:
             self.usage_problem = "the reply's usage is no object"
 
-    def about(self, request_id: str | None = None, model: str | None = None) -> None:
-        """Note the vendor's id of this reply and the model that answered."""
+    def set_origin(self, request_id: str | None = None, model: str | None = None) -> None:
+        """Set the reply's id and model, unless they are known."""
         self.request_id = self.request_id or request_id or None
         self.model = self.model or model or None
 
-    def stop(self, reason: str | None) -> None:
-        """Note why the model stopped; null, as streams send it before the end, says nothing."""
+    def set_stop_reason(self, reason: str | None) -> None:
+        """Set the stop reason; streams send null before the end, which is ignored."""
         self.stop_reason = reason or self.stop_reason
 
     def finish(self, exhausted: Mapping[str, Exhausted]) -> Reply:
-        """The reply, where `exhausted` says which stop reasons mean out of tokens."""
+        """Return the reply; `exhausted` lists the stop reasons that mean out of tokens."""
         why = "window" if self.overflow else exhausted.get(self.stop_reason or "")
         cut_off = why is not None or not (self.stop_reason or self.ended)
         usage = self._usage()
@@ -186,7 +186,7 @@ class ReplyDraft:
         )
 
     def _usage(self) -> Usage | None:
-        """What can be used of the usage: a reply is not lost for it."""
+        """Return the usage if it can be read: otherwise the reply remains useful without it."""
         if self.usage_problem is not None:
             return None
         try:
@@ -197,9 +197,10 @@ class ReplyDraft:
 
 
 def read_as(obj: object, type: type[T]) -> T:
-    """`obj` as a Struct of the fields that we know.
+    """Convert an object to a Struct of the known fields.
 
-    Raises VendorFormatError that names the field at fault.
+    Raises:
+        VendorFormatError: It does not fit; the message names the field.
     """
     try:
         return typed.convert(obj, type, strict=True)

@@ -13,24 +13,26 @@ _DEEPEST = 32
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
-    """One tool as it is described to a model."""
+    """A tool as it is described to a model."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = {}
     opaque: str = ""
-    """The JSON of a tool that the vendor runs itself: it has a type and no schema."""
+    """The JSON of a tool that the vendor runs itself, which has a type and no schema."""
 
     @property
     def required(self) -> list[str]:
-        """The names of the parameters that a call must have."""
+        """The names of required parameters."""
         names = self.parameters.get("required")
         listed = names if isinstance(names, list) else []
         return [name for name in listed if isinstance(name, str)]
 
 
 def read_tools(tools: Sequence[Any]) -> list[ToolSchema]:
-    """The tools in a list of OpenAI, Anthropic, Gemini, Bedrock or MCP form. Never raises."""
+    """Return the tools of a list in OpenAI, Anthropic, Gemini, Bedrock or MCP form.
+    Never raises.
+    """
     return [schema for tool in tools for schema in _read(tool, 0)]
 
 
@@ -68,7 +70,7 @@ def _schema(tool: Mapping[str, Any]) -> ToolSchema:
 
 
 def as_json(value: Any) -> str:
-    """Compact JSON; the `repr` of what JSON cannot say."""
+    """Return compact JSON, or the `repr` of values that JSON does not have."""
     try:
         return msgspec.json.encode(value).decode("utf-8", "replace")
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
@@ -78,7 +80,7 @@ def as_json(value: Any) -> str:
 def properties_of(
     schema: Mapping[str, Any], depth: int = 0
 ) -> Iterator[list[tuple[str, Mapping[str, Any]]]]:
-    """Each `properties` block of a JSON Schema, the nested ones after the one that holds them."""
+    """Yield each `properties` block of a JSON Schema, nested ones after their parent."""
     if depth > _DEEPEST:
         return
     properties = schema.get("properties")

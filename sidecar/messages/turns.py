@@ -1,7 +1,7 @@
-"""Turns as clients send them, and where in them tool calls and results are.
+"""Turns as clients send them, and the tool calls and results in them.
 
 A call is an entry of `toolCalls` or a block of the content; a result is a whole turn of role `tool`
-or `function`, or a block. Which forms these may have, `sidecar.messages.content` knows.
+or `function`, or a block. `sidecar.messages.content` knows their forms.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 ASSISTANT_ROLES = frozenset({"assistant", "model"})
 
 NO_OUTPUT = "(no output)"
-"""Stands for a tool result without content: no message may leave empty."""
+"""Replaces an empty tool result: no message may be sent empty."""
 
 
 class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One message of a conversation, in the form in which the client sent it."""
+    """A message of a conversation, in the form in which the client sent it."""
 
     role: str
     content: str | list[Any] | None = None
     """A string, a list of a vendor's blocks, or null."""
     name: str | UnsetType | None = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType | None = UNSET
-    """`{id, name, arguments}` each; OpenAI's `{id, function: {name, arguments}}` is read too."""
+    """`{id, name, arguments}` each, or OpenAI's `{id, function: {name, arguments}}`."""
     tool_call_id: str | UnsetType | None = UNSET
-    """Which call this turn is the result of."""
+    """The call that this turn is the result of."""
     openai_tool_calls: list[dict[str, Any]] | UnsetType | None = msgspec.field(
         name="tool_calls", default=UNSET
     )
@@ -48,17 +48,17 @@ class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def is_system(turn: Turn) -> bool:
-    """Whether the turn instructs, and so is never pruned."""
+    """Return whether the turn is a system message, which is never pruned."""
     return turn.role in SYSTEM_ROLES
 
 
 def is_assistant(turn: Turn) -> bool:
-    """Whether the model wrote the turn."""
+    """Return whether the model wrote the turn."""
     return turn.role in ASSISTANT_ROLES
 
 
 def parts(turn: Turn) -> list[Block]:
-    """The tool calls and results of a turn, in their order. Empty for most turns."""
+    """Return the tool calls and results of a turn, in order."""
     if isinstance(turn.content, str) and turn.role not in RESULT_ROLES and not field_calls(turn):
         return []
     blocks = [*call_entries(field_calls(turn)), *_listed(turn)]
@@ -70,17 +70,17 @@ def parts(turn: Turn) -> list[Block]:
 
 
 def field_calls(turn: Turn) -> list[dict[str, Any]]:
-    """The entries of `toolCalls`, however the client spelled it."""
+    """Return the entries of `toolCalls` in either spelling."""
     return turn.tool_calls or turn.openai_tool_calls or []
 
 
 def is_empty(turn: Turn) -> bool:
-    """Whether nothing would be sent with this turn: no content, no tool calls."""
+    """Return whether the turn has neither content nor tool calls."""
     return not field_calls(turn) and _empty_content(turn.content)
 
 
 def has_own_text(turn: Turn) -> bool:
-    """Whether a turn with tool results says anything beside them."""
+    """Return whether a turn with tool results has other text too."""
     if isinstance(turn.content, list):
         taken = {part.at for part in parts(turn) if part.place == "block"}
         rest = [block for index, block in enumerate(turn.content) if index not in taken]
@@ -89,12 +89,14 @@ def has_own_text(turn: Turn) -> bool:
 
 
 def starts_exchange(turn: Turn) -> bool:
-    """Whether a person speaks here: a user's turn that is more than tool results."""
+    """Return whether the user speaks here: the turn is more than tool results."""
     return turn.role == "user" and (has_own_text(turn) or not parts(turn))
 
 
 def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
-    """The turn without the parts at these (place, index); a part that is the turn empties it."""
+    """Return the turn without the parts at these (place, index); removing the turn itself empties
+    it.
+    """
     if ("turn", 0) in gone:
         return msgspec.structs.replace(turn, content=None)
     changes: dict[str, Any] = {}
@@ -110,7 +112,7 @@ def without(turn: Turn, gone: set[tuple[Place, int]]) -> Turn:
 
 
 def with_outputs(turn: Turn) -> Turn:
-    """The turn with a text in each tool result that has none; whether it failed is kept."""
+    """Return the turn with a placeholder in each empty tool result; failures stay failures."""
     if not isinstance(turn.content, list):
         return turn
     made = [_with_output(block) for block in turn.content]
@@ -133,10 +135,10 @@ def _is_blank(result: Block) -> bool:
 
 
 def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
-    """The field that holds what a tool gave, in the vendor's form."""
+    """Return the field of a tool's output, in the vendor's form."""
     if "toolResult" in block:
         return {"content": [{"text": NO_OUTPUT}]}
-    if block is not body:  # Gemini: an object whose keys say whether it failed
+    if block is not body:  # Gemini: the object's keys tell whether it failed
         return {"response": dict.fromkeys(body.get("response") or ("output",), NO_OUTPUT)}
     output = body.get("output")
     if isinstance(output, Mapping):
@@ -146,17 +148,17 @@ def _output(body: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sends_reasoning(turn: Turn) -> bool:
-    """Whether the turn carries its reasoning, so that the next request sends it back."""
+    """Return whether the turn carries its reasoning, so that the next request sends it back."""
     return any(block.kind == "thinking" for block in _listed(turn))
 
 
 def own_text(turn: Turn) -> str:
-    """The text of a turn, blocks joined by newlines; tool calls and results are left out."""
-    return joined(blocks_of(turn.content))
+    """Return the turn's text, blocks joined by newlines, without tool calls and results."""
+    return join_texts(blocks_of(turn.content))
 
 
-def joined(blocks: list[Block]) -> str:
-    """The text in some blocks, joined by newlines; what is no text is left out."""
+def join_texts(blocks: list[Block]) -> str:
+    """Return the text in some blocks, joined by newlines."""
     return "\n".join([block.text for block in blocks if block.kind == "text" and block.text])
 
 

@@ -1,4 +1,4 @@
-"""What a vendor says that a call used, in the same disjoint buckets for every vendor."""
+"""A call's reported usage, in the same disjoint parts for every vendor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from sidecar.errors import VendorFormatError
 from sidecar.messages.bounds import MOST_TOKENS
-from sidecar.messages.errors import VendorFormatError
 
 JsonObject: TypeAlias = Mapping[str, Any]
 
@@ -17,16 +17,17 @@ _NESTED = ("response", "message", "metadata")
 
 
 class Usage(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Tokens of one call. `prompt_tokens` = `input_tokens` + cache reads + cache writes."""
+    """The tokens of one call: `prompt_tokens` = `input_tokens` + cache reads + cache writes."""
 
     input_tokens: int
     """Input that was neither read from nor written to a prompt cache."""
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = msgspec.field(name="cacheWrite1hTokens", default=0)
-    """The part of `cache_write_tokens` that is kept for an hour (Anthropic bills it apart)."""
+    """The part of `cache_write_tokens` that is kept for an hour, which Anthropic bills
+    separately."""
     output_tokens: int = 0
-    """All output, reasoning included."""
+    """All output, including reasoning."""
     reasoning_tokens: int = 0
     prompt_tokens: int = 0
     """All input."""
@@ -36,7 +37,7 @@ def normalise_usage(obj: object, format: str | None = None) -> Usage | None:
     """Read a usage object of any vendor, alone or inside the reply that carries it.
 
     The shape decides; `format` (a name of contract `context/response`) only settles what shapes
-    leave open. None where nothing in it is a usage. Raises VendorFormatError where a number of
+    leave open. None if nothing in it is a usage. Raises VendorFormatError where a number of
     tokens is not a whole number from 0 to `MOST_TOKENS`.
     """
     return _find(obj, format, depth=3)
@@ -56,7 +57,7 @@ def _find(obj: object, format: str | None, depth: int) -> Usage | None:
 
 
 def holders_in(raw: object) -> Iterator[JsonObject]:
-    """Where a usage may stand: a reply, or each event of a stream, and what these wrap."""
+    """Yield objects that may contain a usage: a reply or a stream's events, and what they wrap."""
     for one in raw if isinstance(raw, list | tuple) else (raw,):
         if isinstance(one, Mapping):
             yield one
@@ -64,7 +65,7 @@ def holders_in(raw: object) -> Iterator[JsonObject]:
 
 
 def usages_in(raw: object) -> Iterator[JsonObject]:
-    """Every object that may be a usage: those with a usage's name, then their holders."""
+    """Yield every object that may be a usage: those under a usage's name, then their holders."""
     holders = list(holders_in(raw))
     for holder in holders:
         yield from (inner for name in _WRAPPERS if (inner := part(holder, name)))
@@ -72,7 +73,7 @@ def usages_in(raw: object) -> Iterator[JsonObject]:
 
 
 def _openai_chat(usage: JsonObject) -> Usage:
-    """OpenAI chat and its likes: cached input is part of `prompt_tokens`."""
+    """Read OpenAI's chat form: cached input is part of `prompt_tokens`."""
     details = part(usage, "prompt_tokens_details")
     read = (
         _tokens(details, "cached_tokens")
@@ -88,18 +89,18 @@ def _openai_chat(usage: JsonObject) -> Usage:
     if _reasoning_is_beside(usage, prompt, output, reasoning):
         output += reasoning
     tiers = part(details, "cache_creation_token_details")
-    return included(
+    return usage_from_prompt(
         prompt, read, write, _tokens(tiers, "ephemeral_1h_input_tokens"), output, reasoning
     )
 
 
 def _reasoning_is_beside(usage: JsonObject, prompt: int, output: int, reasoning: int) -> bool:
-    """xAI keeps reasoning out of `completion_tokens`; the total shows it."""
+    """Return whether reasoning is outside `completion_tokens`, as at xAI; the total shows it."""
     return reasoning > 0 and _tokens(usage, "total_tokens") == prompt + output + reasoning
 
 
 def _with_xai_total(usage: JsonObject) -> JsonObject:
-    """Where xAI's total is left out, the one that its documented form would have."""
+    """Add the total of xAI's documented form where it is missing."""
     if usage.get("total_tokens") is not None:
         return usage
     parts = (_tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
@@ -115,7 +116,9 @@ def _input_output(usage: JsonObject) -> Usage:
     reasoning = _reasoning(usage)
     if cached or details:
         write = _tokens(details, "cache_write_tokens") or _tokens(usage, "cache_write_tokens")
-        return included(_tokens(usage, "input_tokens"), cached, write, 0, output, reasoning)
+        return usage_from_prompt(
+            _tokens(usage, "input_tokens"), cached, write, 0, output, reasoning
+        )
     return _anthropic(usage, output, reasoning)
 
 
@@ -123,7 +126,7 @@ def _anthropic(usage: JsonObject, output: int, reasoning: int) -> Usage:
     tiers = part(usage, "cache_creation")
     hour = _tokens(tiers, "ephemeral_1h_input_tokens")
     by_tier = hour + _tokens(tiers, "ephemeral_5m_input_tokens")
-    return disjoint(
+    return usage_from_parts(
         _tokens(usage, "input_tokens"),
         _tokens(usage, "cache_read_input_tokens"),
         max(_tokens(usage, "cache_creation_input_tokens"), by_tier),
@@ -134,14 +137,14 @@ def _anthropic(usage: JsonObject, output: int, reasoning: int) -> Usage:
 
 
 def _bedrock(usage: JsonObject) -> Usage:
-    """Bedrock Converse, and this project's own form: `inputTokens` leaves the cache out."""
+    """Read Bedrock Converse's form, and ours: `inputTokens` excludes the cache."""
     tiers = usage.get("cacheDetails")
     hour = sum(
         _tokens(tier, "inputTokens")
         for tier in (tiers if isinstance(tiers, list) else [])
         if isinstance(tier, Mapping) and tier.get("ttl") == "1h"
     )
-    return disjoint(
+    return usage_from_parts(
         _tokens(usage, "inputTokens"),
         _tokens(usage, "cacheReadInputTokens", "cacheReadInputTokenCount", "cacheReadTokens"),
         _tokens(usage, "cacheWriteInputTokens", "cacheWriteInputTokenCount", "cacheWriteTokens"),
@@ -152,9 +155,11 @@ def _bedrock(usage: JsonObject) -> Usage:
 
 
 def _gemini(usage: JsonObject) -> Usage:
-    """Gemini: the prompt holds what is cached, tool use comes beside it, thoughts beside output."""
+    """Read Gemini's form: the prompt includes cached tokens, but not tool use; the output no
+    thoughts.
+    """
     thoughts = _tokens(usage, "thoughtsTokenCount", "thoughts_token_count")
-    return included(
+    return usage_from_prompt(
         _tokens(usage, "promptTokenCount", "prompt_token_count")
         + _tokens(usage, "toolUsePromptTokenCount", "tool_use_prompt_token_count"),
         _tokens(usage, "cachedContentTokenCount", "cached_content_token_count"),
@@ -166,31 +171,35 @@ def _gemini(usage: JsonObject) -> Usage:
 
 
 def _ollama(usage: JsonObject) -> Usage:
-    return disjoint(_tokens(usage, "prompt_eval_count"), 0, 0, 0, _tokens(usage, "eval_count"), 0)
+    return usage_from_parts(
+        _tokens(usage, "prompt_eval_count"), 0, 0, 0, _tokens(usage, "eval_count"), 0
+    )
 
 
 def _lmstudio(usage: JsonObject) -> Usage:
     prompt = _tokens(usage, "promptTokensCount", "prompt_tokens_count")
     output = _tokens(usage, "predictedTokensCount", "predicted_tokens_count")
-    return disjoint(prompt, 0, 0, 0, output, 0)
+    return usage_from_parts(prompt, 0, 0, 0, output, 0)
 
 
 def _cohere(usage: JsonObject) -> Usage:
-    """Cohere: `tokens` is what the model saw, `billed_units` what is billed; the first is asked."""
+    """Read Cohere's form: `tokens` is what the model read, `billed_units` what is billed."""
     tokens = part(usage, "tokens") or part(usage, "billed_units")
     prompt, read = _tokens(tokens, "input_tokens"), _tokens(usage, "cached_tokens")
-    return included(prompt, read, 0, 0, _tokens(tokens, "output_tokens"), 0)
+    return usage_from_prompt(prompt, read, 0, 0, _tokens(tokens, "output_tokens"), 0)
 
 
 def _llamacpp_timings(usage: JsonObject) -> Usage:
-    """llama.cpp: `prompt_n` is what was evaluated, `cache_n` what its cache spared."""
+    """Read llama.cpp's timings: `prompt_n` was evaluated, `cache_n` came from the cache."""
     read = _tokens(usage, "cache_n")
-    return disjoint(_tokens(usage, "prompt_n"), read, 0, 0, _tokens(usage, "predicted_n"), 0)
+    return usage_from_parts(
+        _tokens(usage, "prompt_n"), read, 0, 0, _tokens(usage, "predicted_n"), 0
+    )
 
 
 def _llamacpp_completion(usage: JsonObject) -> Usage:
     prompt = _tokens(usage, "tokens_evaluated")
-    return disjoint(prompt, 0, 0, 0, _tokens(usage, "tokens_predicted"), 0)
+    return usage_from_parts(prompt, 0, 0, 0, _tokens(usage, "tokens_predicted"), 0)
 
 
 _Reader: TypeAlias = Callable[[JsonObject], Usage]
@@ -220,19 +229,19 @@ _READERS: tuple[tuple[tuple[str, ...], _Reader], ...] = (
 )
 
 
-def included(
+def usage_from_prompt(
     prompt: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Usage where `prompt` already holds what the cache read and wrote."""
+    """Return usage whose `prompt` includes cache reads and writes."""
     read = min(read, prompt)
     write = min(write, prompt - read)
-    return disjoint(prompt - read - write, read, write, write_1h, output, reasoning)
+    return usage_from_parts(prompt - read - write, read, write, write_1h, output, reasoning)
 
 
-def disjoint(
+def usage_from_parts(
     fresh: int, read: int, write: int, write_1h: int, output: int, reasoning: int
 ) -> Usage:
-    """Usage of parts that do not overlap."""
+    """Return usage whose parts do not overlap."""
     return Usage(
         input_tokens=fresh,
         cache_read_tokens=read,
@@ -253,16 +262,16 @@ def _reasoning(usage: JsonObject) -> int:
 
 
 def _tokens(usage: JsonObject, *names: str) -> int:
-    """The first of these fields that is there; 0 where none is, or it is null."""
+    """Return the first of these fields that is present; 0 if none is, or it is null."""
     for name in names:
         value = usage.get(name)
         if value is not None:
-            return _whole(value, name)
+            return _token_number(value, name)
     return 0
 
 
-def _whole(value: object, name: str) -> int:
-    """A whole number >= 0. Cohere sends its numbers as 12.0, which is one."""
+def _token_number(value: object, name: str) -> int:
+    """Check for a whole number >= 0. Cohere sends its numbers as 12.0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -273,6 +282,6 @@ def _whole(value: object, name: str) -> int:
 
 
 def part(usage: JsonObject, name: str) -> JsonObject:
-    """The object at `name`; an empty one where there is none."""
+    """Return the object at `name`, or an empty one."""
     value = usage.get(name)
     return value if isinstance(value, Mapping) else {}

@@ -1,1 +1,1 @@
-"""What is known of a model by its name: family, window, output limit, price, approximation."""
+"""Model names and their family, context window, output limit, price and approximation."""

@@ -1,8 +1,8 @@
-"""The model catalogue: from a model's name to who serves it, and to its context window.
+"""The model catalogue: from a model's name to its provider and context window.
 
-Windows come from the price list in force (`sidecar.models.price_list`), whose import takes most of
-a second: `warm` loads it on a worker thread, and until then a window is None. Nothing here reaches
-the network, and nothing raises for any name.
+Windows come from the price list (`sidecar.models.price_list`), whose import takes most of a
+second: `warm` loads it on a worker thread, and until then a window is None. Nothing here uses the
+network, and no name raises an error.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from sidecar.config.paths import state_dir
 from sidecar.config.stored_prices import STORED_LIST
 from sidecar.models import families
+from sidecar.models.limits import input_limit, overruling_window, published_window
 from sidecar.models.names import KNOWN_PROVIDERS, LOCAL_PROVIDERS, parse
 from sidecar.models.price_list import price_list
-from sidecar.models.windows import input_limit, overruling_window, published_window
 
-_LONG = 60  # characters of a name that may be a slip of another
-_NEAR = 0.8  # of 1 for the same name
-_FAR = 0.5  # of 1, where the name is surely a family's, but nothing is near
+_LONG = 60  # longest name, in characters, that is checked for misspellings
+_NEAR = 0.8  # similarity; 1 is identical
+_FAR = 0.5  # similarity, if the name clearly belongs to a family
 _DIGITS = re.compile(r"\d+")
 _lock = threading.Lock()
 _prices: Any = None
@@ -31,20 +31,20 @@ _similar: dict[str, tuple[str, ...] | None] = {}
 
 
 def warm() -> None:
-    """Load the price list: 0.2 to 0.8 s once, so call it on a worker thread. Never raises."""
+    """Load the price list. Blocking, 0.2 to 0.8 s the first time; never raises."""
     global _prices
     with _lock:
         if _prices is None:
             try:
                 _prices = price_list(state_dir() / STORED_LIST)
-            except Exception:  # a broken or foreign version: no windows, but counts all the same
+            except Exception:  # a broken or incompatible version: no windows, but counting works
                 _prices = ()
 
 
 def provider_of(model: str) -> str:
-    """Who serves a model, by its name alone: what stands in it, else the maker's own API.
+    """Return the provider of a model by its name alone: a named one, or the maker's own API.
 
-    "" where its name does not show it.
+    Returns "" if the name does not show it.
     """
     return parse(model).provider or families.maker_of(model) or ""
 
@@ -56,53 +56,55 @@ def provider_name(named: str) -> str:
 
 @lru_cache(maxsize=4096)
 def billing_provider(named: str, model: str) -> str:
-    """Who is taken to bill a call: the provider that a user named, or the model's maker for one
-    that no price list knows, such as a proxy."""
+    """Return the provider that bills a call.
+
+    That is the provider a user named, or the model's maker if no price list knows the provider,
+    such as a proxy.
+    """
     known = KNOWN_PROVIDERS.get(named.lower())
     return known or provider_of(model) or named
 
 
 def loaded() -> bool:
-    """Whether windows are known without waiting."""
+    """Return whether context windows are known without waiting."""
     return _prices is not None
 
 
 def providers() -> Sequence[Any]:
-    """genai-prices' providers with their models; empty until `warm` was called."""
+    """Return the providers of genai-prices with their models; empty until `warm` has run."""
     return getattr(_prices, "providers", ())
 
 
 def known_window(model: str) -> int | None:
-    """The context window in tokens if the price list is loaded, else None. Never waits."""
+    """Return the context window in tokens if the price list is loaded, else None. Never waits."""
     return None if _prices is None else window_of(model)
 
 
 def window_of(model: str) -> int | None:
-    """The context window in tokens; None where no list knows it. Loads the list if need be."""
+    """Return the context window in tokens, or None if no list has it. Loads the price list."""
     if model not in _windows:
         warm()
-        if len(_windows) > 4096:  # a client that sends random names must not fill the memory
+        if len(_windows) > 4096:  # bounded: a client may send random names
             _windows.clear()
         _windows[model] = _look_up(model)
     return _windows[model]
 
 
 def is_other(said: str, asked: str) -> bool:
-    """Whether a reply that names its model came of another than was asked for.
+    """Return whether a reply names a different model than the request did.
 
-    A release date is no other model, nor is a name that no list knows: local servers have their
-    own. Loads the list if need be.
+    A release date makes no difference, and unknown names are never different: local servers use
+    names of their own. Loads the price list.
     """
     names = {families.undated(parse(model).bare).replace(".", "-") for model in (said, asked)}
     return len(names) > 1 and window_of(said) is not None
 
 
 def similar_models(model: str) -> tuple[str, ...] | None:
-    """The known models whose names are most like one that no list and no family has.
+    """Return the known models with the most similar names to an unknown one.
 
-    Empty where none is like it. None for a name that is known: a local server's, one of a list or
-    of a known family, or one that differs from a listed one in its numbers only, as a newer model
-    does. Loads the list if need be.
+    Returns None for a known name: a local model, a listed one, one of a known family, or one that
+    differs from a listed one in its numbers only, as newer models do. Loads the price list.
     """
     if model not in _similar:
         if len(_similar) > 4096:
@@ -112,8 +114,13 @@ def similar_models(model: str) -> tuple[str, ...] | None:
 
 
 def similar_if_known(model: str) -> tuple[str, ...] | None:
-    """Return `similar_models` where it was computed before, else None. Never waits."""
-    return _similar.get(model)
+    """Return `similar_models` if it was computed before. Never waits.
+
+    Otherwise return () for a name that is misspelt by its form, and None for any other.
+    """
+    name = parse(model)
+    is_wrong = name.provider not in LOCAL_PROVIDERS and families.is_misspelt(name.bare)
+    return _similar.get(model, () if is_wrong else None)
 
 
 def _similar_models(model: str) -> tuple[str, ...] | None:
@@ -142,7 +149,7 @@ def _names() -> list[str]:
 
 
 def prompt_limit_of(model: str) -> int | None:
-    """Tokens that the maker lets a prompt hold, where that is less than the window; else None."""
+    """Return the maximum prompt in tokens where the maker caps it below the window, else None."""
     name = parse(model)
     return None if name.provider in LOCAL_PROVIDERS else input_limit(name.bare)
 
@@ -150,7 +157,7 @@ def prompt_limit_of(model: str) -> int | None:
 def _look_up(model: str) -> int | None:
     name = parse(model)
     if name.provider in LOCAL_PROVIDERS:
-        return None  # what a local server gives is what it was started with, not what is possible
+        return None  # a local server's window depends on how it was started
     if (window := overruling_window(name.bare)) is not None:
         return window
     for provider, reference in _candidates(model):
@@ -161,7 +168,7 @@ def _look_up(model: str) -> int | None:
 
 
 def _candidates(model: str) -> Iterator[tuple[str | None, str]]:
-    """Where to look a window up, best first: who serves it, the maker, then anybody."""
+    """Return the (provider, id) pairs to look a window up by, best first."""
     name, maker = parse(model), families.maker_of(model)
     if name.provider:
         yield name.provider, name.host_id
@@ -174,16 +181,16 @@ def _candidates(model: str) -> Iterator[tuple[str | None, str]]:
 def _window_at(provider: str | None, reference: str) -> int | None:
     try:
         _found, info = _prices.find_provider_model(reference, None, provider, None)
-    except Exception:  # LookupError for what it does not know; anything else is no window either
+    except Exception:  # LookupError if unknown; any other error means no window either
         return None
     window = info.context_window
     return window if isinstance(window, int) and window > 0 else None
 
 
 def usual_window(bare: str) -> int | None:
-    """What most of those who serve a model give it; the smaller one where they are even.
+    """Return the window that most providers give a model, the smaller one if they are even.
 
-    What its maker publishes where nobody's is listed; None where that is not known either.
+    Falls back to what the maker publishes; None if that is unknown too.
     """
     windows = _by_bare().get(bare) or _by_bare().get(families.undated(bare))
     if not windows:

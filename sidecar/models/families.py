@@ -15,15 +15,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sidecar.models.names import parse
-from sidecar.models.patterns import compiled, first_inside
+from sidecar.models.names import compiled, first_inside, parse
 
 OPENAI_GENERATIONS = frozenset(
     ("o200k_base", "cl100k_base", "o200k_harmony", "openai-newer", "p50k_base", "r50k_base")
 )
-"""Those of OpenAI's models, whose templates and formulas it publishes."""
+"""Generations of OpenAI models, whose chat templates and formulas are published."""
 UNKNOWN = "unknown"
-"""The generation of a model that no row knows."""
+"""The generation of a model that no row matches."""
 
 _ROWS: tuple[tuple[str, str, str | None], ...] = (
     # (pattern that the bare name begins with, generation, the maker's own provider id)
@@ -72,7 +71,7 @@ _ROWS: tuple[tuple[str, str, str | None], ...] = (
     (r"phi-?3", "llama2", None),
 )
 _INSIDE: tuple[tuple[str, str], ...] = (
-    # Fine-tunes carry the name of what they were made from inside theirs.
+    # The name of a fine-tune contains the name of its base model.
     (r"llama-?[v-]?3|l3[.-]", "llama3"),
     (r"llama-?2", "llama2"),
     (r"qwen-?2|qwen-?3|qwq", "qwen2"),
@@ -94,9 +93,27 @@ _FAMILY_WORDS = frozenset(
         "llava",  # a family of its own, one letter from another
     )
 )
-"""Words that makers' names are made of."""
+"""Words that makers use in model names."""
+_TIER_WORDS = frozenset(
+    (
+        *("turbo", "flash", "ultra", "code", "codex", "coder", "audio", "image", "vision"),
+        *("instruct", "thinking", "reasoning", "realtime", "transcribe", "preview"),
+        *("search", "research", "latest"),
+    )
+)
+"""Words of four letters or more in the names of closed models."""
+_CLOSED = re.compile(r"(chat)?gpt|gemini|grok")
+"""Families without fine-tunes by others, whose names may hold any word."""
+_GLUED = re.compile(
+    r"(?:grok|gemini)\d|(?:chat)?gpt-?\d(?:\.\d+)?(?!o(?![a-z]))[a-z]{1,2}(?![a-z])"
+)
+"""A version without its dash (`grok4`), or with letters that no version has (`gpt-4oo`)."""
 _MISSPELT = 0.8
-"""Likeness of two words, 1 for equal ones, from which one may be a misspelling of the other."""
+"""Similarity (0 to 1) from which a word counts as a misspelling of another."""
+_MISSPELT_TIER = 0.75
+"""The same for Claude's few tiers: one wrong letter of four."""
+_SHORTEST = 4
+"""Letters of the shortest word that is compared."""
 _TWO_DIGITS = re.compile(
     r"""(?!gpt-?35)
     (?:(?:chat)?gpt|(?:claude|gemini)(?:-[a-z]+)?|grok|(?:zai-|chat)?glm|deepseek-v|kimi-k
@@ -105,54 +122,63 @@ _TWO_DIGITS = re.compile(
     -?\d\d(?![\d.]|[bm](?![a-z\d]))""",
     re.VERBOSE,
 )
-"""A version like `gpt-55`: no maker has come that far, but a dot is easily forgotten. Two digits
-before `b` or `m` are a number of parameters."""
+"""A version like `gpt-55`, where a dot was forgotten: no maker has released that many versions.
+Two digits before `b` or `m` are a number of parameters.
+"""
 _CLAUDE_WITHOUT_VERSION = re.compile(
     r"claude(-latest)?$|claude-(.*-)?(opus|sonnet|haiku|fable|mythos|instant)(?![a-z])"
 )
-"""Names that are Claude's without a version number. A name with one may be a future model."""
+"""Claude names without a version number. A name with a number may be a future model."""
 _GEMINI_BEFORE_3 = re.compile(r"gemini-(.*-)?[12](\.|-|$)|gemini-pro(-vision)?$|.*gemma")
 _CLAUDE_NEW = (4, 7)
-"""Opus 4.7 brought a new tokenizer, which every later Claude has kept."""
+"""Opus 4.7 introduced a new tokenizer, which every later Claude uses."""
 
 
 def generation_of(model: str) -> str:
-    """The tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
+    """Return the tokenizer generation of a model, such as `o200k_base`, `claude-4.7` or `llama3`.
 
-    `unknown` where no row knows the model, or its name is misspelt. `sidecar.counting.tokenizers`
-    decides whether its vocabulary can be run here, and what counts in its place.
+    Returns `unknown` if no row matches the name or it is misspelt. `sidecar.counting.tokenizers`
+    decides whether that vocabulary can be run here, and what to use instead.
     """
     return _row(parse(model).bare)[0]
 
 
 def undated(bare: str) -> str:
-    """A bare name without its release date: `claude-sonnet-4-5`, not `…-20250929`."""
+    """Return a bare name without its release date: `claude-sonnet-4-5`, not `…-20250929`."""
     return _DATE.sub("", bare)
 
 
 def maker_of(model: str) -> str | None:
-    """The provider id of the maker's own API, for a name that does not say who serves it."""
+    """Return the provider id of the maker's own API, for a name without a provider."""
     return _row(parse(model).bare)[1]
 
 
 @lru_cache(maxsize=4096)
 def is_misspelt(bare: str) -> bool:
-    """Whether a bare name nearly has a family's form: `gpt-55`, `sonet-4-5`, `claude-foo`."""
-    if _TWO_DIGITS.match(bare) or _is_no_claude(bare):
+    """Return whether a name is close to a family's form but not in it: `gpt-55`, `gpt-5-trubo`."""
+    if _TWO_DIGITS.match(bare) or _GLUED.match(bare) or _is_no_claude(bare):
         return True
-    words = re.findall("[a-z]+", bare)
-    if not bare.startswith("claude"):
-        words = words[:1]
-    unknown = [word for word in words if len(word) > 3 and word not in _FAMILY_WORDS]
-    if not unknown:
-        return False
-    from difflib import get_close_matches  # 10 ms that ordinary names need not wait for
+    first, *rest = re.findall("[a-z]+", bare) or [""]
+    is_claude = bare.startswith("claude")
+    if _is_nearly(first, _FAMILY_WORDS, _MISSPELT):
+        return True
+    if is_claude:
+        return any(_is_nearly(word, _CLAUDE_ALIASES, _MISSPELT_TIER) for word in rest)
+    known = _TIER_WORDS if _CLOSED.match(bare) else frozenset[str]()
+    return any(_is_nearly(word, known, _MISSPELT) for word in rest)
 
-    return any(get_close_matches(word, _FAMILY_WORDS, 1, _MISSPELT) for word in unknown)
+
+def _is_nearly(word: str, known: frozenset[str], likeness: float) -> bool:
+    """Return whether a word is close to a known one but not equal to any."""
+    if len(word) < _SHORTEST or word in _FAMILY_WORDS or word in known or not known:
+        return False
+    from difflib import get_close_matches  # takes 10 ms, and ordinary names do not need it
+
+    return bool(get_close_matches(word, known, 1, likeness))
 
 
 def _is_no_claude(bare: str) -> bool:
-    """Whether a name begins as Claude's do, but has neither a known model word nor a version."""
+    """Return whether a name starts like Claude's but has no known model word or version."""
     if not bare.startswith("claude") or _CLAUDE_WITHOUT_VERSION.match(bare):
         return False
     return claude_version(bare) is None
@@ -171,7 +197,7 @@ def _row(bare: str) -> tuple[str, str | None]:
 
 
 def _claude_generation(bare: str) -> str:
-    """`claude` up to Opus 4.6 and its contemporaries, `claude-4.7` since; newest if unsaid."""
+    """Return `claude` up to Opus 4.6 and its contemporaries, else `claude-4.7`."""
     version = claude_version(bare)
     if version is None:
         return "claude" if re.search(r"claude-(v1|instant)", bare) else "claude-4.7"
@@ -179,11 +205,11 @@ def _claude_generation(bare: str) -> str:
 
 
 def claude_version(bare: str) -> tuple[int, int] | None:
-    """(4, 5) of `claude-sonnet-4-5-20250929`; None where the name says no version."""
+    """Return (4, 5) for `claude-sonnet-4-5-20250929`; None if the name has no version."""
     found = _CLAUDE_VERSION.search(_DATE.sub("", bare))
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def counts_as_gemini_3(bare: str) -> bool:
-    """Whether a Gemini counts media and searches as since 3; a name without a number is newest."""
+    """Return whether a Gemini counts media as version 3 and later do, as unversioned names do."""
     return _GEMINI_BEFORE_3.match(bare) is None

@@ -1,26 +1,29 @@
-"""Model names as people and APIs write them, taken apart: who serves the model, and which it is.
+"""Parsing of model names as people and APIs write them, and lookup in tables of name patterns.
 
-Pure and quick: no price list is loaded here. Every way of writing a model that is undone here is
-one that some API, gateway or local runner really uses; what is not recognised is left as it is.
+Pure and fast: no price list is loaded. Every form handled here is used by some API, gateway or
+local runner; anything else is left unchanged.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import TypeVar
 
 import msgspec
 
 from sidecar.text.globs import MAX_LENGTH, names_any
 
+T = TypeVar("T")
+
 LOCAL_PROVIDERS = frozenset(
     ("ollama", "llamacpp", "lmstudio", "vllm", "sglang", "tgi", "localai", "koboldcpp")
 )
-"""Providers that run on the user's own machines; no price list knows them."""
+"""Providers that run on the user's own machine; no price list has them."""
 
 CREDIT_PROVIDERS = frozenset(("github-copilot",))
-"""Providers with credits of their own, which do not follow from tokens and the makers' prices."""
+"""Providers that bill in credits of their own, unrelated to tokens and the makers' prices."""
 
 HOSTS = {
     "openrouter": "openrouter",
@@ -47,8 +50,9 @@ HOSTS = {
     "huggingface": "huggingface",
     "openai-codex": "openai",
 }
-"""First path segments that name who serves a model. Makers (`openai/…`, `anthropic/…`) are not
-here: `vendor/model` is how OpenRouter writes its models, and means OpenRouter."""
+"""First path segments that name a provider. Makers (`openai/…`, `anthropic/…`) are not listed:
+`vendor/model` is OpenRouter's notation and means OpenRouter.
+"""
 
 _MAKERS = (
     "anthropic", "openai", "google", "mistral", "moonshotai", "x-ai", "deepseek", "zhipuai", "zai",
@@ -66,7 +70,7 @@ KNOWN_PROVIDERS = (
         "moonshot": "moonshotai",
     }
 )
-"""What users and agents call the providers that have prices, and what the price list calls them."""
+"""Provider names used by people and agents, and the price list's name for each."""
 
 _QUANTISATION = re.compile(
     r"""[-._](?:ud[-_])?
@@ -89,20 +93,20 @@ _ROUTES = frozenset(
 
 
 class Name(msgspec.Struct, frozen=True):
-    """A model's name taken apart."""
+    """The parts of a model name."""
 
     provider: str | None
-    """Who serves it, where the name itself says so (genai-prices' ids, or a local provider)."""
+    """The provider if the name contains it: an id of genai-prices or a local provider."""
     bare: str
     """The model without provider, route, quantisation and file ending; lower case."""
     host_id: str
-    """The name as that provider writes it: what to look up in its price list; case kept."""
+    """The model's id at that provider, as its price list has it; case is kept."""
 
 
 def parse(model: str) -> Name:
-    """Take a model's name apart. Never raises; what is not recognised stays in `bare`.
+    """Parse a model name. Never raises; unrecognised parts stay in `bare`.
 
-    Only the first `MAX_LENGTH` characters are looked at: others may name what they like.
+    Only the first `MAX_LENGTH` characters are read, since names may come from untrusted files.
     """
     return _parse(model[:MAX_LENGTH])
 
@@ -123,18 +127,18 @@ def _parse(model: str) -> Name:
 
 
 def same_model(asked: str, loaded: str) -> bool:
-    """Whether both name one model, so far as its tokens go.
+    """Return whether both names mean the same model as far as tokens are concerned.
 
-    Case, folder or provider, `.gguf`, shard, quantisation and `:latest` make no difference.
+    Case, folder, provider, `.gguf`, shard, quantisation and `:latest` make no difference.
     """
     return bool(_forms(asked) & _forms(loaded))
 
 
 def matches(model: str, globs: Iterable[str]) -> bool:
-    """Whether one of a setting's globs means the model.
+    """Return whether one of a setting's globs matches the model.
 
-    Tried are the name as written, what stands after its last slash, and the bare model: `qwen-*`
-    means `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf` too. Case makes no difference.
+    The globs are tried against the full name, the part after the last slash, and the bare model:
+    `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`. Case makes no difference.
     """
     return names_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
 
@@ -146,7 +150,7 @@ def _forms(name: str) -> set[str]:
 
 
 def _unquantised(stem: str) -> str:
-    """A file's stem without the number of its part and what says how it was quantised."""
+    """Return a file's stem without shard number and quantisation."""
     stem = _SHARD.sub("", stem)
     while (shorter := _QUANTISATION.sub("", stem)) != stem:
         stem = shorter
@@ -182,7 +186,7 @@ def _plain(text: str) -> Name:
 
 
 def _bare(name: str) -> str:
-    """The model itself: no fine-tune's suffix, no Bedrock prefix and version, no route."""
+    """Return the model without fine-tune suffix, Bedrock prefix and version, and route."""
     lower = name.lower()
     if lower.startswith("ft:"):
         return lower.split(":")[1]
@@ -193,3 +197,22 @@ def _bare(name: str) -> str:
     if colon and tag in _ROUTES:
         return stem
     return lower.partition("@")[0].replace(":", "-")
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern of a table when it is first reached.
+
+    Compiling all of them takes 30 ms; most names need only a few.
+    """
+    return re.compile(pattern)
+
+
+def first_match(rows: Iterable[tuple[str, T]], name: str) -> T | None:
+    """Return the value of the first row whose pattern matches the start of `name`, or None."""
+    return next((value for pattern, value in rows if compiled(pattern).match(name)), None)
+
+
+def first_inside(rows: Iterable[tuple[str, T]], name: str) -> T | None:
+    """Return the value of the first row whose pattern occurs in `name`, or None."""
+    return next((value for pattern, value in rows if compiled(pattern).search(name)), None)

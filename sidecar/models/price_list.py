@@ -1,7 +1,7 @@
-"""genai-prices, read offline: the one list of windows and prices, and its prices as tariffs.
+"""Windows and prices from genai-prices, read offline.
 
-The arithmetic is ours, because sums of many calls are priced at once: genai-prices would take the
-sum for one enormous prompt. Which price holds for what is decided as genai-prices decides it.
+The arithmetic is done here, because the sums of many calls are priced at once: genai-prices would
+treat a sum as one huge prompt. The choice between prices follows genai-prices.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 _EPOCH = date(1970, 1, 1)
 _IN_A_PLACE = {"us": Decimal("1.1")}
-"""What the price of tokens is multiplied by where a call is confined to a place, which the list
-does not say (Anthropic's pricing page, "Data residency pricing")."""
+"""Factor on token prices for calls confined to a region, which the list does not have
+(Anthropic's pricing page, "Data residency pricing").
+"""
 _HOUR_TO_INPUT = 2
-"""A cache write for an hour costs twice the input (Anthropic), where the list does not say."""
+"""A one-hour cache write costs twice the input price (Anthropic) unless the list has a price."""
 
 
 _lock = threading.Lock()
@@ -35,10 +36,10 @@ _loaded: dict[tuple[ListFile, int], DataSnapshot] = {}
 
 
 def price_list(file: ListFile = None) -> DataSnapshot:
-    """The list of windows and prices that `update-prices` stored in `file`, else the package's.
+    """Return the price list that `update-prices` stored in `file`, else the bundled one.
 
-    One that cannot be used is set aside, and logged. Blocking: 0.2 to 0.8 s the first time, then
-    the same list until the file is another.
+    An unusable file is set aside and logged. Blocking, 0.2 to 0.8 s the first time; afterwards the
+    list is cached until the file changes.
     """
     with _lock:
         key = (file, stored_prices.version(file))
@@ -59,7 +60,11 @@ def _load(file: ListFile) -> DataSnapshot:
 
 
 def parse_list(data: bytes) -> DataSnapshot:
-    """A price list in genai-prices' JSON form. Raises ValueError where it is none."""
+    """Parse a price list in genai-prices' JSON form.
+
+    Raises:
+        ValueError: the data is not a price list.
+    """
     import warnings
 
     from genai_prices.data_snapshot import DataSnapshot
@@ -68,9 +73,9 @@ def parse_list(data: bytes) -> DataSnapshot:
     try:
         raw = typed.decode(data, list[dict[str, Any]])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # units of a later version, which no call here has
+            warnings.simplefilter("ignore")  # units of a later version, which no call uses here
             providers = _providers_from_raw(raw)
-    except Exception as error:  # the library checks little: whatever it stumbles over is no list
+    except Exception as error:  # the library validates little: any error means an invalid list
         raise ValueError("this is no price list of genai-prices") from error
     if not providers:
         raise ValueError("the price list is empty")
@@ -78,7 +83,7 @@ def parse_list(data: bytes) -> DataSnapshot:
 
 
 def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTariff | None:
-    """The listed prices of a model, else None. An empty provider: the one that the model shows."""
+    """Return the listed prices of a model, or None. An empty provider is derived from the model."""
     try:
         found, info = snapshot.find_provider_model(model, None, provider or None, None)
     except LookupError:
@@ -87,11 +92,11 @@ def find_tariff(snapshot: DataSnapshot, model: str, provider: str) -> ListedTari
 
 
 class ListedTariff:
-    """The prices of one model of genai-prices."""
+    """The prices of one model in genai-prices."""
 
     def __init__(self, provider: Provider, model: ModelInfo) -> None:
         self._model = model
-        # A model that another provider lends has none of the lender's service tiers.
+        # A model resold by another provider does not have the original service tiers.
         own = any(model is listed for listed in provider.models)
         self._variants = (model.price_variants or []) if own else []
         constraints = [*self._constraints()]
@@ -103,10 +108,10 @@ class ListedTariff:
         self.by_clock = any(hasattr(constraint, "start_time") for constraint in constraints)
         self.thresholds = frozenset(self._thresholds())
         self._known: dict[tuple[int, int], UnitPrices | None] = {}
-        """By the listed prices, which live as long as the model, and the thresholds exceeded."""
+        """Prices by the id of the listed prices and the number of exceeded thresholds."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """What holds for a call at that time, in that service tier, with a prompt of that size."""
+        """Return the prices of a call at that time, in that service tier, with that prompt size."""
         tier, confined, place = tier.partition("@")
         found = self._in_tier(at, tier, prompt_tokens)
         if not confined or found is None:
@@ -148,11 +153,11 @@ class ListedTariff:
 
 
 def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
-    """Prices for one prompt size.
+    """Return the unit prices for one prompt size.
 
-    A cache price that is not listed is the input's, one of pictures or video the text's: that is
-    how vendors bill them. Audio has a price of its own wherever it is sold, and without one it has
-    none. A model that is billed by the call has its searches in that price.
+    An unlisted cache price is the input price, and an unlisted picture or video price is the text
+    price, as vendors bill them. Audio without a price of its own is unpriced. A model billed per
+    call includes its searches in that price.
     """
     fresh = _price(listed, "input_mtok", prompt_tokens)
     output = _price(listed, "output_mtok", prompt_tokens)
@@ -188,18 +193,18 @@ def _unit_prices(listed: ModelPrice, prompt_tokens: int) -> UnitPrices | None:
 
 
 def _or(*prices: Decimal | None) -> Decimal | None:
-    """The first of these prices that there is."""
+    """Return the first price that is not None."""
     return next((price for price in prices if price is not None), None)
 
 
 def _each(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    """USD for one, of a price for a thousand."""
+    """Return the USD per unit of a price listed per thousand."""
     price = _price(listed, key, prompt_tokens)
     return None if price is None else price.scaleb(-3)
 
 
 def _price(listed: ModelPrice, key: str, prompt_tokens: int) -> Decimal | None:
-    """The price of one key; a tier holds for the whole call once its prompt is over the start."""
+    """Return the price of one key; a tier applies to the whole prompt once it is exceeded."""
     value: Any = getattr(listed, key, None)
     if value is None or isinstance(value, Decimal):
         return value

@@ -1,4 +1,4 @@
-"""What a model costs: unit prices, and when they change."""
+"""Unit prices of a model, and when they change."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 
 
 _EACH = ("call", "search", "file_search", "other_tool")
-"""Prices that are not of tokens."""
+"""Prices that are not per token."""
 
 
 class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
-    """USD for a million tokens of each bucket; None where no price is known."""
+    """USD per million tokens of each bucket; None if the price is unknown."""
 
     input: Decimal | None
     cache_read: Decimal | None
     cache_write: Decimal | None
-    """For five minutes, and for a time that was not given (five minutes is the default)."""
+    """For five minutes, which is also the default if a write names no duration."""
     cache_write_1h: Decimal | None
     output: Decimal | None
     reasoning: Decimal | None
     call: Decimal = Decimal(0)
-    """USD for a call, whatever it holds."""
+    """USD per call, whatever its size."""
     search: Decimal | None = None
-    """USD for a web search."""
+    """USD per web search."""
     file_search: Decimal | None = None
-    """USD for a search in stored files."""
+    """USD per search in stored files."""
     other_tool: Decimal | None = None
-    """USD for a use of another tool of the vendor's: no list has one."""
+    """USD per use of another of the vendor's tools; no list has one."""
     audio_input: Decimal | None = None
     audio_cache_read: Decimal | None = None
     audio_output: Decimal | None = None
@@ -44,7 +44,7 @@ class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
     video_input: Decimal | None = None
 
     def times(self, factor: Decimal) -> UnitPrices:
-        """These prices with every price of tokens multiplied; calls and searches stay."""
+        """Return these prices with token prices multiplied; prices per call and search stay."""
         prices = msgspec.structs.asdict(self)
         tokens = {
             name: price * factor
@@ -59,25 +59,25 @@ class Tariff(Protocol):
 
     @property
     def changes(self) -> frozenset[int]:
-        """UTC days (since 1970) on which a price begins."""
+        """Days (UTC, since 1970) on which a price changes."""
 
     @property
     def by_clock(self) -> bool:
-        """True where a price depends on the time of day."""
+        """Whether a price depends on the time of day."""
 
     @property
     def thresholds(self) -> frozenset[int]:
-        """Prompt sizes, in tokens, above which other prices hold."""
+        """Prompt sizes in tokens above which other prices apply."""
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices | None:
-        """What holds for a call at that time, in that service tier, with a prompt of that size.
+        """Return the prices of a call at that time, in that service tier, with that prompt size.
 
-        None where the list does not know the tier.
+        Returns None if the list does not have the tier.
         """
 
 
 class OwnTariff:
-    """A `[[price]]` of the user's: the same at all times, in every tier, for every size."""
+    """A user's `[[price]]`: the same at all times, in every tier, for every prompt size."""
 
     changes: frozenset[int] = frozenset()
     by_clock = False
@@ -106,5 +106,5 @@ class OwnTariff:
         )
 
     def prices(self, at: datetime, tier: str, prompt_tokens: int) -> UnitPrices:  # noqa: ARG002
-        """The user's own prices."""
+        """Return the user's own prices."""
         return self._prices

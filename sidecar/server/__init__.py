@@ -1,1 +1,1 @@
-"""The LSP server: the only room that imports pygls and lsprotocol."""
+"""The LSP server: the only package that imports pygls and lsprotocol."""

@@ -1,4 +1,4 @@
-"""JSON bodies to typed messages and back: msgspec for our own, lsprotocol's converter for LSP's."""
+"""JSON bodies to typed messages and back: msgspec for custom messages, lsprotocol for LSP."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
 class RefusedBodyError(BadParamsError):
-    """A body that is not taken; the message quotes nothing of it.
+    """A body that cannot be parsed; the message quotes nothing of it.
 
-    `outline` holds the members of the message as far as they can be read, false for each object or
-    array among them: who asked can be answered.
+    `outline` holds the readable members of the message, with False for each object or array, so
+    that a request can still be answered by its id.
     """
 
     def __init__(self, reason: str, outline: dict[str, Any]) -> None:
@@ -40,10 +40,10 @@ class RefusedBodyError(BadParamsError):
 
 
 def parse(body: Body) -> Any:
-    """The JSON value of a body; its numbers are finite, and it is `MAX_DEPTH` deep at most.
+    """Parse a body as JSON with finite numbers, at most `MAX_DEPTH` levels deep.
 
     Raises:
-        RefusedBodyError: it is not such JSON.
+        RefusedBodyError: the body is anything else.
     """
     try:
         value = _decoded(body)
@@ -51,7 +51,7 @@ def parse(body: Body) -> Any:
         raise RefusedBodyError("the body is not UTF-8", _replaced(body)) from None
     except (ValueError, RecursionError):
         raise RefusedBodyError("the body is not valid JSON", _outline(body)) from None
-    # Of a long body the value is looked through sooner than the bytes: it is mostly one text.
+    # A long body is mostly one string: walking its value is faster than scanning its bytes.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
         raise RefusedBodyError(f"the body is nested over {MAX_DEPTH} deep", _outline(body))
@@ -59,8 +59,10 @@ def parse(body: Body) -> Any:
 
 
 def _decoded(body: Body) -> Any:
-    """By msgspec, which takes a half to a quarter of the time; it takes less (no lone surrogates),
-    so that what it refuses is for the other to judge."""
+    """Decode a body with msgspec, which is two to four times as fast as `json`.
+
+    It is stricter (no lone surrogates), so `json` decides on what it refuses.
+    """
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return msgspec.json.decode(body)
     return _STRICT.decode(body.decode("utf-8", "surrogatepass"))
@@ -82,7 +84,7 @@ _LENIENT = json.JSONDecoder(parse_int=_short)
 
 
 def _is_too_deep(value: Any) -> bool:
-    """Whether a value is over `MAX_DEPTH` deep; looks at it level by level, without recursion."""
+    """Return whether a value is more than `MAX_DEPTH` levels deep, without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [child for each in level for child in _children(each)]
@@ -92,7 +94,7 @@ def _is_too_deep(value: Any) -> bool:
 
 
 def _children(value: Any) -> list[Any]:
-    """The objects and arrays in an object or array."""
+    """Return the objects and arrays in an object or array."""
     if isinstance(value, dict):
         return [child for child in value.values() if isinstance(child, dict | list)]
     if isinstance(value, list):
@@ -101,7 +103,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def _outline(body: Body) -> dict[str, Any]:
-    """The members of an object whose contents may be deep or broken; empty where it is none."""
+    """Return the members of an object that may be too deep or broken; else an empty dict."""
     kept, start, depth = [], 0, 0
     for match in _TOKEN.finditer(body):
         run = match[0]
@@ -117,7 +119,7 @@ def _outline(body: Body) -> dict[str, Any]:
 
 
 def _replaced(body: Body) -> dict[str, Any]:
-    """The object of a body, U+FFFD for what is not UTF-8; empty where it is none."""
+    """Return the object of a body with invalid UTF-8 replaced by U+FFFD; empty if it is not one."""
     try:
         value = _LENIENT.decode(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -126,11 +128,11 @@ def _replaced(body: Body) -> dict[str, Any]:
 
 
 def dump(message: Any, converter: Converter) -> bytes:
-    """A frame for `message`; lone surrogates are escaped, so that any text can be sent.
+    """Encode a message as a frame; lone surrogates are escaped, so that any text can be sent.
 
     Raises:
-        ValueError: it holds a number that is not finite.
-        TypeError, RecursionError: it holds what is no JSON.
+        ValueError: the message contains a number that is not finite.
+        TypeError, RecursionError: the message is not JSON.
     """
     body = _flat(message)
     if body is None:
@@ -145,8 +147,10 @@ def dump(message: Any, converter: Converter) -> bytes:
 
 
 def _flat(message: Any) -> bytes | None:
-    """The same by msgspec, in a third of the time, for an answer that is one object of ours with
-    nothing in it but plain values and ASCII, such as a count; else None."""
+    """Encode an answer whose result is a flat custom struct of plain ASCII values, else None.
+
+    For such answers, counts among them, msgspec takes a third of the time.
+    """
     result = message.get("result") if isinstance(message, dict) else None
     if not isinstance(result, msgspec.Struct):
         return None
@@ -165,8 +169,8 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 def strict_converter() -> Converter:
     """Return lsprotocol's converter, stricter about types and tolerant of unknown enum values.
 
-    Any value is not taken for a text or a number. Enum values of a later protocol are left out, as
-    LSP asks: from a list, or as if an optional member were absent.
+    It does not convert other values to strings or numbers. Unknown enum values are dropped from
+    lists, and count as absent in optional members, as LSP asks.
     """
     converter: Converter = default_converter()  # type: ignore[no-untyped-call]
     for kind in (str, int, bool):
@@ -189,7 +193,7 @@ def _is_optional_enum(kind: Any) -> bool:
 
 
 def _known_members(values: Any, kind: Any) -> list[Enum]:
-    """Structure a list of enum values; unknown values are left out."""
+    """Structure a list of enum values; unknown values are dropped."""
     if not isinstance(values, list):
         raise TypeError
     members = (_member(get_args(kind)[0], value) for value in values)
@@ -208,16 +212,16 @@ def _member(kind: type[Enum], value: Any) -> Enum | None:
 
 
 def _checked(value: Any, kind: type[Any]) -> Any:
-    """`kind` may be an enumeration of texts or numbers: that one checks for itself."""
+    """Structure a string or number of exactly this type, or an enum of those."""
     if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)  # some languages have but one type of numbers
+        return int(value)  # some languages have only one number type
     if kind in (str, int, bool) and type(value) is not kind:
         raise TypeError
     return kind(value)
 
 
 def plain(value: Any, converter: Converter) -> Any:
-    """One message object as JSON-able builtins."""
+    """Convert one message object to JSON types."""
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     if attrs.has(type(value)):
@@ -226,24 +230,25 @@ def plain(value: Any, converter: Converter) -> Any:
 
 
 def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
-    """Our own params, strictly: a wrong type is an error that names the member.
+    """Convert custom params strictly.
 
     Raises:
-        BadParamsError
+        BadParamsError: a member has a wrong type; the message names it.
     """
     try:
         return typed.convert({} if params is None else params, kind, strict=True)
     except msgspec.ValidationError as exc:
         raise BadParamsError(str(exc)) from None
-    except UnicodeEncodeError:  # msgspec's own, for a lone surrogate where it expected no string
+    except UnicodeEncodeError:  # raised by msgspec for a lone surrogate in an unexpected string
         raise BadParamsError("the params have a wrong shape") from None
 
 
 def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter) -> Any:
-    """A standard LSP message.
+    """Convert a standard LSP message.
 
     Raises:
-        BadParamsError: naming the method only: cattrs' own texts quote the contents.
+        BadParamsError: it has a wrong shape. The message names the method only, since those of
+            cattrs quote the contents.
     """
     try:
         return converter.structure(message, kind)

@@ -1,7 +1,7 @@
-"""A request that does what cannot be taken back, such as billing, is then finished in any case.
+"""Requests with effects that cannot be undone, such as billing.
 
-A client may give up any request. Before the point of no return nothing has happened; after it the
-request is worked off and answered as if it had not been given up.
+A client may cancel any request. Before the point of no return nothing has happened; after it the
+request is completed and answered as if it had not been cancelled.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sidecar.counting.incremental import Stopped
+from sidecar.errors import WorkStoppedError
 
 
 class Commitment:
-    """Whichever comes first: that it is made, on any thread, or that the request is given up."""
+    """Decides whether a request is committed or cancelled: the first wins, on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made = self._given_up = False
 
     def make(self) -> None:
-        """From here on the request is finished. Raises Stopped where it was given up before."""
+        """Pass the point of no return.
+
+        Raises:
+            WorkStoppedError: the request was cancelled before.
+        """
         with self._lock:
             if self._given_up:
-                raise Stopped
+                raise WorkStoppedError
             self._made = True
 
     def give_up(self) -> bool:
-        """Whether it still could be given up; then it never can be made."""
+        """Cancel the request unless it is committed; return whether it is cancelled."""
         with self._lock:
             self._given_up = not self._made
             return self._given_up
@@ -39,7 +43,7 @@ _commitments: WeakKeyDictionary[asyncio.Future[Any], Commitment] = WeakKeyDictio
 
 
 def commitment() -> Commitment:
-    """What the request that the running task works off commits itself by."""
+    """Return a new commitment of the request handled by the running task."""
     made = Commitment()
     task = asyncio.current_task()
     if task is not None:
@@ -48,7 +52,7 @@ def commitment() -> Commitment:
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
-    """Give a request up, unless it is to be finished."""
+    """Cancel a request unless it is committed."""
     made = _commitments.get(task)
     if made is None or made.give_up():
         task.cancel()

@@ -1,4 +1,4 @@
-"""Between lsprotocol's positions and ours."""
+"""Conversion between lsprotocol's positions and this project's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def to_lines(span: types.Range) -> tuple[int, int]:
-    """The first and the last line of a range, whichever of its ends is the first."""
+    """Return the first and last line of a range, even if its ends are swapped."""
     lines = span.start.line, span.end.line
     return min(lines), max(lines)
 
 
 def from_position(position: Position) -> types.Position:
-    """LSP's from ours."""
+    """Convert a position to LSP's."""
     return types.Position(position.line, position.character)

@@ -1,4 +1,4 @@
-"""From exceptions to JSON-RPC errors: code, message, `data.kind` and `data.retryable`."""
+"""JSON-RPC errors for exceptions: code, message, `data.kind` and `data.retryable`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BAD_PARAMS = ("badParams", "unknownDocument")
 
 
 def error_body(exc: BaseException) -> dict[str, Any]:
-    """The `error` member for what a handler raised; a defect is logged by type and place only."""
+    """Return the `error` member for an exception; a defect is logged by type and place only."""
     if isinstance(exc, SidecarError):
         code = INVALID_PARAMS if exc.kind in _BAD_PARAMS else REQUEST_FAILED
         return make_error(code, str(exc), exc.kind, retryable=exc.retryable)
@@ -41,7 +41,7 @@ def error_body(exc: BaseException) -> dict[str, Any]:
 def make_error(
     code: int, message: str, kind: str | None, *, retryable: bool = False
 ) -> dict[str, Any]:
-    """A JSON-RPC error object; `kind` None leaves the data out."""
+    """Return a JSON-RPC error object, without data if `kind` is None."""
     body: dict[str, Any] = {"code": code, "message": printable(message)}
     if kind is not None:
         body["data"] = {"kind": kind, "retryable": retryable}

@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the session: the process must not be made to hold what a peer names, and
-skipping so much would leave it deaf, with nobody the wiser, until all of that has come."""
+"""A larger frame ends the session: a peer must not choose how much memory the process uses, and
+skipping that much would leave the server unresponsive without any sign.
+"""
 
 MAX_DEPTH = 200
-"""How many objects and arrays of a body may lie in each other: what reads them may then recurse."""
+"""Maximum nesting of objects and arrays in a body, so that parsing may recurse."""
 
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""How many bytes at the end of a line are searched for a length that follows other bytes."""
+"""Bytes at the end of a line that are searched for a length after other bytes."""
 
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
-"""The headers as nearly every client writes them."""
+"""The header as nearly every client writes it."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class BadFrame:
-    """Bytes that are no frame, or one too large; `reason` says which, without quoting them."""
+    """Bytes that are not a frame, or a frame that is too large; `reason` quotes nothing of them."""
 
     reason: str
     fatal: bool = False
-    """Whether nothing after it can be taken."""
+    """Whether nothing after it can be read."""
 
 
 Body = bytes | bytearray
@@ -40,18 +37,16 @@ Body = bytes | bytearray
 
 @dataclass
 class Framer:
-    """Turns a stream of bytes into bodies; garbage between frames is skipped and reported once."""
+    """Splits a byte stream into bodies; garbage between frames is skipped and reported once."""
 
     max_bytes: int = MAX_FRAME_BYTES
-    announced: Callable[[int], None] | None = None
-    """Told the length of each body before it comes."""
     _buffer: bytearray = field(default_factory=bytearray)
     _length: int | None = None
     _lost: bool = False
     _ended: bool = False
 
     def feed(self, data: bytes) -> list[Body | BadFrame]:
-        """All that became complete with `data`, in order; nothing after a frame that is fatal."""
+        """Return everything that `data` completes, in order; nothing after a fatal frame."""
         self._buffer += data
         out: list[Body | BadFrame] = []
         while not self._ended and (item := self._next()) is not None:
@@ -66,7 +61,7 @@ class Framer:
         if self._length is None or len(self._buffer) < self._length:
             return None
         length, self._length = self._length, None
-        if len(self._buffer) == length:  # handed over whole: a long body is not copied
+        if len(self._buffer) == length:  # passed on as it is, without copying a long body
             body, self._buffer = self._buffer, bytearray()
             return body
         short = bytes(memoryview(self._buffer)[:length])
@@ -74,11 +69,11 @@ class Framer:
         return short
 
     def _read_headers(self) -> BadFrame | None:
-        """Read lines up to the blank one; sets the length, or returns what is wrong."""
+        """Read lines up to the blank one; set the length, or return what is wrong."""
         if plain := _PLAIN.match(self._buffer):
             length = int(plain[1])
             end = plain.end()
-            del plain  # a match holds the buffer, which could not be made shorter
+            del plain  # a match exports the buffer, which could then not be resized
             del self._buffer[:end]
             return self._start_body(length)
         return self._read_lines()
@@ -94,7 +89,7 @@ class Framer:
             del self._buffer[: end + 1]
             if not line and length is not None:
                 return self._start_body(length)
-            # What is left of a body that was longer than announced ends in the next header's line.
+            # The rest of a body longer than announced ends in the line of the next header.
             if match := _LENGTH.match(line) or _LENGTH.search(line[-MAX_LENGTH_LINE:]):
                 length = self._number(match[1])
                 line = line[: -len(match[0])]
@@ -104,12 +99,12 @@ class Framer:
                 return BadFrame("bytes that are no header were skipped")
 
     def _number(self, digits: bytes) -> int:
-        """The number; for one of very many digits, one that is over the cap too."""
+        """Parse a number; a very long one becomes a number above the limit."""
         digits = digits.lstrip(b"0") or b"0"
         return int(digits) if len(digits) < 19 else self.max_bytes + 1
 
     def _unread(self, length: int | None) -> None:
-        # The rest of the headers has not come yet: keep what is known for the next call.
+        # The headers are incomplete: keep them for the next call.
         if length is not None:
             self._buffer[:0] = b"Content-Length: %d\r\n" % length
 
@@ -126,8 +121,6 @@ class Framer:
         self._lost = False
         if length <= self.max_bytes:
             self._length = length
-            if self.announced is not None:
-                self.announced(length)
             return None
         self._ended = True
         return BadFrame(f"a frame is over the {self.max_bytes} bytes that are taken", fatal=True)

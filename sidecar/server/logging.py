@@ -1,6 +1,6 @@
-"""Logs without contents: our own records only, to stderr, where editors keep a server's log.
+"""Logging to stderr, where editors show a server's log, without any contents.
 
-pygls logs whole bodies and params (buffers, keys), so nothing of its loggers is let through.
+pygls logs whole bodies and params (buffers, keys), so its loggers are silenced.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _Formatter(logging.Formatter):
-    """Names that others chose stay text: no escapes of a terminal, no command of a CI."""
+    """Escapes terminal and CI control sequences, which names from a repository may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))
 
 
 def set_up_logging(level: str = "WARNING") -> None:
-    """Send `sidecar` records of `level` and above to stderr; silence every library."""
+    """Log `sidecar` records of `level` and above to stderr; silence all libraries."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT))
     ours = logging.getLogger("sidecar")
@@ -32,7 +32,7 @@ def set_up_logging(level: str = "WARNING") -> None:
 
 
 def silence_libraries() -> None:
-    """Let no library's record out: their texts quote what they were given."""
+    """Silence the libraries' loggers: their messages quote what they were given."""
     for name in ("pygls", "asyncio", "httpx", "httpcore", "watchdog"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""The client's process: a server ends with it, though something may hold its pipe open."""
+"""Watching the client's process: the server ends with it, even if its pipe stays open."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sidecar.server.scheduler import Scheduler
 
 POLL_SECONDS = 3.0
 
 
-def watch(process_id: int | None, ended: Callable[[], None]) -> None:
-    """Call `ended` soon after a process has, if it is alive now; on the running event loop.
+def watch(process_id: int | None, ended: Callable[[], None], scheduler: Scheduler) -> None:
+    """Call `ended` on the event loop soon after a process has ended.
 
-    One that is not alive now may be of another machine or container: nothing is known of it.
+    A process that is not alive now may belong to another machine or container; it is not watched.
     """
     if process_id is None or not is_alive(process_id):
         return
@@ -25,15 +29,15 @@ def watch(process_id: int | None, ended: Callable[[], None]) -> None:
 
     def look() -> None:
         if is_alive(process_id):
-            loop.call_later(POLL_SECONDS, look)
+            scheduler.soon(("client process",), POLL_SECONDS, look)
         else:
             ended()
 
-    loop.call_later(POLL_SECONDS, look)
+    scheduler.soon(("client process",), POLL_SECONDS, look)
 
 
 def _descriptor(process_id: int) -> int | None:
-    """A descriptor that becomes readable when the process ends (Linux); None elsewhere."""
+    """Return a descriptor that becomes readable when the process ends (Linux), else None."""
     if sys.platform != "linux":
         return None
     try:
@@ -49,12 +53,12 @@ def _end(loop: asyncio.AbstractEventLoop, descriptor: int, ended: Callable[[], N
 
 
 def is_alive(process_id: int) -> bool:
-    """Whether there is such a process. One that nobody has waited for yet is none."""
+    """Return whether a process exists. A zombie counts as ended."""
     return process_id > 0 and _exists(process_id)
 
 
 def _is_zombie(process_id: int) -> bool:
-    """On Linux; a signal reaches such a process, but there is nothing left of it."""
+    """Return whether a process is a zombie (Linux), which still accepts signals."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_bytes()
     except OSError:
@@ -69,7 +73,7 @@ if sys.platform == "win32":
     _SYNCHRONIZE, _ACCESS_DENIED, _TIMEOUT = 0x00100000, 5, 0x102
 
     def _exists(process_id: int) -> bool:
-        # `os.kill` would end it: there are no signals to test with.
+        # `os.kill` would end the process: Windows has no signal 0.
         kernel = ctypes.WinDLL("kernel32", use_last_error=True)
         kernel.OpenProcess.restype = wintypes.HANDLE
         kernel.WaitForSingleObject.argtypes = [wintypes.HANDLE, wintypes.DWORD]

@@ -1,4 +1,4 @@
-"""Work-done progress for what takes long: shown by the editor after half a second, not before."""
+"""Work-done progress for slow work: the editor shows it after half a second, not before."""
 
 from __future__ import annotations
 
@@ -23,47 +23,62 @@ _numbers = itertools.count(1)
 async def progress(
     server: SidecarServer, title: str, stop: Event | None = None
 ) -> AsyncIterator[Callable[[str, float], None]]:
-    """Gives `report(what, share)`, which any thread may call; share is from 0 to 1.
+    """Show a progress bar while the block runs.
 
-    `stop`: set where the person cancels it; without one it cannot be cancelled.
+    Yields `report(message, share)`, which any thread may call; `share` is from 0 to 1.
+
+    Args:
+        server: Its client shows the bar.
+        title: What the bar says.
+        stop: Set when the user cancels; without it the bar has no cancel button.
     """
-    loop = asyncio.get_running_loop()
-    begun = asyncio.ensure_future(_show(server, title, stop))
+    bar = _ProgressBar(server, title, stop)
+    loop, key = asyncio.get_running_loop(), ("progress", bar)
+    if bar.is_supported:
+        server.scheduler.soon(key, PATIENCE_SECONDS, bar.begin)
 
-    def report(what: str, share: float) -> None:
-        loop.call_soon_threadsafe(_report, server, begun, what, share)
+    def report(message: str, share: float) -> None:
+        loop.call_soon_threadsafe(bar.report, message, share)
 
     try:
         yield report
     finally:
-        if not begun.done():
-            begun.cancel()
-        elif not begun.cancelled() and (token := begun.result()) is not None:
-            server.work_done_progress.end(token, types.WorkDoneProgressEnd())
-            server.work_done_progress.tokens.pop(token, None)
+        server.scheduler.cancel(key)
+        bar.end()
 
 
-async def _show(server: SidecarServer, title: str, stop: Event | None) -> str | None:
-    """The token of a progress bar that the client shows; None where it shows none."""
-    window = server.client_capabilities.window
-    if window is None or not window.work_done_progress:
-        return None
-    await asyncio.sleep(PATIENCE_SECONDS)
-    token = f"token-sidecar/{next(_numbers)}"
-    try:
-        await server.work_done_progress.create_async(token)
-    except Exception:  # a client may refuse: then nothing is shown
-        return None
-    begin = types.WorkDoneProgressBegin(title, cancellable=stop is not None, percentage=0)
-    server.work_done_progress.begin(token, begin)
-    if stop is not None:
-        server.work_done_progress.tokens[token].add_done_callback(lambda _: stop.set())
-    return token
+class _ProgressBar:
+    """One bar in the editor. For the event loop."""
 
+    def __init__(self, server: SidecarServer, title: str, stop: Event | None) -> None:
+        window = server.client_capabilities.window
+        self.is_supported = bool(window and window.work_done_progress)
+        self._progress, self._title, self._stop = server.work_done_progress, title, stop
+        self._token: str | None = None
+        """None while the client shows nothing."""
 
-def _report(
-    server: SidecarServer, begun: asyncio.Future[str | None], what: str, share: float
-) -> None:
-    if begun.done() and not begun.cancelled() and (token := begun.result()) is not None:
-        body = types.WorkDoneProgressReport(message=what, percentage=int(100 * share))
-        server.work_done_progress.report(token, body)
+    async def begin(self) -> None:
+        """Show the bar, unless the client refuses."""
+        token = f"token-sidecar/{next(_numbers)}"
+        try:
+            await self._progress.create_async(token)
+        except Exception:  # a client may refuse: then nothing is shown
+            return
+        stop, self._token = self._stop, token
+        begin = types.WorkDoneProgressBegin(self._title, cancellable=stop is not None, percentage=0)
+        self._progress.begin(token, begin)
+        if stop is not None:
+            self._progress.tokens[token].add_done_callback(lambda _: stop.set())
+
+    def report(self, message: str, share: float) -> None:
+        """Update the bar, if it is shown."""
+        if self._token is not None:
+            body = types.WorkDoneProgressReport(message=message, percentage=int(100 * share))
+            self._progress.report(self._token, body)
+
+    def end(self) -> None:
+        """Remove the bar, if it is shown."""
+        if self._token is not None:
+            self._progress.end(self._token, types.WorkDoneProgressEnd())
+            self._progress.tokens.pop(self._token, None)
+            self._token = None

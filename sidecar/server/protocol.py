@@ -1,9 +1,9 @@
-"""The protocol: pygls' language server with every request answered and nothing of a text logged.
+"""The protocol: pygls' language server with every request answered and no text logged.
 
-Defects of pygls 2.1 that this class deals with (see docs/explanation/architecture.md): requests
-that cannot be structured get an answer, documents are ours, errors carry no traceback
-or text, exit codes are right, requests of both sides are kept apart though their ids are the same,
-and custom messages are typed strictly.
+This class works around defects of pygls 2.1 (see docs/explanation/architecture.md): requests that
+cannot be structured get an answer, documents are our own, errors carry no traceback or text, exit
+codes are right, requests of both sides with the same id are kept apart, and custom messages are
+typed strictly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
 
-# All that is taken of pygls' own handlers: the others keep documents and notebooks of their own.
+# The only handlers of pygls in use: the others keep documents and notebooks of their own.
 _BUILT_IN = (
     types.INITIALIZE,
     types.INITIALIZED,
@@ -59,27 +59,29 @@ class SidecarProtocol(LanguageServerProtocol):
         self.state: str = "new"
         self._done: asyncio.Future[int] | None = None
         self.not_understood: dict[str, Callable[[object], None]] = {}
-        """By method: called with the params of a notification that has a wrong shape; with None
-        where they could not be read."""
+        """Handlers of malformed notifications by method, called with the params, or with None if
+        they could not be parsed.
+        """
         self._in_work: dict[int | str, asyncio.Future[Any]] = {}
-        """The client's requests by their ids. Ours to it are in pygls' `_request_futures`: each
-        side chooses its own ids, so that the same one may stand for two requests."""
+        """The client's requests by id. Requests to the client are in pygls' `_request_futures`, as
+        each side chooses its own ids.
+        """
         super().__init__(server, converter)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        """Begin a session; the future gets the process's exit code."""
+        """Begin a session; the future returns the process's exit code."""
         self._done = loop.create_future()
         return self._done
 
     def end(self, code: int) -> None:
-        """End the session: 0 after an orderly `shutdown`, else `code`."""
+        """End the session: with 0 after an orderly `shutdown`, else with `code`."""
         if self._done is not None and not self._done.done():
             self._done.set_result(0 if self.state == "shutdown" else code)
 
     # -- incoming ---------------------------------------------------------------------------
 
     def receive(self, frame: Body | BadFrame) -> None:
-        """Take one frame; whatever it holds, the frames after it are taken too."""
+        """Handle one frame; never raises, so that later frames are handled too."""
         if self._done is not None and self._done.done():
             return
         try:
@@ -107,7 +109,7 @@ class SidecarProtocol(LanguageServerProtocol):
             self._refuse(None, errors.INVALID_REQUEST, "a message is one JSON object")
 
     def _refuse_body(self, refused: codec.RefusedBodyError) -> None:
-        """Answer what cannot be read whole: by its id, if it is known to be a request."""
+        """Answer a body that cannot be parsed, if it is known to be a request."""
         msg_id, method = refused.outline.get("id"), refused.outline.get("method")
         logger.warning("refused a message: %s", refused)
         if method is None and self._take_response({"id": msg_id, "error": {}}):
@@ -141,7 +143,7 @@ class SidecarProtocol(LanguageServerProtocol):
             return
         try:
             result = _call(handler, self._params(method, message))
-        except BaseException as exc:  # a panic of a library in Rust is no Exception
+        except BaseException as exc:  # a panic in a Rust library is not an Exception
             self._send_error(msg_id, errors.error_body(exc))
             return
         if not inspect.isawaitable(result):
@@ -193,7 +195,7 @@ class SidecarProtocol(LanguageServerProtocol):
             logger.warning("ignored a notification: %s", exc)
             return
         if inspect.isawaitable(result):
-            asyncio.ensure_future(result).add_done_callback(_log_failure)
+            self._server.scheduler.now((method, object()), lambda: result)
 
     def _not_understood(self, method: object, params: object) -> None:
         if isinstance(method, str) and method in self.not_understood:
@@ -206,7 +208,7 @@ class SidecarProtocol(LanguageServerProtocol):
             cancel(task)
 
     def _take_response(self, message: dict[str, Any]) -> bool:
-        """Hand an answer of the client's to who waits for it; False where nobody has asked."""
+        """Resolve the request that a response of the client answers; return False if none."""
         msg_id: Any = message.get("id")
         if not _is_id(msg_id) or msg_id not in self._request_futures:
             return False
@@ -224,7 +226,7 @@ class SidecarProtocol(LanguageServerProtocol):
         return True
 
     def _find(self, method: str, *, is_request: bool) -> Handler | None:
-        """The handler of a request or of a notification: neither is run as the other."""
+        """Return the handler of a request or of a notification; neither is run as the other."""
         if method in self.custom:
             return self.custom[method] if is_request else None
         _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
@@ -270,7 +272,7 @@ class SidecarProtocol(LanguageServerProtocol):
         self.writer.write(frame)
 
     def push(self, method: str, params: msgspec.Struct) -> None:
-        """Send one of our own notifications."""
+        """Send a custom notification."""
         if method not in NOTIFICATIONS:
             raise ValueError(f"{method} is not announced")
         self._send_data({"jsonrpc": self.VERSION, "method": method, "params": params})
@@ -281,11 +283,11 @@ class SidecarProtocol(LanguageServerProtocol):
     def lsp_initialize(
         self, params: types.InitializeParams
     ) -> Generator[Any, Any, types.InitializeResult]:
-        """Announce our own methods beside LSP's."""
+        """Announce the custom methods besides LSP's."""
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
         self._server.services.client = params.client_info.name if params.client_info else ""
-        parent.watch(params.process_id, self._client_ended)
+        parent.watch(params.process_id, self._client_ended, self._server.scheduler)
         self._server.providers.hold_back(result.capabilities, params.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {
@@ -302,7 +304,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
     @lsp_method(types.SHUTDOWN)
     def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]
-        """Cancel what runs; from here on only `exit` is taken."""
+        """Cancel running requests; only `exit` is accepted afterwards."""
         for mine in list(self._request_futures.values()):
             mine.cancel()
         for theirs in list(self._in_work.values()):
@@ -311,10 +313,10 @@ class SidecarProtocol(LanguageServerProtocol):
 
     @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)
     def lsp_workspace__execute_command(self, params: types.ExecuteCommandParams) -> Any:
-        """Run one of our commands, which take any arguments and check them.
+        """Run a command. Commands take any arguments and validate them.
 
         Raises:
-            BadParamsError: there is no such command.
+            BadParamsError: the command does not exist.
         """
         command = self.fm.commands.get(params.command)
         if command is None:
@@ -323,7 +325,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
 
 def _call(handler: Handler, params: Any) -> Any:
-    """What a handler returns; pygls' own are generators of the features' handlers to be called."""
+    """Call a handler; pygls' own are generators that yield the feature handlers to call."""
     steps = handler(params)
     if not isinstance(steps, GeneratorType):
         return steps
@@ -334,12 +336,6 @@ def _call(handler: Handler, params: Any) -> Any:
         except StopIteration as stop:
             return stop.value
         value = step(*(args or ()), **(kwargs or {}))
-
-
-def _log_failure(task: asyncio.Future[Any]) -> None:
-    """A notification has no answer: the log is the place for what it raised."""
-    if not task.cancelled() and (exc := task.exception()) is not None:
-        log_defect(exc)
 
 
 def _is_id(value: object) -> TypeGuard[int | str]:

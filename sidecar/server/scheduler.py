@@ -1,7 +1,7 @@
-"""Background jobs of the event loop: one for each key, debounced, never two at a time.
+"""Background jobs of the event loop: debounced, one at a time for each key.
 
-A key is a tuple whose first item names the job: `("status", uri)`. What a job raises is logged
-under that name; nobody else would hear of it.
+A key is a tuple that starts with the job's name: `("status", uri)`. Exceptions are logged under
+that name.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from sidecar.counting.incremental import Stopped
 from sidecar.defects import log_defect
+from sidecar.errors import WorkStoppedError
 
 JobKey = tuple[Hashable, ...]
 Work = Callable[[], Awaitable[None] | None]
-"""Done at once; what it returns, if anything, is awaited in a task."""
+"""Called when due; an awaitable result is awaited in a task."""
 
 
 @dataclass(eq=False)
@@ -24,18 +24,18 @@ class _Job:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Future[None] | None = None
     again: tuple[float, Work] | None = None
-    """What became due while the task ran: its delay begins when that ends."""
+    """Work that became due while the task ran; its delay starts when the task ends."""
 
 
 class Scheduler:
-    """Runs each key's work a little after it became due. Use it from one event loop."""
+    """Runs each key's work shortly after it becomes due. Use it from one event loop."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
         self._closed = False
 
     def soon(self, key: JobKey, seconds: float, work: Work) -> None:
-        """Run `work` in so many seconds, or when what runs has ended; nothing due is put off."""
+        """Run `work` after `seconds` and after running work; pending work keeps its time."""
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
@@ -46,7 +46,7 @@ class Scheduler:
             job.timer = loop.call_later(seconds, self._start, key, job, work)
 
     def now(self, key: JobKey, work: Work) -> None:
-        """Run `work` at once, in the place of what is due; after what runs."""
+        """Run `work` at once instead of pending work, or right after running work."""
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
@@ -59,11 +59,11 @@ class Scheduler:
             self._start(key, job, work)
 
     def is_due(self, key: JobKey) -> bool:
-        """Whether work is waiting for its time, or running."""
+        """Return whether work is pending or running."""
         return key in self._jobs
 
     def cancel(self, key: JobKey) -> None:
-        """Give up what is due and what runs for a key."""
+        """Cancel pending and running work of a key."""
         job = self._jobs.pop(key, None)
         if job is None:
             return
@@ -74,7 +74,7 @@ class Scheduler:
             job.task.cancel()
 
     def close(self) -> None:
-        """Give up everything, while the event loop still runs; nothing is started after it."""
+        """Cancel everything while the event loop still runs; nothing starts afterwards."""
         self._closed = True
         for key in tuple(self._jobs):
             self.cancel(key)
@@ -83,7 +83,7 @@ class Scheduler:
         job.timer = None
         try:
             rest = work()
-        except Exception as exc:  # a timer's callback has no caller
+        except Exception as exc:  # a timer callback has no caller to handle it
             log_defect(exc, str(key[0]))
             rest = None
         if rest is None:
@@ -96,15 +96,15 @@ class Scheduler:
         job.task = None
         if not task.cancelled():
             exc = task.exception()
-            if exc is not None and not isinstance(exc, Stopped):
+            if exc is not None and not isinstance(exc, WorkStoppedError):
                 log_defect(exc, str(key[0]))
         self._ended(key, job)
 
     def _ended(self, key: JobKey, job: _Job) -> None:
         if self._jobs.get(key) is not job:
-            return  # cancelled; the key may be another job's by now
+            return  # cancelled; the key may belong to another job by now
         if job.timer is not None:
-            return  # due again by its own doing
+            return  # the work scheduled itself again
         if job.again is None:
             del self._jobs[key]
             return

@@ -1,4 +1,4 @@
-"""The custom messages as JSON Schema, and the reference page made of it."""
+"""The custom messages as JSON Schema, and the reference page generated from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """One schema document: `requests` and `notifications` refer to the types under `$defs`."""
+    """Return one schema document: `requests` and `notifications` refer to types under `$defs`."""
     kinds = [kind for _, kind in _slots()]
     refs, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
     by_slot = {slot: ref for (slot, _), ref in zip(_slots(), refs, strict=True)}
@@ -50,7 +50,7 @@ def _slots() -> list[tuple[str, Any]]:
 
 
 def markdown() -> str:
-    """The whole of docs/reference/protocol.md."""
+    """Return the contents of docs/reference/protocol.md."""
     schema = json_schema()
     parts = [_head()]
     parts += ["## Requests\n", *[_method(m, e) for m, e in schema["requests"].items()]]
@@ -114,7 +114,7 @@ def _default(key: str, value: dict[str, Any], definition: dict[str, Any]) -> str
 
 
 def _name(value: dict[str, Any]) -> str:
-    """A type as people write it."""
+    """Return a type's name for readers."""
     if "$ref" in value:
         name = value["$ref"].rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"

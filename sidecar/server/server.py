@@ -1,4 +1,4 @@
-"""The server object and its factory; there is no server at module level."""
+"""The server class and its factory; there is no server at module level."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from sidecar.server.features import (
     workspaces,
 )
 from sidecar.server.features.agents import Live
+from sidecar.server.features.background import (
+    CalibrationSync,
+    Clock,
+    ContextUpdates,
+    Retries,
+    Sharing,
+)
 from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.diagnostics import Diagnostics
-from sidecar.server.features.following import Following
 from sidecar.server.features.history import History
-from sidecar.server.features.learning import Learning
-from sidecar.server.features.passing_time import PassingTime
 from sidecar.server.features.providers import Providers
-from sidecar.server.features.retries import Retries
-from sidecar.server.features.sharing import Sharing
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.methods import REQUESTS
@@ -46,11 +48,11 @@ from sidecar.workspace.services import Services
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sidecar.workspace.events import Event
     from sidecar.workspace.file_watcher import Changes, FindPaths, Subscription
+    from sidecar.workspace.workspace import Event
 
 WATCH_SECONDS = 0.5
-"""Watching files starts a little later: its import would delay the first count."""
+"""Delay before files are watched: the watcher's import would delay the first count."""
 
 FEATURES = (
     workspaces,
@@ -68,7 +70,7 @@ FEATURES = (
 
 
 class SidecarServer(LanguageServer):
-    """A pygls server that knows our services; everything it does is registered by features."""
+    """A pygls server with this project's services; features register all behaviour."""
 
     protocol: SidecarProtocol
 
@@ -86,27 +88,51 @@ class SidecarServer(LanguageServer):
         self.watcher = FileWatcher(WATCH_SECONDS)
         self.status = StatusBoard(self)
         self.diagnostics = Diagnostics(self)
-        self.following = Following(self)
+        self.context_updates = ContextUpdates(self)
         self.retries = Retries(self)
         self.sharing = Sharing(self)
-        self.passing_time = PassingTime(self)
-        self.learning = Learning(self)
+        self.clock = Clock(self)
+        self.calibration_sync = CalibrationSync(self)
         self.providers = Providers(self)
         self.history = History(self)
         self.live = Live(self)
-        services.listeners.append(self._heard)
+        services.listeners.append(self.react)
         self.configuration = Configuration(self)
         self.loading: dict[str, asyncio.Event] = {}
-        """Features whose first call has come: set when they are registered."""
+        """Features that are being imported for their first call; set when they are registered."""
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Nothing pops up by itself; requests are answered, and the log has the rest."""
+        """Log the error. No message pops up, and a request gets an error answer."""
 
-    def _heard(self, event: Event) -> None:
+    def react(self, event: Event) -> None:
+        """Start everything that follows from an event: the one place that says what does."""
+        what, workspace = event.what, event.workspace
         if event.warning is not None:
             self.protocol.push("context/warning", event.warning)
-        if event.what in ("model", "endpoint"):
+        if event.missed is not None:
+            self.retries.retry_later(*event.missed)
+        if what == "learned":
+            self.calibration_sync.save_soon()
+        if not event.shows:
+            return
+        self.status.on_event(event)
+        self.diagnostics.on_event(event)
+        if what in ("document", "settings", "endpoint", "ledger"):
+            self.context_updates.update_soon(event)
+        if what in ("model", "endpoint"):
             self.providers.numbers_changed()
+        if what == "document":
+            self.history.note_edit()
+        if what == "settings":
+            self.retries.close_unused_soon()
+            self.sharing.forget_closed_soon()
+            self.history.settings_changed()
+            self.live.settings_changed()
+        if what == "context" and workspace is not None:
+            self.sharing.share_soon(workspace)
+            self.clock.await_session_change(workspace)
+            self.history.context_changed(workspace)
+        self.clock.await_midnight()
 
     def watch(
         self,
@@ -114,7 +140,7 @@ class SidecarServer(LanguageServer):
         notify: Callable[[Changes], object],
         poll_seconds: float = POLL_SECONDS,
     ) -> Subscription:
-        """Follow files as `FileWatcher.subscribe` does; `notify` is called on the event loop."""
+        """Watch files as `FileWatcher.subscribe` does; `notify` is called on the event loop."""
         loop = asyncio.get_running_loop()
 
         def deliver(changes: Changes) -> None:
@@ -128,12 +154,12 @@ class SidecarServer(LanguageServer):
         return subscription
 
     def loading_features(self) -> Callable[[], object]:
-        """What imports the features that have not been called yet: for a worker."""
+        """Return a function that imports the remaining features, for a worker."""
         late = [method for method in REQUESTS if _is_late(self, method)]
         return lambda: [feature_of(method) for method in late]
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Release threads."""
         self.scheduler.close()
         self.watcher.close()
         self.history.close()
@@ -141,7 +167,7 @@ class SidecarServer(LanguageServer):
 
 
 def create_server() -> SidecarServer:
-    """A new server with every feature."""
+    """Create a server with all features."""
     server = SidecarServer(Services())
     for feature in FEATURES:
         feature.register(server)
@@ -151,9 +177,9 @@ def create_server() -> SidecarServer:
 
 
 async def _late(server: SidecarServer, method: str, params: Any) -> Any:
-    """Register the feature that a method belongs to, at its first call, and hand the call on.
+    """Register the feature of a method at its first call, then forward the call.
 
-    Calls that wait for the same feature go on in their order, before any that comes later.
+    Calls waiting for the same feature run in order, before any later call.
     """
     name = _feature_name(method)
     if name not in server.loading:
@@ -166,14 +192,14 @@ async def _late(server: SidecarServer, method: str, params: Any) -> Any:
 
 
 async def _load(server: SidecarServer, method: str) -> None:
-    """No call's own work: one that is cancelled must not keep the others from being answered."""
+    """Import the feature in its own task, so that cancelling one call does not affect others."""
     loaded = server.loading[_feature_name(method)]
     try:
         feature = await server.services.workers.run(partial(feature_of, method))
         feature.register(server)
     finally:
         loaded.set()
-        if _is_late(server, method):  # the next call tries again
+        if _is_late(server, method):  # failed: the next call tries again
             del server.loading[_feature_name(method)]
 
 
@@ -183,7 +209,7 @@ def _is_late(server: SidecarServer, method: str) -> bool:
 
 
 def feature_of(method: str) -> Any:
-    """The module of `features` for a method: `context/set` is in `context`."""
+    """Return the module in `features` for a method: `context` for `context/set`."""
     return import_module(f"sidecar.server.features.{_feature_name(method)}")
 
 

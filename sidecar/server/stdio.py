@@ -1,7 +1,8 @@
-"""The stdio loop: the event loop reads (or a thread feeds it), a writer never makes it wait.
+"""The stdio loop: the event loop (or a thread) reads, and writing never blocks it.
 
 pygls reads through the pool that its handlers use, and its writes block the loop (measured: a
-trivial request takes 2 to 3 times as long, and seconds when the pool is full), so both are ours.
+trivial request takes two to three times as long, and seconds when the pool is full), so both are
+replaced.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.defects import log_defect
 from sidecar.server.framing import BadFrame, Body, Framer
-from sidecar.workspace.second_process import LONG_CHARACTERS, widen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sidecar.server.scheduler import Scheduler
     from sidecar.server.server import SidecarServer
 
-# A pipe that poll() calls writable takes this much without blocking (POSIX PIPE_BUF).
+# A pipe that poll() reports as writable accepts this much without blocking (POSIX PIPE_BUF).
 _SURE_BYTES = 4096 if sys.platform != "win32" else 0
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""Of answers that the client has not read: while there are more, nothing is read of it either."""
+"""Unread answers in bytes above which no more input is read."""
 ROOM_SECONDS = 0.05
 EXIT_SECONDS = 1.5
-"""What an orderly end may take: learned factors are written, threads are let go."""
+"""Time for an orderly end: calibration is saved, threads are joined."""
 _READ_BYTES = 1 << 18
 
 
 class Writer:
-    """Writes frames in order; whatever the pipe would not take at once goes through a thread."""
+    """Writes frames in order; a thread writes whatever the pipe does not accept at once."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -50,11 +51,11 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether the client leaves too much unread for more to be taken of it."""
+        """Whether the client leaves too much unread to accept more input."""
         return self._waiting > MAX_UNREAD_BYTES and not self._closed
 
     def write(self, data: bytes) -> None:
-        """Called on the event loop only."""
+        """Write a frame. Call it on the event loop only."""
         if self._closed:
             return
         with self._lock:
@@ -68,7 +69,7 @@ class Writer:
         self._queue.put(data)
 
     def _has_room(self) -> bool:
-        """Whether the pipe takes a little now; one whose reader has gone does, with an error."""
+        """Return whether the pipe accepts a write now; a closed pipe does, with an error."""
         return self._room is not None and bool(self._room.poll(0))
 
     def _await_room(self) -> None:
@@ -78,7 +79,7 @@ class Writer:
             self._room.poll()
 
     def close(self) -> None:
-        """Write what is queued (a second at most), then take no more."""
+        """Write queued frames for at most a second, then accept no more."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -101,26 +102,25 @@ class Writer:
             while view:
                 try:
                     view = view[os.write(self._fd, view) :]
-                except BlockingIOError:  # a pipe that its other end has made non-blocking
+                except BlockingIOError:  # the other end made the pipe non-blocking
                     self._await_room()
         except OSError:
-            self._closed = True  # the client has gone; the reader sees its end of file
+            self._closed = True  # the client has gone; reading reaches the end of input
 
 
 def take_stdio() -> tuple[int, int]:
-    """The protocol's own descriptors; a stray `print` from here on lands on stderr."""
+    """Return descriptors for the protocol; a stray `print` goes to stderr from now on."""
     stdin, stdout = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.close(devnull)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    widen(stdin)
     return stdin, stdout
 
 
 Frames = list[Body | BadFrame] | None
-"""Frames that became complete together; None at the end of input."""
+"""Frames completed together; None at the end of input."""
 
 
 def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer) -> None:
@@ -137,21 +137,21 @@ def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Fr
 
 
 def _read_on_loop(
-    loop: asyncio.AbstractEventLoop,
+    scheduler: Scheduler,
     fd: int,
     receive: Callable[[Frames], None],
     writer: Writer,
     framer: Framer | None = None,
 ) -> bool:
-    """Have the event loop read whenever there is something: one wake-up less for each message.
+    """Let the event loop read input, which saves a wake-up per message.
 
-    False where the loop cannot watch such a descriptor (Windows; a plain file).
+    Returns False if the loop cannot watch the descriptor (Windows, a regular file).
     """
-    framer = framer or Framer()
+    loop, framer = asyncio.get_running_loop(), framer or Framer()
 
     def resume() -> None:
         if writer.full:
-            loop.call_later(ROOM_SECONDS, resume)
+            scheduler.soon(("stdin", fd), ROOM_SECONDS, resume)
         else:
             loop.add_reader(fd, readable)
 
@@ -163,7 +163,7 @@ def _read_on_loop(
         try:
             frames = _read_some(fd, framer)
         except BlockingIOError:
-            return  # it was reported in vain, and is the client's to be non-blocking
+            return  # a spurious wake-up of a descriptor that the client made non-blocking
         except OSError:
             frames = None
         if frames is None:
@@ -178,13 +178,13 @@ def _read_on_loop(
 
 
 def _read_some(fd: int, framer: Framer) -> Frames:
-    """What became complete by one read; None at the end of input."""
+    """Return the frames completed by one read; None at the end of input."""
     data = os.read(fd, _READ_BYTES)
     return framer.feed(data) if data else None
 
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What a callback or a task raised that nobody waits for: asyncio's own record quotes it."""
+    """Log exceptions of callbacks and tasks by type: asyncio's own record would quote them."""
     if isinstance(exc := context.get("exception"), BaseException):
         log_defect(exc)
 
@@ -207,14 +207,10 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
         try:
             loop.call_soon_threadsafe(receive, frames)
         except RuntimeError:
-            return  # the loop has closed: nobody is waiting
+            return  # the loop is closed
 
-    def announced(length: int) -> None:
-        if length >= LONG_CHARACTERS:
-            server.services.workers.expect_much()
-
-    framer = Framer(announced=announced)
-    if not _read_on_loop(loop, stdin, receive, writer, framer):
+    framer = Framer()
+    if not _read_on_loop(server.scheduler, stdin, receive, writer, framer):
         reading = (stdin, deliver, writer, framer)
         threading.Thread(target=_read, args=reading, name="stdin", daemon=True).start()
     code = await done
@@ -225,15 +221,16 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """End the process then, if it has not ended by itself: Python waits for every worker, and one
-    may be held up for good by a disk that does not answer."""
+    """Exit the process after some seconds: Python waits for every worker at exit, and one may be
+    blocked forever by a disk.
+    """
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()
 
 
 def run_stdio(server: SidecarServer) -> int:
-    """Serve on stdio until `exit` or the end of input; the exit code that LSP prescribes."""
+    """Serve on stdio until `exit` or the end of input; return the exit code that LSP prescribes."""
     stdin, stdout = take_stdio()
     writer = Writer(stdout)
     try:

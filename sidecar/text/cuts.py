@@ -1,19 +1,20 @@
-"""Where a text may be cut so that the token counts of the two sides add up to the count of both.
+r"""Safe split points: cuts at which the token counts of both sides add up to the count of the
+whole.
 
 Byte-pair tokenizers split text by a regular expression and merge inside each match. None of the
-expressions looks behind, so a cut is exact where one match ends whatever follows, and where the
-matches before it stay the same when the text ends there. Two rules are known to hold:
+expressions looks behind, so a cut is exact if a match always ends there, and if the matches before
+it stay the same when the text ends there. Two rules are known to hold:
 
 * **word cut** (gpt2, r50k, p50k, cl100k, o200k, Llama-3, Qwen, DeepSeek-V3): after a letter or an
-  ASCII digit, before a character that is neither letter, digit, mark nor apostrophe (the apostrophe
+  ASCII digit, before a character that is neither letter, digit, mark nor apostrophe (an apostrophe
   may begin a contraction that belongs to the word); and between a letter and an ASCII digit, in
-  this order (so that hexadecimal and base64 have cuts too);
-* **line cut** (cl100k, o200k, Llama-3, Qwen, DeepSeek-V3; not gpt2, r50k, p50k): after a line feed
-  when the next line does not begin with `/` (o200k takes `/` into the punctuation before it) and
-  holds something visible after its indent (a blank tail is one match in cl100k).
+  this order, so that hexadecimal and base64 have cuts too;
+* **line cut** (cl100k, o200k, Llama-3, Qwen, DeepSeek-V3; not gpt2, r50k, p50k): after a line feed,
+  if the next line does not begin with `/` (o200k adds `/` to the punctuation before it) and has
+  something visible after its indent (trailing blanks are one match in cl100k).
 
-A line cut looks ahead over the indent: an edit behind a cut can void it. Neither rule ever cuts
-between `\\r` and `\\n`, or next to a surrogate on both sides.
+A line cut depends on the indent after it, so an edit behind a cut can invalidate it. Neither rule
+cuts between `\\r` and `\\n`, or next to a surrogate on both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from functools import cache
 from typing import Literal
 
 Cuts = Literal["lines", "words", "none"]
-"""The rules a tokenizer obeys: `lines` both of them, `words` the word cut only, `none` neither."""
+"""Rules that hold for a tokenizer: `lines` both, `words` the word cut only, `none` neither."""
 
 # Letters that have been assigned since long before any tokenizer's Unicode tables, without the
 # marks, symbols and holes between them: Latin, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai,
@@ -41,18 +42,17 @@ BREAKS = (
     "\u3001\u3002\u300c\u300d\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 )
 
-# Python's \s is wider than the tokenizers' (U+001C to U+001F), so \S here is the cautious one.
+# Python's \s is wider than the tokenizers' (U+001C to U+001F), so \S is the safe choice here.
 _WORD_CUT = rf"[{LETTERS}](?=[{BREAKS}0-9])|[0-9](?=[{BREAKS}])"
 _WINDOW = 65_536
-"""Characters that are searched at once: a search lets no other thread work."""
+"""Characters per search; no other thread runs during one."""
 _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
 
 def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
-    """The first safe cut after `text[start]`, as an offset in `text`; None where there is none.
+    """Return the offset of the first safe cut after `text[start]`, or None.
 
-    With `end`, nothing from there on is looked at. Linear in the distance searched; where it is
-    long, other threads have their turn in between.
+    Nothing from `end` on is examined. Linear in the distance; long searches let other threads run.
     """
     end, window = min(end, len(text)), _WINDOW
     while start < end:
@@ -60,37 +60,37 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
         match = _cut().search(text, start, until)
         if match or until == end:
             return match.end() if match else None
-        # The last character may end a match with what follows, and so may a line feed with all
-        # of the blanks behind it.
+        # The last character may match together with what follows, and so may a line feed with
+        # all blanks after it.
         decided = len(text[start:until].rstrip(" \t")) - 1
         start, window = (start + decided, _WINDOW) if decided > 0 else (start, 2 * window)
     return None
 
 
 def is_cut_at(text: str, offset: int) -> bool:
-    """Whether a safe cut lies in a text, at an offset after its start."""
+    """Return whether a safe cut lies at an offset, which is at least 1."""
     return _cut().match(text, offset - 1) is not None
 
 
 def is_word_cut(before: str, after: str) -> bool:
-    """Whether a word cut lies between two neighbouring texts."""
+    """Return whether a word cut lies between two neighbouring texts."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
 
 
 @cache
 def _cut() -> re.Pattern[str]:
-    """Compiled (2 ms) for the first text that is cut: a short one is not."""
+    """Compiled lazily (2 ms): short texts are not cut."""
     return re.compile(rf"{_WORD_CUT}|\n(?!/)(?=[ \t]*+\S)")
 
 
 @cache
 def _word_cut() -> re.Pattern[str]:
-    """Compiled at the first edit: its letters take 4 ms, which the first count need not wait."""
+    """Compiled lazily: it takes 4 ms, too long for the first count."""
     return re.compile(_WORD_CUT)
 
 
 def is_cut(before: str, after: str) -> bool:
-    """Whether a safe cut lies between two neighbouring texts.
+    """Return whether a safe cut lies between two neighbouring texts.
 
     `after` must reach to a safe cut or the end of the document, so that its indent can be judged.
     """

@@ -1,16 +1,17 @@
-"""A document as an editor sends it: LSP positions, edits that cost O(edit), countable pieces.
+r"""A document as an editor sends it: LSP positions, edits that cost O(edit), countable pieces.
 
 A document is a list of immutable pieces between safe cuts (see `sidecar.text.cuts`). An edit
-renews the piece that it touches, whose count follows from the old one's. Where that would be too
-long, or several are touched, they are replaced by a small one around the edit and the rest to both
-sides; cold pieces are joined again, their known counts added.
+replaces the piece that it touches; the new piece's count is derived from the old one's. Where that
+piece would be too long, or the edit touches several, they are replaced by a small piece around the
+edit and by the rest on both sides. Small pieces are joined again later, and their known counts
+added.
 
-Lines end on `\\n`, `\\r\\n` and `\\r` only. Positions past the end of a line stand for its end
-(before its line ending), positions past the last line for the end of the document, negative ones
-for the start, and a position inside a character (a surrogate pair, a multi-byte sequence) for that
-character's start. A range whose end is before its start is the range between the two.
+Lines end on `\\n`, `\\r\\n` and `\\r` only. A position past the end of its line means the line's
+end, one past the last line the end of the document, a negative one the start, and a position inside
+a character (a surrogate pair, a multi-byte sequence) that character's start. A range whose end
+precedes its start is the range between the two.
 
-A document belongs to one thread; its `pieces` may be read and counted by any.
+A document belongs to one thread; any thread may read and count its `pieces`.
 """
 
 from __future__ import annotations
@@ -21,46 +22,45 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from sidecar.text.cuts import is_cut
-from sidecar.text.piece_list import PieceList, PiecePlace
 from sidecar.text.pieces import (
     PIECE_CHARACTERS,
     Piece,
-    Pieced,
-    edited_piece,
+    PieceList,
+    PiecePlace,
+    SplitText,
+    edit_piece,
+    join_pieces,
+    link_origin,
     merge_counted,
     pieces_around,
-    pieces_of,
-    remember,
     split,
-    together,
+    split_pieces,
 )
-from sidecar.text.positions import Position, Range
-from sidecar.text.units import index_at, join_surrogates, units
+from sidecar.text.positions import Position, Range, index_at, join_surrogates, units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from sidecar.text.piece_list import PieceBlock
     from sidecar.text.positions import Encoding
 
 EDIT_CHARACTERS = 384
-"""How far to both sides of an edit its own small piece reaches, about."""
+"""Roughly how far the small piece around an edit reaches to both sides."""
 SPARE_PIECES = 64
-"""How many pieces more than its length asks for a document may have before they are joined."""
+"""How many pieces beyond the expected number a document may have before they are joined."""
 LONG_CHARACTERS = 250_000
-"""Longer texts are cut when first looked into: a millisecond's work at most is done at once."""
+"""Longer texts are cut when first read, because that takes more than a millisecond."""
 STRETCH_PIECES = 8
-"""A piece of so many pieces' length is a stretch without cuts, and stays one piece."""
+"""A piece as long as so many pieces is a stretch without cuts, and stays one piece."""
 TIDY_PIECES = 32
-"""How many pieces are looked at for joining after one edit: so no edit pays for many others."""
+"""How many pieces one edit may examine in order to join some."""
 
 
-class TextDocument(Pieced):
-    """One open document. `version` and `language_id` are the client's, kept as given.
+class TextDocument(SplitText):
+    """An open document. `version` and `language_id` are the client's.
 
-    `in_step` is False from a change that could not be applied until the whole text is replaced:
-    what the document holds is not what the editor shows. `edition` is another object after each
-    edit, as the client's version may come twice, or not at all.
+    `in_step` is False after a change that could not be applied, until the whole text is replaced:
+    the document differs from what the editor shows. `edition` is a new object after each edit,
+    because the client's version may repeat or be missing.
     """
 
     edition: object
@@ -90,45 +90,50 @@ class TextDocument(Pieced):
         self._start(text)
 
     def _start(self, text: str) -> None:
-        """Hold a whole new text, a long one uncut: edits wait until it is in pieces."""
+        """Take a whole new text. A long one stays uncut, and edits wait until it is cut."""
         self._forget()
-        self._waiting: list[tuple[Range, str]] = []
+        self._waiting_edits: list[tuple[Range, str]] = []
         self._cut: PieceList | None = None
-        self._cutting = partial(_cut_up, text, self._piece_characters)
+        self._cutting = partial(_cut_up, text, self._piece_characters, self.encoding)
         if len(text) <= LONG_CHARACTERS:
-            self.adopt(self._cutting(), self._cutting)
+            self.set_pieces(self._cutting(), self._cutting)
 
     @property
     def is_cut(self) -> bool:
-        """Whether a long text is in pieces yet. Whatever looks into it before cuts it (15 ms for
-        10 MB), but not edits: a worker may do it instead, by `cutting` and `adopt`."""
+        """Whether a long text is in pieces yet.
+
+        Reading it cuts it (15 ms for 10 MB), but editing does not: a worker may cut it instead, by
+        `cutting` and `set_pieces`.
+        """
         return self._cut is not None
 
     def cutting(self) -> Callable[[], PieceList]:
-        """What cuts the text as it was opened, for any thread."""
+        """Return a function that cuts the opened text, for any thread."""
         return self._cutting
 
-    def reopening(self) -> Callable[[], TextDocument]:
-        """What makes this document again as it is: for one that is not cut yet."""
+    def reopen(self) -> Callable[[], TextDocument]:
+        """Return a function that creates this document again, while it is uncut."""
         again = self.uri, self._cutting.args[0], self.version, self.encoding, self.language_id
-        return partial(_reopened, again, [*self._waiting])
+        return partial(_reopened, again, [*self._waiting_edits])
 
-    def adopt(self, pieces: PieceList, cutting: Callable[[], PieceList]) -> None:
-        """Take what `cutting` made, and make the edits that have waited for it, unless the text was
-        cut or replaced as a whole meanwhile."""
+    def set_pieces(self, pieces: PieceList, cutting: Callable[[], PieceList]) -> None:
+        """Take the result of `cutting` and apply the waiting edits.
+
+        Does nothing if the text was cut or replaced meanwhile.
+        """
         if self._cut is not None or cutting is not self._cutting:
             return
         self._cut, self._cutting = pieces, _NOTHING
-        waiting, self._waiting = self._waiting, []
-        as_it_was, self.in_step = (self.edition, self.in_step), False  # until all are made
+        waiting, self._waiting_edits = self._waiting_edits, []
+        before, self.in_step = (self.edition, self.in_step), False  # until all edits are applied
         for span, text in waiting:
             self.apply(span, text)
-        self.edition, self.in_step = as_it_was  # this has been the text since they came
+        self.edition, self.in_step = before  # the text has had these edits since they arrived
 
     @property
     def _list(self) -> PieceList:
         if self._cut is None:
-            self.adopt(self._cutting(), self._cutting)
+            self.set_pieces(self._cutting(), self._cutting)
         return cast("PieceList", self._cut)
 
     def _splice(self, first: int, last: int, new: list[Piece]) -> None:
@@ -136,31 +141,29 @@ class TextDocument(Pieced):
         self._forget()
 
     def _forget(self) -> None:
-        """What was derived of the text before an edit is not true after it."""
+        """Drop what was derived from the text before an edit."""
         self.edition = object()
         self._pieces: tuple[Piece, ...] | None = None
         self._text: str | None = None
         self._whole: Piece | None = None
 
-    # What is in it
+    # Content
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The document now, as pieces whose counts add up: a snapshot, which no edit changes."""
+        """The document's pieces at this moment; no edit changes them."""
         if self._pieces is None:
-            self._pieces = tuple(self._list)
+            self._pieces = self._list.snapshot()
         return self._pieces
 
-    def frozen(self) -> tuple[PieceBlock, ...]:
-        """The same in blocks: made in a few microseconds, however long the document is."""
-        return self._list.frozen()
-
     def missing(self, name: str) -> Collection[Piece]:
-        """The pieces whose tokens are not known yet for the tokenizer `name`."""
+        """Return the pieces that the tokenizer `name` has not counted."""
         return self._list.tally(name).missing()
 
     def total(self, name: str) -> int | None:
-        """The tokens of all pieces for the tokenizer `name`; None while some are not known."""
+        """Return the tokens of all pieces for the tokenizer `name`; None while some are
+        uncounted.
+        """
         return self._list.tally(name).total()
 
     @property
@@ -170,11 +173,15 @@ class TextDocument(Pieced):
 
     @property
     def line_count(self) -> int:
-        """The number of lines; a text that ends on a line ending has an empty last line."""
+        """The number of lines; after a final line ending comes an empty last line."""
         return self._list.line_ends + 1
 
     def line(self, index: int) -> str:
-        """Line `index` (from 0) without its line ending. Raises IndexError when there is none."""
+        """Return line `index` (from 0) without its line ending.
+
+        Raises:
+            IndexError: There is no such line.
+        """
         if not 0 <= index < self.line_count:
             raise IndexError(f"line {index} of a document of {self.line_count} lines")
         start = self._offsets_of_line(index)
@@ -182,16 +189,16 @@ class TextDocument(Pieced):
         return self._between(start, end).removesuffix("\n").removesuffix("\r")
 
     def pieces_in(self, span: Range) -> list[Piece]:
-        """The text of a range in pieces whose counts add up, the document's own where possible."""
+        """Return a range in pieces whose counts add up, the document's own where possible."""
         start, end = self.offsets(span)
         first, last = self._touched(start, end)
         inner = self._list.between(first.number, last.number)
         tail, head = start - first.offset, end - last.offset
         if first.number == last.number:
-            return pieces_of(inner[0].text[tail:head], self._piece_characters)
+            return split_pieces(inner[0].text[tail:head], self._piece_characters)
         left = inner[0] if tail == 0 else Piece(inner[0].text[tail:])
         right = inner[-1] if head == len(inner[-1]) else Piece(inner[-1].text[:head])
-        # The cut before the last piece may have rested on something visible that is now cut off.
+        # The cut before the last piece may depend on a visible character that is now missing.
         before = inner[-2] if len(inner) > 2 else left
         if is_cut(before.text, right.text):
             return [left, *inner[1:-1], right]
@@ -201,7 +208,7 @@ class TextDocument(Pieced):
     # Positions
 
     def offset_at(self, position: Position) -> int:
-        """The offset in code points of a position, which is clamped to the document."""
+        """Return the offset in code points of a position, clamped to the document."""
         if position.line < 0:
             return 0
         if position.line >= self.line_count:
@@ -209,9 +216,9 @@ class TextDocument(Pieced):
         return self._walk(*self._find_line(position.line), max(0, position.character))
 
     def position_at(self, offset: int) -> Position:
-        """The position of an offset in code points, which is clamped to the document.
+        r"""Return the position of an offset in code points, clamped to the document.
 
-        An offset between `\\r` and `\\n` stands for the end of its line.
+        An offset between `\\r` and `\\n` means the end of its line.
         """
         offset = max(0, min(offset, self.characters))
         place = self._list.at_offset(offset)
@@ -224,7 +231,7 @@ class TextDocument(Pieced):
         return Position(line, self._units_between(start, local_start, place, local))
 
     def offsets(self, span: Range) -> tuple[int, int]:
-        """Start and end of a range in code points, clamped and then swapped if reversed."""
+        """Return a range's start and end in code points, clamped, and swapped if reversed."""
         start = self.offset_at(span.start)
         end = start if span.end == span.start else self.offset_at(span.end)
         return min(start, end), max(start, end)
@@ -232,9 +239,9 @@ class TextDocument(Pieced):
     # Edits
 
     def apply(self, span: Range | None, text: str) -> None:
-        """Puts `text` in the place of a range, or of everything when the range is None.
+        """Replace a range, or everything if the range is None, by `text`.
 
-        Costs O(edit) plus a small part that grows with the number of pieces.
+        Costs O(edit), plus a little that grows with the number of pieces.
         """
         if span is None:
             self._replace_all(join_surrogates(text))
@@ -242,14 +249,14 @@ class TextDocument(Pieced):
             return
         if not self.is_cut:
             self._forget()
-            self._waiting.append((span, text))
+            self._waiting_edits.append((span, text))
             return
         start, end = self.offsets(span)
         if end > start or text:
             self._replace(start, end, join_surrogates(text))
 
     def _replace_all(self, text: str) -> None:
-        """Replaces only what differs, so that equal pieces keep their counts."""
+        """Replace only what differs, so that equal pieces keep their counts."""
         if not self.is_cut:
             self._start(text)
             return
@@ -279,28 +286,36 @@ class TextDocument(Pieced):
         self._tidy()
 
     def _renewed(self, first: int, until: int, text: str, start: int, kept: int) -> list[Piece]:
-        """Pieces of `text` for those from index `first` to index `until`, of which the first
-        `start` and the last `kept` characters stay, with what is known of the old ones' counts."""
+        """Return pieces of `text` in place of those from index `first` to `until`.
+
+        The first `start` and the last `kept` characters are unchanged; known counts are carried
+        over.
+        """
         most = self._most_characters
-        old = together(self._list.between(first, until)) if until - first < 3 else None
+        old = join_pieces(self._list.between(first, until)) if until - first < 3 else None
         if text and old and (len(text) <= most or self._is_in_a_stretch(old, text, start + kept)):
-            return [edited_piece(old, text, start, kept, 2 * most)]
+            return [edit_piece(old, text, start, kept, 2 * most)]
         new = pieces_around(text, start, len(text) - kept, self._edit_characters, most)
         if old:
-            remember(old, new)
+            link_origin(old, new)
         return [*chain(*new)] or [Piece("")]
 
     def _is_in_a_stretch(self, old: Piece, text: str, kept: int) -> bool:
-        """Whether a little is edited in a piece that is long since it has no cuts: to look for
-        some in all of it at each key would take seconds."""
+        """Return whether a small edit is inside a long piece without cuts.
+
+        Searching all of it for cuts at each key would take seconds.
+        """
         long = STRETCH_PIECES * self._most_characters
         return min(len(old), len(text)) > long and max(len(old), len(text)) - kept <= long
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
-        """Takes in neighbours until safe cuts lie on both sides of `text`.
+        """Include neighbours until safe cuts lie on both sides of `text`.
 
-        Returns the touched pieces, and the texts taken in before and after. The right side comes
-        first: a cut on the left may look ahead over all of the blanks that `text` has become.
+        The right side comes first: a cut on the left may depend on all blanks that `text` has
+        become.
+
+        Returns:
+            The indices of the first and last piece, and the texts included before and after.
         """
         left, right = "", ""
         if not text and first > 0:
@@ -320,7 +335,7 @@ class TextDocument(Pieced):
         return self._list.at(index).piece.text
 
     def _tidy(self) -> None:
-        """Joins small neighbours, some at each edit, while there are more pieces than needed."""
+        """Join small neighbours, a few per edit, while there are more pieces than needed."""
         needed = 3 * self.characters // (2 * self._piece_characters)
         if len(self._list) <= needed + self._spare_pieces:
             return
@@ -331,7 +346,7 @@ class TextDocument(Pieced):
         if len(joined) < len(window):
             self._splice(first, first + len(window) - 1, joined)
 
-    # Where things are
+    # Finding pieces
 
     def _between(self, start: int, end: int) -> str:
         if self._text is not None:
@@ -341,7 +356,7 @@ class TextDocument(Pieced):
         return text[start - first.offset : end - first.offset]
 
     def _touched(self, start: int, end: int) -> tuple[PiecePlace, PiecePlace]:
-        """The first and the last piece that a span lies in."""
+        """Return the first and the last piece of a span."""
         pieces = self._list
         first = pieces.at_offset(start)
         if first.offset < end <= first.offset + len(first.piece.text):
@@ -354,14 +369,14 @@ class TextDocument(Pieced):
         return place.offset + local
 
     def _find_line(self, line: int) -> tuple[PiecePlace, int]:
-        """The piece where a line starts, and the offset in that piece (which may be its end)."""
+        """Return the piece where a line starts, and the offset in it, which may be its end."""
         if line == 0:
             return self._list.at(0), 0
         place = self._list.before_line(line)
         return place, place.piece.line_start(line - place.line - 1)
 
     def _walk(self, place: PiecePlace, local: int, remaining: int) -> int:
-        """The offset `remaining` units after a place, or at the end of its line."""
+        """Return the offset `remaining` units after a place, or the end of its line."""
         while True:
             piece = place.piece
             end, closed = piece.line_end(local)
@@ -369,7 +384,7 @@ class TextDocument(Pieced):
             length = units(text, self.encoding)
             if closed or remaining < length:
                 return place.offset + local + index_at(text, remaining, self.encoding)
-            index, remaining = self._list.skip(place.number + 1, remaining - length, self.encoding)
+            index, remaining = self._list.skip(place.number + 1, remaining - length)
             if index == len(self._list):
                 return self.characters
             place, local = self._list.at(index), 0
@@ -378,16 +393,17 @@ class TextDocument(Pieced):
         if first.number == last.number:
             return units(first.piece.text[start:end], self.encoding)
         total = units(first.piece.text[start:], self.encoding)
-        total += self._list.units(first.number + 1, last.number, self.encoding)
+        total += self._list.units(first.number + 1, last.number)
         return total + units(last.piece.text[:end], self.encoding)
 
 
-def _cut_up(text: str, characters: int) -> PieceList:
-    # No cut lies inside a pair of surrogates: joined piece by piece it takes no second pass.
-    return PieceList([Piece(join_surrogates(part)) for part in split(text, characters)])
+def _cut_up(text: str, characters: int, encoding: Encoding) -> PieceList:
+    # No cut lies inside a surrogate pair, so pieces can be joined without a second pass.
+    pieces = [Piece(join_surrogates(part)) for part in split(text, characters)]
+    return PieceList(pieces, encoding)
 
 
-_NOTHING = partial(_cut_up, "", PIECE_CHARACTERS)
+_NOTHING = partial(_cut_up, "", PIECE_CHARACTERS, "utf-16")
 
 
 def _reopened(again: tuple[Any, ...], edits: list[tuple[Range, str]]) -> TextDocument:

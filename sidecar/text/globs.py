@@ -1,8 +1,8 @@
-"""Globs: on paths those of `.gitignore`, matched by pathspec; on models' names those of fnmatch.
+"""Globs: for paths those of `.gitignore`, matched by pathspec; for model names those of fnmatch.
 
 With RE2 a path is compared with all patterns of a list at once, in time linear in its length. Where
-google-re2 has no wheel, Python's own expressions are used, which may try a wildcard again and
-again; so patterns of many wildcards are refused there. Pure.
+google-re2 has no wheel, Python's regular expressions are used. They may try a wildcard again and
+again, so patterns of many wildcards are refused there. Pure.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 MAX_LENGTH = 1_000  # characters of a pattern
 MAX_WILDCARDS = 50  # stars, question marks and brackets of a pattern
 MAX_WILDCARDS_WITHOUT_RE2 = 3
-"""With four, Python compares a name of 255 characters for a quarter of a second; with five, for
-half a minute."""
+"""With four, Python takes a quarter of a second for a name of 255 characters; with five, half a
+minute."""
 MAX_PATTERNS = 1_000  # patterns of one setting
 _COMPILED_TOGETHER = 10_000
-"""Characters of patterns, which is far below the memory that RE2 allows for a set."""
+"""Characters of patterns, far below the memory that RE2 allows for a set."""
 
 _BRACKET = re.compile(r"\\.|\[[!^]?\]?[^\]]*\]", re.DOTALL)
 _UNLIKE_GIT = re.compile(r"\[[!^]|\[\]?[^\]]*?(?:[\\\[/]|--|&&|~~|\|\|)", re.DOTALL)
-"""Brackets that pathspec takes for others than git does: negated ones match a slash, …"""
+"""Brackets that pathspec reads differently than git: negated ones match a slash, …"""
 _ENDINGS = (("(?:(?P<ps_d>/)|$)", "/?$"), ("(?P<ps_d>/)", "/$"))
-"""How the expressions of pathspec end that also match what is in a folder, and what they become."""
+"""Endings of pathspec's expressions that also match a folder's content, and their replacements."""
 _INSIDE = re.compile(r"(?:/\*\*+)+(/?) *$")
 _ESCAPES: dict[int, int] = {
     ord("\n"): 0xFFFFF,
     **{0xD800 + number: 0xF0000 + number for number in range(0x800)},
 }
-"""What expressions cannot take or treat unlike other characters: a line feed, and the surrogates
-that stand for bytes that are no UTF-8."""
+"""Characters that expressions cannot hold or treat specially: a line feed, and the surrogates that
+stand for bytes that are not UTF-8."""
 
 
 def problem_of(pattern: str) -> str | None:
-    """What is wrong with a glob for names or paths that a user wrote; None when nothing is."""
+    """Return what is wrong with a user's glob for names or paths, or None."""
     if len(pattern) > MAX_LENGTH:
         return f"a pattern has more than {MAX_LENGTH:,} characters"
     if _wildcards(pattern) > MAX_WILDCARDS:
@@ -50,7 +50,7 @@ def problem_of(pattern: str) -> str | None:
 
 
 def path_problem_of(pattern: str) -> str | None:
-    """What is wrong with a line of a `.gitignore`, or a glob that is written like one."""
+    """Return what is wrong with a line of a `.gitignore`, or a glob in that form, or None."""
     if (problem := problem_of(pattern)) is not None:
         return problem
     if _wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
@@ -79,7 +79,7 @@ def names_any(globs: Iterable[str], names: Iterable[str]) -> bool:
 
 
 class PathGlobs:
-    """A list of globs on paths: the last one that matches decides, `!` takes out."""
+    """A list of globs for paths: the last one that matches decides, `!` excludes."""
 
     def __init__(self, globs: Iterable[str]) -> None:
         from pathspec import PathSpec
@@ -91,7 +91,7 @@ class PathGlobs:
         self._specs = [compiled(lines) for lines in _last_first(map(_without_special, globs))]
 
     def has_file(self, path: str) -> bool:
-        """Whether a file is meant, by itself or by a folder that it is in."""
+        """Return whether a file matches, itself or by a folder that contains it."""
         return bool(_verdict(self._specs, path))
 
 
@@ -111,12 +111,12 @@ class IgnoreGlobs:
         self._specs = [compiled(lines) for lines in _last_first(map(_as_matched, lines))]
 
     def verdict(self, path: str, *, folder: bool) -> bool | None:
-        """Whether a path is ignored whose folders are not; None where no line is about it."""
+        """Return whether a path is ignored whose folders are not; None if no line matches it."""
         return _verdict(self._specs, f"{path}/" if folder else path)
 
 
 def _of_path_itself(line: str) -> RegexPattern:
-    """The pattern of a line that matches a path itself, and not what is in a folder."""
+    """Return a line's pattern for the path itself, not for a folder's content."""
     from pathspec import RegexPattern
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
@@ -136,7 +136,7 @@ def _verdict(specs: Iterable[PathSpec[Any]], path: str) -> bool | None:
 
 
 def _last_first(lines: Iterable[str]) -> list[list[str]]:
-    """Lines in lists that are compiled together, the last list first."""
+    """Return the lines in lists that are compiled together, the last list first."""
     lists: list[list[str]] = []
     left = 0
     for line in lines:
@@ -149,7 +149,7 @@ def _last_first(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _as_matched(line: str) -> str:
-    """A line as git means it: for pathspec `a/**` matches the folder `a` too."""
+    """Return a line with git's meaning: for pathspec `a/**` also matches the folder `a`."""
     return _INSIDE.sub(r"/**/*\1", _without_special(line))
 
 

@@ -1,8 +1,8 @@
-"""Names and values of others, written so that no terminal, log, CI or editor acts on them.
+"""Names and values of other people, written so that no terminal, log, CI or editor interprets them.
 
-A file's name, a TOML key, a model's id or a session's id is data of whoever made the repository,
-runs the endpoint or speaks as the client. On its way to a person it passes one of these functions.
-Text that a machine reads (JSON values, URIs, a fitted text) keeps its characters.
+A file name, a TOML key, a model id or a session id may come from a repository's author, an endpoint
+or a client. Before people see it, it passes one of these functions. Text for machines (JSON values,
+URIs, a fitted text) keeps its characters.
 """
 
 from __future__ import annotations
@@ -11,24 +11,28 @@ import json
 import math
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
+if TYPE_CHECKING:
+    from decimal import Decimal
+
 _ACTIVE = (
-    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: a terminal obeys them
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: terminals interpret them
     "\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-    # the above: what reorders text, or hides in it
-    "\u2028\u2029"  # line ends in all but name
-    "\ud800-\udfff"  # no encoder takes them
+    # the above reorder text or are invisible
+    "\u2028\u2029"  # line separators
+    "\ud800-\udfff"  # not encodable
 )
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
-# GitHub obeys `::name::` at the start of a line and `##[name]` anywhere in one; Azure Pipelines
-# and TeamCity obey `##vso[name]` and `##teamcity[name]`.
+# GitHub interprets `::name::` at the start of a line and `##[name]` anywhere; Azure Pipelines and
+# TeamCity interpret `##vso[name]` and `##teamcity[name]`.
 _COMMAND = re.compile(r"(?m)^([^\S\n]*)::|##(?=\w*\[)")
 
-# What CommonMark and GitHub's extensions give a meaning within a line, bare links included, and
-# VS Code's `$(icon)`. An underscore within a word is only an underscore.
+# Inline syntax of CommonMark and GitHub, including bare links, and VS Code's `$(icon)`. An
+# underscore inside a word has no meaning.
 _MARKUP = re.compile(
     r"[\\`*\[\]<>|&~@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.|\$(?=\()", re.IGNORECASE
 )
@@ -36,52 +40,52 @@ _LINK = re.compile(r"\](?=\()")
 
 
 def printable(text: str) -> str:
-    """`text` on one line: escapes for what is obeyed instead of shown, and for line ends."""
+    """Return `text` on one line, with escapes for control characters, hidden ones and line ends."""
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text
     return _COMMAND.sub(_apart, _unprintable().sub(_escape, text))
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, whose line feeds are its author's own."""
+    """Return a text of several lines with the same escapes, except for its line feeds."""
     return _COMMAND.sub(_apart, _unprintable_in_lines().sub(_escape, text))
 
 
 def markdown(text: str) -> str:
-    """`text` within a line of Markdown, as it reads: no link, image, cell, HTML or emphasis."""
+    """Return `text` for a line of Markdown, without links, images, cells, HTML or emphasis."""
     return _MARKUP.sub(r"\\\g<0>", printable(text))
 
 
 def json_text(value: object) -> str:
-    """`value` as one line of JSON in ASCII, which reads back the same and which no CI obeys.
+    """Return `value` as one line of ASCII JSON that no CI interprets.
 
-    In ASCII, because a file name that is not UTF-8 can be written down only so.
+    ASCII, because only so can a file name be written that is not UTF-8.
     """
     written = json.dumps(msgspec.to_builtins(value), separators=(",", ":"), allow_nan=False)
     return written.replace("##", r"#\u0023")
 
 
 def message(text: str) -> str:
-    """`text` in an editor's message, where `[label](command:…)` would be a link."""
+    """Return `text` for an editor's message, where `[label](command:…)` would be a link."""
     return _LINK.sub("] ", printable_lines(text))
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 file`, `2,431 files`."""
+    """Return `1 file` or `2,431 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def percent_text(share: float) -> str:
-    """`13 %` of a share in percent: whole, and rounded down, for 100 % is all of it and never less.
+    """Return a percentage such as `13 %`, rounded down, so that 100 % never stands for less.
 
-    What floating point took of a whole number is given back.
+    A floating-point error of a whole number is compensated.
     """
     return f"{math.floor(share + 1e-9)} %"
 
 
 @cache
 def _unprintable() -> re.Pattern[str]:
-    """Compiled (0.5 ms) for the first text that is not plain: most runs have none."""
+    """Compiled lazily (0.5 ms): most texts are plain."""
     return re.compile(f"[{_ACTIVE}]")
 
 
@@ -101,13 +105,16 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _apart(found: re.Match[str]) -> str:
-    """A command's mark, with its first sign written as an escape."""
+    """Return a command's marker with its first character escaped."""
     mark = found[0].lstrip()
     return f"{found[1] or ''}\\x{ord(mark[0]):02x}{mark[1:]}"
 
 
-def usd_text(usd: float) -> str:
-    """An amount for people: `$8.27`, two significant digits below one dollar, `<$0.001`."""
+def usd_text(amount: float | Decimal) -> str:
+    """Return an amount such as `$8.27`, with two significant digits below one dollar,
+    or `<$0.001`.
+    """
+    usd = float(amount)
     if usd <= -1 or usd >= 0.995:
         return f"${usd:,.2f}"
     if usd == 0:

@@ -1,4 +1,4 @@
-"""Tables and bars in characters, for whoever shows plain text in one width."""
+"""Tables and bars of characters, for plain text in one width."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """A line a row: the first `left` columns to the left, the last as it is, others to the right.
+    """Return a line per row: `left` columns aligned left, the others right, the last one as it is.
 
-    All rows have as many cells.
+    All rows have the same number of cells.
     """
     widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -25,14 +25,16 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def columns(text: str) -> int:
-    """Cells of a terminal that a text takes."""
+    """Return the terminal cells that a text takes."""
     if text.isascii():
         return len(text)
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def bar(share: float, width: int) -> str:
-    """A bar for a share of 0 to 1, in eighths of a character; what is not nothing is seen."""
+    """Return a bar for a share of 0 to 1, in eighths of a character; any positive share
+    is visible.
+    """
     eighths = round(share * width * 8)
     if share > 0:
         eighths = max(1, eighths)
@@ -40,7 +42,7 @@ def bar(share: float, width: int) -> str:
 
 
 def gauge(percent: int, width: int) -> str:
-    """How full something is, in eighths of a character: `████▎░░░░░`."""
+    """Return a gauge such as `████▎░░░░░`."""
     full, eighths = divmod(min(100, percent) * width * 8 // 100, 8)
     part = EIGHTHS[eighths].strip()
     return "█" * full + part + "░" * (width - full - len(part))

@@ -15,9 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from sidecar.agents.adapter import index_readers
 from sidecar.agents.events import Store, StoreReader
-from sidecar.agents.live import MOST_OLD
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_here, stores_of
 from sidecar.agents.roots import Roots
@@ -40,6 +38,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+MOST_OLD = 100
+"""Older stores of an agent that are read in search of a session of the workspace."""
+
 
 class Sources(msgspec.Struct, frozen=True):
     """Whose files are read, where they lie, and for which roots."""
@@ -54,8 +55,7 @@ class Sources(msgspec.Struct, frozen=True):
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)
-        readers = index_readers(readers_here(settings, places, roots), places, roots)
-        return cls(readers, places, roots)
+        return cls(readers_here(settings, places, roots), places, roots)
 
     def stores(self, *, mine: bool = True) -> list[Store]:
         """All stores, or those that may be of the roots, by listings alone. Blocking."""
@@ -88,8 +88,8 @@ class _Reading:
         ledger = book if isinstance(book, Ledger) else book.ledger
         self._sources, self._index = sources, SessionIndex(ledger)
         self._record, self._billed = book.record_many, billed
-        self.recorded = False
-        """Whether the ledger has other costs now."""
+        self.has_new_costs = False
+        """Whether calls were recorded or amended."""
 
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
@@ -112,7 +112,7 @@ class _Reading:
         readers = self._sources.readers
         unread = self._index.unread(readers, stores, preview=preview)
         done = self._index.read(readers, unread, preview=preview, record=self._record)
-        self.recorded |= bool(done.calls or (done.bytes_read and not preview))
+        self.has_new_costs |= done.has_new_costs
 
     def read_first(self, since: datetime) -> None:
         """Read the newest stores until one is of the workspace: that session is shown first."""
@@ -297,12 +297,12 @@ def _read_and_count(
     """The sessions, and whether the ledger has other costs now; None where it cannot be used."""
     if not sources.readers:
         return [], False  # nothing of the ledger is even loaded
-    from sidecar.cost.storage import LedgerError
+    from sidecar.cost.ledger import LedgerError
 
     try:
         reading = _Reading(sources, spending.book, billed)
         read(reading)
-        return counted(reading.sessions(since), kept(folder).sessions), reading.recorded
+        return counted(reading.sessions(since), kept(folder).sessions), reading.has_new_costs
     except LedgerError as error:
         _log.info("sessions are not kept: %s", error)
         return None
@@ -338,7 +338,7 @@ def _counted(
     session: StoredSession, now: datetime, statusline: Kept | None, note: str | None
 ) -> CountedSession:
     size = session.occupancy if statusline is None else with_window(session.occupancy, statusline)
-    method: Method = "exact" if size.quality in ("exact", "context only") else "estimate"
+    method: Method = "exact" if size.quality == "exact" else "estimate"
     return CountedSession(
         id=session.id,
         source=session.source,

@@ -12,7 +12,7 @@ from cachetools import LRUCache, TTLCache
 from sidecar.budget.rules import Rule
 from sidecar.config.settings import Budget
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
-from sidecar.text.outline_marks import FIRST_LINES, WORD, ignores_file
+from sidecar.text.outline import FIRST_LINES, WORD, ignores_file
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.files import File, Stamp, Text, read, stamp_of
 from sidecar.workspace.roots import Workspaces, path_of
@@ -20,8 +20,8 @@ from sidecar.workspace.roots import Workspaces, path_of
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding, Together
+    from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.counts import Counts
-    from sidecar.workspace.gauges import Gauge
     from sidecar.workspace.targets import Target
     from sidecar.workspace.workspace import Workspace
 
@@ -63,10 +63,12 @@ class Budgets:
         rules += _window_rule(taken.uri, workspace, name)
         return Subject(name, taken, rules, workspace.budget_model, taken.version)
 
-    async def gauges(self, subject: Subject, workspace: Workspace) -> dict[str, Gauge]:
+    async def choose_counters(
+        self, subject: Subject, workspace: Workspace
+    ) -> dict[str, CounterChoice]:
         """What counts the subject, by model."""
         return {
-            model: await self._counts.gauge(subject.taken, model, workspace.settings)
+            model: await self._counts.choose_counter(subject.taken, model, workspace.settings)
             for model in subject.models
         }
 
@@ -75,9 +77,9 @@ class Budgets:
         run = self._counts.workers.run
         if not subject.rules and not await run(partial(_is_marked, subject.taken)):
             return []
-        gauges = await self.gauges(subject, workspace)
+        choices = await self.choose_counters(subject, workspace)
         together = await self._together(subject, workspace)
-        return await run(partial(findings, subject, gauges, together))
+        return await run(partial(findings, subject, choices, together))
 
     async def _together(self, subject: Subject, workspace: Workspace) -> dict[str, Together]:
         """What the other files of each rule over several files hold, by the rule's key."""
@@ -118,7 +120,10 @@ class Budgets:
         taken = [self._documents.snapshot(buffers[name]) for name in names]
         counts = [await self._part(one, model, workspace) for one in taken]
         paths = [one.path for one in targets if one.relative not in buffers]
-        bases = [self._counts.basis(model, workspace.settings, sent=sent) for sent in (False, True)]
+        bases = [
+            self._counts.count_cache_key(model, workspace.settings, sent=sent)
+            for sent in (False, True)
+        ]
         stamps = await self._counts.workers.run(partial(_stamps, paths)) if paths else {}
         for path, stamp in stamps.items():
             key = path, stamp, bases[stamp[1] <= LARGEST_CHARACTERS]
@@ -134,31 +139,33 @@ class Budgets:
     async def _part(self, taken: Snapshot, model: str, workspace: Workspace) -> int | None:
         if is_ignored(taken):
             return None
-        gauge = await self._counts.gauge(taken, model, workspace.settings)
-        return (await self._counts.measure(taken, gauge)).tokens
+        choice = await self._counts.choose_counter(taken, model, workspace.settings)
+        return (await self._counts.measure(taken, choice)).tokens
 
 
 def findings(
-    subject: Subject, gauges: Mapping[str, Gauge], together: Mapping[str, Together] | None = None
+    subject: Subject,
+    choices: Mapping[str, CounterChoice],
+    together: Mapping[str, Together] | None = None,
 ) -> list[Finding]:
     """The findings of a subject. Blocking: for a worker, or the command line."""
     # The room is loaded here, on a worker: a server that starts must not wait for it.
     from sidecar.budget.evaluate import evaluate
 
-    counter = counter_of(subject, gauges)
+    counter = counter_of(subject, choices)
     return evaluate(
         subject.name, subject.taken.text, subject.rules, counter, subject.model, together
     )
 
 
-def counter_of(subject: Subject, gauges: Mapping[str, Gauge]) -> TextCounter:
-    """Counts the subject's parts by its gauges."""
+def counter_of(subject: Subject, choices: Mapping[str, CounterChoice]) -> TextCounter:
+    """Counts the subject's parts by its choices."""
     from sidecar.budget.counter import TextCounter
 
-    whole = {model: gauge.whole for model, gauge in gauges.items() if gauge.whole is not None}
+    whole = {model: choice.whole for model, choice in choices.items() if choice.whole is not None}
     taken = subject.taken
     pieces = taken.pieces if taken.is_cut else None
-    return TextCounter(taken.text, lambda model: gauges[model].tokenizer, pieces, whole)
+    return TextCounter(taken.text, lambda model: choices[model].tokenizer, pieces, whole)
 
 
 def relative_name(workspace: Workspace, uri: str) -> str:
@@ -220,7 +227,7 @@ def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
         return ()
     if usage.tokens is None or usage.usable is None:
         return ()
-    mine = [one for one in workspace.followed() if one.shown and one.followed.uri == uri]
+    mine = [one for one in workspace.context.followed if one.shown and one.uri == uri]
     if not mine:
         return ()
     others = usage.tokens - sum(one.tokens for one in mine)

@@ -97,7 +97,7 @@ class CalibrationStore:
             self.known = theirs
             return True
         if synced.has_written:
-            self.known.written(synced.number)
+            self.known.mark_written(synced.number)
         return self.known.take(theirs)
 
     def save(self) -> bool:
@@ -127,7 +127,7 @@ def _read(folder: Path, seen: Stamp | None) -> Synced:
 
 
 def _write(folder: Path, calibrations: Calibrations) -> Synced:
-    number = calibrations.lessons
+    number = calibrations.version
     with state_locked(folder):
         calibration_file.save(folder, calibrations)
         return Synced(calibrations, _stamp(folder), has_written=True, number=number)

@@ -1,7 +1,7 @@
-"""Changes of a conversation, as values: what a request does to it, on a worker.
+"""Changes of a conversation, as values: what each request does to it, on a worker.
 
-A change gets a copy of the conversation and returns what is to be known of it once the copy is in
-force. `Conversations.apply` does the rest.
+A change edits a draft, a copy of the conversation, and returns an outcome. `Conversations.apply`
+commits the draft and acts on the outcome.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sidecar.context.results import (
     Reason,
     ResponseResult,
 )
-from sidecar.context.setting import apply_set
+from sidecar.context.session import apply_set
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
 from sidecar.workspace.models import Alternatives, is_others
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from sidecar.counting.calibration import ConversationCalibration
     from sidecar.messages.reply import Reply
     from sidecar.messages.usage import Usage
-    from sidecar.workspace.followed import FollowedText
+    from sidecar.workspace.documents import FollowedText
     from sidecar.workspace.spending import Spending, Spent
 
 T = TypeVar("T")
 
 
 class Draft(NamedTuple):
-    """A copy of a conversation to work on, and what holds for it."""
+    """A copy of a conversation for a worker, with its window and calibration."""
 
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy too: the conversation's own is updated when the draft is in force."""
+    """A copy, too: the conversation's own is updated when the draft is committed."""
 
     @property
     def session(self) -> Session:
@@ -60,45 +60,45 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What a change returns, and what is to be known once it is in force."""
+    """A change's result, and what follows once it is committed."""
 
     result: T
     usage: Usage | None = None
-    """Reported with the change."""
+    """Usage reported with the change."""
     samples: Sequence[Sample] = ()
-    """For the conversation's calibration."""
+    """Samples for the conversation's calibration."""
     reply_sample: tuple[int, int] | None = None
-    """A reply's own text in tokens, as it was estimated and as it was reported."""
+    """Tokens of a reply's text, estimated and reported."""
     refused_limit: int | None = None
-    """The window that a server named when it refused the prompt, in tokens."""
+    """The window in tokens that a server named when it refused the prompt."""
     spent: Spent | None = None
-    """What the workspace has spent, if a call was recorded."""
+    """The workspace's spending, if a call was recorded."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
 @dataclass(frozen=True)
 class Change(Generic[T]):
-    """What one request does to one conversation."""
+    """A request's effect on one conversation."""
 
     session: str | None = None
-    """Its id; None for the one that a client means that names none."""
+    """The conversation's id; None if the client named none."""
     model: str | None = None
-    """That the client names for it."""
+    """The model that the client named with the request."""
     answered_model: str | None = None
-    """That a reply names, where that is the conversation's own."""
+    """The model that a reply named, if it is the conversation's own."""
     asks_endpoint: bool = False
-    """Whether the endpoint counts the whole chat afterwards."""
+    """Whether to ask the endpoint for a count of the whole chat afterwards."""
     makes_current: bool = True
-    """Whether the conversation becomes the newest one by it."""
+    """Whether the change makes the conversation the newest one."""
     reads_first: bool = False
-    """Whether `prepare` has anything to do."""
+    """Whether `prepare` must be called."""
     needs_window: bool = False
-    """Whether its result depends on the window, so that a new model's is looked up before."""
+    """Whether the result depends on the window, which is then looked up first."""
     forgets_calibration: bool = False
-    """Whether the next report is compared with nothing."""
+    """Whether the conversation's calibration starts afresh."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
-        """Return the change with what has to be read before a draft is made. Blocking.
+        """Return the change with what must be read before there is a draft. Blocking.
 
         Args:
             model: of the conversation.
@@ -108,7 +108,7 @@ class Change(Generic[T]):
         return self
 
     def apply(self, draft: Draft) -> Outcome[T]:
-        """Change the draft. Blocking: for a worker."""
+        """Change the draft. Blocking."""
         raise NotImplementedError
 
 
@@ -118,7 +118,7 @@ class SetParts(Change[None]):
 
     params: p.SetParams = field(kw_only=True)
     documents: Mapping[int, FollowedText] = field(kw_only=True)
-    """The documents that sections name, by the identity of their part of the params."""
+    """Followed documents by the `id()` of their section's params."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
         apply_set(draft.session, self.params, lambda spec: self._source(id(spec)))
@@ -210,13 +210,13 @@ class TakeReply(Change[ResponseResult]):
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
     commit: Callable[[], None] = field(kw_only=True)
-    """Called before the call is recorded, which cannot be undone; raises where the request was
+    """Called before the call is recorded, which cannot be undone; raises if the request was
     cancelled."""
     reply: Reply | None = None
     asked_model: str | None = None
-    """That a client named for this request or for the conversation."""
+    """The model that a client named for the request or the conversation."""
     is_others: bool = False
-    """Whether another model has replied than the one that was asked."""
+    """Whether another model has replied than was asked."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> TakeReply:
         reply = read_reply(self.params.response, self.params.format)
@@ -250,23 +250,25 @@ class TakeReply(Change[ResponseResult]):
         )
 
     def _record(self, draft: Draft, reply: Reply) -> tuple[Spent | None, str | None]:
-        """Record the call, once by the vendor's own id. Returns the sums, or why it failed."""
+        """Record the call, once per vendor's request id. Returns the sums, or why it failed."""
+        from sidecar.cost.protocol import CostRecordParams
+
         named = reply.model if self.is_others else self.asked_model
         session, params = draft.session, self.params
         estimate = None
         if session.turns and not session.is_empty:
             estimate = estimated_prompt(session, draft.calibration).tokens
+        call = CostRecordParams(
+            model=named or reply.model or session.model,
+            provider=params.provider,
+            category=params.category or "main",
+            usage={},
+            session=session.id,
+            request_id=reply.request_id or params.request_id,
+            estimated_tokens=estimate,
+        )
         try:
-            spent = self.spending.record_reply(
-                session.id,
-                reply,
-                model=named or reply.model or session.model,
-                provider=params.provider,
-                category=params.category or "main",
-                request_id=reply.request_id or params.request_id,
-                raw=params.response,
-                estimate=estimate,
-            )
+            _, spent = self.spending.record(call, reply, params.response)
         except SidecarError as exc:
             return None, str(exc)
         return spent, None
@@ -299,7 +301,7 @@ def judge_prompt(
     spending: Spending,
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:
-    """Answer `context/preflight` for a draft, which nothing puts in force. Blocking."""
+    """Answer `context/preflight` for a draft, which is never committed. Blocking."""
     session = draft.session
     found = preflight(
         session,
@@ -324,7 +326,7 @@ def _samples(anchored: UsageUpdate) -> list[Sample]:
 
 
 def _reply_sample(session: Session, reply: Reply) -> tuple[int, int] | None:
-    """A reply's text in tokens, estimated and reported, where all of it is sent back."""
+    """Return a reply's tokens, estimated and reported, if all of it is sent back."""
     usage = reply.usage
     if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
         return None

@@ -1,14 +1,13 @@
 """Applies changes to a workspace's conversations: the only module that does.
 
-A worker applies a change to a copy and counts what is new in it; the conversation that others see
-stays as it is meanwhile. One step on the event loop, which awaits nothing, then puts the copy in
-force, and its effects follow: publish, ask an endpoint, warn, keep. Changes of one conversation
-come in their order; questions and other conversations do not wait for them. A change that is
-cancelled before it is in force has not happened.
+A worker applies a change to a copy and counts its new parts; the conversation itself does not
+change meanwhile. One step on the event loop, which awaits nothing, replaces the conversation by the
+copy, and the effects follow: publish, ask an endpoint, warn, save. Changes of one conversation are
+applied in their order; questions and other conversations do not wait for them. A change that is
+cancelled before its step has not happened.
 
-A conversation counts at once by an estimate, and goes on while an endpoint is asked. The endpoint's
-late answer is another change: it is applied unless the conversation has changed by then, as every
-change asks about all of it.
+A conversation shows an estimate while an endpoint is asked. The endpoint's late answer is another
+change. It is dropped if the conversation has changed since, because every change asks again.
 """
 
 from __future__ import annotations
@@ -19,36 +18,38 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
 from sidecar.context.conversation import Conversation
+from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import restore, save
+from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
 from sidecar.context.session import Session, texts_counted, uncounted
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage
-from sidecar.waiting import or_meanwhile
+from sidecar.waiting import wait_or_fall_back
 from sidecar.workspace.changes import Change, Draft, Outcome
-from sidecar.workspace.events import Event
-from sidecar.workspace.followed import FollowedText
-from sidecar.workspace.model_counter import ModelCounter
+from sidecar.workspace.documents import Documents, FollowedText, Snapshot
 from sidecar.workspace.models import Alternatives
-from sidecar.workspace.sections import SectionCounts
 from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO, CountedSession
 from sidecar.workspace.wording import NO_CONTEXT
+from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.response import WarningKind
     from sidecar.counting.calibration import ConversationCalibration
     from sidecar.endpoints.registry import Endpoints
+    from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.counts import Counts
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
+
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +57,14 @@ T = TypeVar("T")
 
 
 class Effects(NamedTuple):
-    """What follows from a conversation that has just been put in force."""
+    """What follows from a change that was just committed."""
 
     conversation: Conversation
     before: Session | None
     asks_chat: bool
-    """Whether the endpoint counts the whole chat."""
+    """Whether to ask the endpoint for a count of the whole chat."""
     usage: Usage | None = None
-    """That was reported with the change, where an endpoint hears of it."""
+    """Usage reported with the change, if an endpoint is declared."""
     warnings: Sequence[tuple[WarningKind, str]] = ()
 
 
@@ -76,20 +77,20 @@ class Conversations:
         self._restoring = asyncio.Lock()
         self._restored = asyncio.Event()
         self._run = services.workers.run
-        self._sections = SectionCounts(services.counts)
+        self._sections = SectionCounts(services.counts, services.documents)
         self._keeping = asyncio.Lock()
         self._kept: dict[str, int] = {}
-        """Layouts of the conversations that were written, by id."""
+        """The layout of each saved conversation, by id."""
         self._missed: dict[str, Hashable] = {}
-        """The endpoint of each conversation that is still to be counted, as it was known then."""
+        """Endpoint fingerprints at the miss, by conversation that still needs a count."""
 
     # -- changing ---------------------------------------------------------------------------
 
     async def apply(self, change: Change[T]) -> tuple[Conversation, T]:
-        """Apply a change. Returns the conversation that is in force then, and the change's result.
+        """Apply a change, and return the new conversation with the change's result.
 
         Raises:
-            RequestError: for what cannot be done; then nothing was changed.
+            RequestError: The change is not possible; nothing was changed.
         """
         await self.restore()
         name = self.sessions.id_to_change(change.session)
@@ -110,10 +111,10 @@ class Conversations:
         return await self._run_effects(effects), outcome.result
 
     async def _work(self, draft: Draft, change: Change[T]) -> Outcome[T]:
-        """Have a worker change a draft; a document that was edited meanwhile is in it too."""
+        """Change a draft on a worker, then bring its documents up to date."""
         outcome = await self._run(partial(_worked, draft, change))
         if self._is_stale(draft.session):
-            _follow_documents(draft.session)
+            self._follow_documents(draft.session)
             await self._count_sections(draft.session)
             await self._run(draft.session.total)
         return outcome
@@ -121,7 +122,7 @@ class Conversations:
     def _commit(
         self, change: Change[T], draft: Draft, outcome: Outcome[T], before: Conversation | None
     ) -> Effects:
-        """Put a draft in force, in one step."""
+        """Replace the conversation by its draft, in one step."""
         made, session = draft.conversation, draft.session
         if not change.makes_current:
             session.updated_at = before.session.updated_at if before else LONG_AGO
@@ -158,21 +159,20 @@ class Conversations:
         for sample in outcome.samples:
             sample.teach(state.calibration, session.ledger())
         if outcome.reply_sample is not None:
-            state.calibration.replied(*outcome.reply_sample)
+            state.calibration.add_reply(*outcome.reply_sample)
         counts.was_learned()
         plain = counts.tokenizers(self.workspace.settings).for_model(session.model)
         if any(sample.kind for sample in outcome.samples) and plain.method != "exact":
             self.services.publish(Event("endpoint"))  # all roots' documents count otherwise
 
     async def _run_effects(self, effects: Effects) -> Conversation:
-        """Publish, ask an endpoint, warn and keep, as a change calls for. Returns the conversation,
-        with an endpoint's count if it was asked for."""
+        """Publish, ask an endpoint, warn and save. Returns the counted conversation."""
         made = effects.conversation
-        if self._is_stale(made.session):  # settings have changed: what follows them is told again
+        if self._is_stale(made.session):  # settings have changed, and with them followed sections
             self.services.publish(Event("document", self.workspace))
         if effects.asks_chat or effects.usage is not None:
             try:
-                made = await or_meanwhile(self._ask(effects), self.sessions.publish)
+                made = await wait_or_fall_back(self._ask(effects), self.sessions.publish)
             finally:
                 self.sessions.publish()
         usage = self.sessions.latest(made) if effects.warnings else None
@@ -183,7 +183,7 @@ class Conversations:
         return made
 
     async def _warn_of_threshold(self, conversation: Conversation) -> None:
-        """Warn where a change has crossed a threshold, and say what could be done."""
+        """Warn if a change has crossed a threshold, with a list of what could be done."""
         session, usage = conversation.session, self.sessions.latest(conversation)
         state = self.sessions.state_of(session.id)
         warn_at, before = self.workspace.settings.context.warn_at, state.warned_level
@@ -196,7 +196,7 @@ class Conversations:
         self.sessions.warn("budget", message, usage)
 
     def is_being_made(self, session_id: str | None) -> bool:
-        """Whether an earlier request is at a session: one that is not there yet will be."""
+        """Whether an earlier request is changing a session, which may create it."""
         lock = self._orders.get(session_id or self.sessions.id_to_change(None))
         return lock is not None and lock.locked()
 
@@ -211,18 +211,28 @@ class Conversations:
     async def _draft(
         self, name: str, before: Conversation | None, model: str, *, ask: bool = False
     ) -> Draft:
-        """Copy a conversation, or begin one, with its documents as they are and counted sections.
+        """Copy or begin a conversation, with current documents and counted sections.
 
-        `ask`: an endpoint is waited for where it counts them.
+        `ask`: await the endpoint's counts of sections.
         """
         made = before.copy() if before else Conversation(Session(name, self.counter(model)))
         session = made.session
         if session.model != model or self._has_other_tokenizer(session):
             session.counter = self.counter(model)
-        _follow_documents(session)
+        self._follow_documents(session)
         draft = Draft(made, self.sessions.window(session), self._calibration_copy(session))
         await self._count_sections(session, ask=ask)
         return draft
+
+    def _follow_documents(self, session: Session) -> None:
+        """Give the sections of a copy the current text of the documents that they follow."""
+        latest = self.services.documents.latest
+        session.sections = [
+            msgspec.structs.replace(section, source=latest(section.source))
+            if isinstance(section.source, FollowedText)
+            else section
+            for section in session.sections
+        ]
 
     def _calibration_copy(self, session: Session) -> ConversationCalibration:
         return self.sessions.calibration(session).copy()
@@ -231,14 +241,14 @@ class Conversations:
         await self._sections.refresh(session, self.workspace.settings, ask=ask)
 
     def _has_other_tokenizer(self, session: Session) -> bool:
-        """Whether the settings have another tokenizer than the session was counted by."""
+        """Whether the settings now choose another tokenizer for the session's model."""
         counter = session.counter
         return isinstance(counter, ModelCounter) and not counter.is_like(
             self.counter(session.model)
         )
 
     def _is_stale(self, session: Session, *, ask: bool = False) -> bool:
-        """Whether settings or documents would give other counts. `ask`: or an endpoint could."""
+        """Whether settings or documents have changed counts. `ask`: or an endpoint could."""
         model, settings = session.model, self.workspace.settings
         if self._has_other_tokenizer(session):
             return True
@@ -246,10 +256,10 @@ class Conversations:
         return any(is_stale(section) for section in session.sections)
 
     async def try_out(self, session_id: str | None, model: str | None) -> Draft:
-        """Draft a change that nothing puts in force; of an empty conversation where there is none.
+        """Return a draft that is never committed, of an empty conversation if there is none.
 
-        Earlier changes of the conversation are in it. An agent's own session, of which only the
-        size is known, is one prompt of that size.
+        It contains earlier changes of the conversation. An agent's session, whose texts are not
+        known, becomes one prompt of its size.
         """
         await self.restore()
         async with self._order(session_id or self.sessions.id_to_change(None)):
@@ -276,13 +286,13 @@ class Conversations:
     # -- asking -----------------------------------------------------------------------------
 
     async def look(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """The session that a question is about, counted for its model as its documents are now."""
+        """Return a session, counted for its model and with current documents."""
         await self.restore()
         found = self.sessions.find(session_id)
         return found if not isinstance(found, Conversation) else await self._counted(found)
 
     async def _counted(self, found: Conversation, *, ask: bool = False) -> Conversation:
-        """Return the conversation with nothing left to count; the same one if nothing was."""
+        """Return the conversation with everything counted; the same object if it was already."""
         model = self.model_of(found.session.id)
         await self.services.look_up(model, self.workspace.settings)
         if found.session.model == model and not self._is_stale(found.session, ask=ask):
@@ -295,19 +305,21 @@ class Conversations:
         return draft.conversation
 
     async def recount(self, session_id: str | None = None) -> None:
-        """Count one conversation, or all of them, by the settings and documents of now."""
+        """Count one conversation, or all, by current settings and documents."""
         await self.restore()
         for one in [*self.sessions.store]:
             if session_id in (None, one.session.id):
                 await self._counted(one)
 
     async def refresh(self) -> None:
-        """Bring what is shown up to date with documents, settings and models."""
+        """Bring the shown context up to date with documents, settings and models."""
         current = self.sessions.find(None)
         if isinstance(current, Conversation):
             if current.session.model != (model := self.model_of(current.session.id)):
                 await self.look_up(model)
-                await self.services.counts.endpoints(self.workspace.settings).replied(model, 0)
+                await self.services.counts.endpoints(self.workspace.settings).refresh_window(
+                    model, 0
+                )
             current = await self._counted(current, ask=True)
             if self._is_probed_again(current.session):
                 current = await self._ask_again(current)
@@ -316,23 +328,23 @@ class Conversations:
             await self._warn_of_threshold(current)
 
     async def look_up(self, model: str) -> None:
-        """Have a model's window and price looked up; an endpoint that serves it says its own."""
+        """Look up a model's window and price, and ask an endpoint that serves it for its window."""
         await self.services.look_up(model, self.workspace.settings)
         endpoints = self.services.counts.endpoints(self.workspace.settings)
         if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
             await endpoints.limit(model)
 
     def model_of(self, session_id: str) -> str:
-        """The model that a session counts for."""
+        """Return the model that a session counts for."""
         return self.sessions.model_of(session_id)
 
     def counter(self, model: str) -> ModelCounter:
-        """How a conversation with `model` is counted."""
+        """Return the counter of a model."""
         tokenizer = self.services.counts.tokenizers(self.workspace.settings).for_model(model)
         return ModelCounter(model, tokenizer)
 
     def id_with_text(self, session_id: str | None) -> str:
-        """The id of a conversation that exists, or will when it is this request's turn.
+        """Return the id of a conversation that exists, or is being created by an earlier request.
 
         Raises:
             SidecarError: `badParams` where there is none, `noText` for one known by counts only.
@@ -344,18 +356,20 @@ class Conversations:
             missing = "there is no such session in this workspace" if session_id else NO_CONTEXT
             raise BadParamsError(missing)
         if isinstance(found, CountedSession):
-            raise RequestError("noText", "the session is an agent's own: known by its counts only")
+            raise RequestError(
+                "noText", "this session belongs to a coding agent: only its token counts are known"
+            )
         return found.session.id
 
     def alternatives(self, session: Session) -> Alternatives:
-        """What else could hold the conversation, as a worker may work it out."""
+        """Return the models that could hold the conversation, for a worker to compute."""
         rows = self.services.counts.endpoints(self.workspace.settings).capabilities()
         return Alternatives(session.model, session.counter, session.tools, tuple(rows))
 
     # -- endpoints --------------------------------------------------------------------------
 
     async def _ask(self, effects: Effects) -> Conversation:
-        """Ask an endpoint what a change calls for: the window, and the count of the chat."""
+        """Ask an endpoint for the window and, if the change needs it, a count of the chat."""
         made, before = effects.conversation, effects.before
         if not effects.asks_chat:
             await self._ask_window(made.session.model, before, effects.usage)
@@ -365,14 +379,16 @@ class Conversations:
             return await self._ask_count(made, 0 if before is None else len(before.turns))
 
     async def _ask_window(self, model: str, before: Session | None, usage: Usage | None) -> None:
-        """Have a window looked up; again where the server may have loaded the model anew."""
+        """Look up a window, again if the server may have reloaded the model."""
         if usage is not None or (before is not None and before.model != model):
             tokens = usage.prompt_tokens + usage.output_tokens if usage else 0
-            await self.services.counts.endpoints(self.workspace.settings).replied(model, tokens)
+            await self.services.counts.endpoints(self.workspace.settings).refresh_window(
+                model, tokens
+            )
         await self.look_up(model)
 
     async def _ask_count(self, made: Conversation, first: int) -> Conversation:
-        """Have the endpoint count a conversation; its answer is applied if nothing has changed.
+        """Ask the endpoint to count a conversation, and apply its answer unless that has changed.
 
         `first`: the first turn of the change.
         """
@@ -398,7 +414,7 @@ class Conversations:
         return draft.conversation
 
     async def ask_missed(self, model: str) -> None:
-        """Ask about what was missed for a model, one after another, until one is missed again."""
+        """Ask again for a model's missed counts, one after another, until one is missed again."""
         for name in [*self._missed]:
             one = self.sessions.store.get(name)
             if one is None:
@@ -415,11 +431,11 @@ class Conversations:
         return made
 
     def _is_probed_again(self, session: Session) -> bool:
-        """Whether the endpoint that missed a session was asked since what it can do."""
+        """Whether the endpoint was probed again since it missed a session's count."""
         if session.id not in self._missed:
             return False
         endpoints = self.services.counts.endpoints(self.workspace.settings)
-        standing = endpoints.standing(session.model)
+        standing = endpoints.fingerprint(session.model)
         return standing is not None and standing != self._missed[session.id]
 
     def _is_uncounted(self, session: Session) -> bool:
@@ -429,7 +445,7 @@ class Conversations:
 
     @contextmanager
     def _asking(self, session: Session) -> Iterator[None]:
-        """No other request asks again meanwhile; a count that is cancelled is missed."""
+        """Mark the conversation as being counted; a count that is cancelled is missed."""
         state = self.sessions.state_of(session.id)
         self._missed.pop(session.id, None)
         state.asking += 1
@@ -442,18 +458,18 @@ class Conversations:
             state.asking -= 1
 
     def _ask_later(self, session: Session) -> None:
-        """Have what was missed, though its endpoint may be well, asked again soon."""
+        """Ask again soon, although the endpoint may be available."""
         self._miss(session)
         self.services.counts.missed(session.model, self.workspace.settings, "late")
 
     def _miss(self, session: Session) -> None:
         endpoints = self.services.counts.endpoints(self.workspace.settings)
-        self._missed[session.id] = endpoints.standing(session.model)
+        self._missed[session.id] = endpoints.fingerprint(session.model)
 
     # -- outliving the process --------------------------------------------------------------
 
     async def restore(self) -> None:
-        """Once: take in the sessions that a client asked to keep, by their counts."""
+        """Restore saved conversations, once."""
         if self._restored.is_set():  # those who still wait for their turn came later
             return
         uri = self.workspace.uri
@@ -471,8 +487,7 @@ class Conversations:
             self._restored.set()
 
     async def _keep(self) -> None:
-        """Write what is to outlive the server, where it changed, one state after the other. A full
-        disk fails no request."""
+        """Save changed conversations that asked for it. A full disk fails no request."""
         async with self._keeping:
             kept = [one.session for one in self.sessions.store if one.session.persist]
             layouts = {session.id: session.layout for session in kept}
@@ -495,26 +510,15 @@ class Conversations:
 
 
 def _worked(draft: Draft, change: Change[T]) -> Outcome[T]:
-    """Apply a change to a draft, and count all that a number of the session needs, but for new
-    sections. Blocking."""
+    """Apply a change to a draft, and count its new parts except for sections. Blocking."""
     outcome = change.apply(draft)
     if not draft.session.has_uncounted_sections:
         draft.session.total()
     return outcome
 
 
-def _follow_documents(session: Session) -> None:
-    """Have the sections of a copy be the documents that they follow as they are now."""
-    session.sections = [
-        msgspec.structs.replace(section, source=section.source.followed.text())
-        if isinstance(section.source, FollowedText)
-        else section
-        for section in session.sections
-    ]
-
-
 def _is_same(one: Conversation, other: Conversation) -> bool:
-    """Whether what was counted of one holds for the other: the same turns for the same model."""
+    """Whether both have the same turns for the same model, so that counts of one hold for both."""
     return (one.session.layout, one.session.model) == (other.session.layout, other.session.model)
 
 
@@ -525,14 +529,16 @@ class _ChatCount(NamedTuple):
     texts: Mapping[int, int] = {}
     """Tokens by turn, where it counts texts only."""
     server: str = ""
-    """What counted the texts."""
+    """The server that counted the texts."""
     due: bool = False
-    """Whether it is to be asked again: something was not counted in its time."""
+    """Whether to ask again, because a text was not counted in time."""
 
 
 async def _count_chat(counts: Counts, session: Session, settings: Settings) -> _ChatCount | None:
-    """Have the endpoint count the whole chat, in one request. Where it counts texts only, those of
-    the new turns: one request each. `session` is a copy that nobody else works on."""
+    """Ask the endpoint to count the whole chat, or else the texts of new turns, one request each.
+
+    `session` is a copy that only this call uses.
+    """
     endpoints = counts.endpoints(settings)
     if session.known_by_counts or not endpoints.serves(session.model):
         return None
@@ -553,7 +559,7 @@ async def _count_chat(counts: Counts, session: Session, settings: Settings) -> _
 async def _count_texts(
     counts: Counts, session: Session, endpoints: Endpoints
 ) -> tuple[_ChatCount, Miss | None]:
-    """The texts that it counts in its time, and why not the others."""
+    """Count texts while there is time. Returns the counts, and why the others are missing."""
     counted: dict[int, int] = {}
     name, loop = "", asyncio.get_running_loop()
     until = loop.time() + counts.seconds
@@ -562,13 +568,13 @@ async def _count_texts(
         found = await endpoints.count_text(session.model, text, left)
         if isinstance(found, EndpointCount):
             counted[index], name = found.tokens, found.name
-        elif found.kind == "late" or endpoints.standing(session.model) is None:
+        elif found.kind == "late" or endpoints.fingerprint(session.model) is None:
             return _ChatCount(None, counted, name), found
     return _ChatCount(None, counted, name), None
 
 
 def _take_count(session: Session, count: _ChatCount | None, first: int) -> None:
-    """Have a copy of a session take what was counted of it, and count the rest. Blocking.
+    """Apply an endpoint's counts to a copy of a session, and count the rest. Blocking.
 
     `first`: the first turn of the change, where no total is known from before it.
     """
@@ -580,8 +586,7 @@ def _take_count(session: Session, count: _ChatCount | None, first: int) -> None:
 
 
 def _first_guess(session: Session, first: int) -> int:
-    """The first of the newest turns that only an estimate knows: those of an earlier change too,
-    where this one came before the endpoint had counted it."""
+    """Return the first of the newest turns that are estimates, also of changes before this one."""
     ledger, first = session.ledger(), min(first, len(session.turns))
     covered = ledger.anchor.covers if ledger.anchor else 0
     while first > covered and ledger.counts[first - 1].method in ("calibrated", "estimate"):
@@ -590,7 +595,90 @@ def _first_guess(session: Session, first: int) -> int:
 
 
 def _as_messages(session: Session) -> list[dict[str, Any]]:
-    """The conversation as messages: the system prompt first, then the turns."""
+    """Return the conversation as messages: the system prompt, then the turns."""
     system = getattr(session.system, "turn", None)
     turns = session.turns if system is None else [system, *session.turns]
     return [msgspec.to_builtins(turn) for turn in turns]
+
+
+class SectionCounts:
+    """Counts sections of one workspace's sessions. For the event loop."""
+
+    def __init__(self, counts: Counts, documents: Documents) -> None:
+        self._counts, self._documents = counts, documents
+        self._taken: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
+        """Snapshots of sections given as texts, whose pieces remember their counts."""
+
+    def is_stale(
+        self, section: Section, model: str, settings: Settings, *, ask: bool = False
+    ) -> bool:
+        """Whether a section must be counted again. `ask`: or an endpoint could still count it."""
+        known, source = section.document_count, section.source
+        if isinstance(source, RestoredPart):
+            return False
+        if isinstance(source, FollowedText) and self._documents.is_stale(source):
+            return True
+        if known is None or known.source is not source or known.model != model:
+            return True
+        return known.basis != self._counts.count_cache_key(model, settings) or (
+            ask and not known.final
+        )
+
+    async def refresh(self, session: Session, settings: Settings, *, ask: bool) -> None:
+        """Count the stale sections of a session.
+
+        `ask`: await the endpoint's counts; otherwise only known ones are used.
+        """
+        model, sections = session.model, session.sections
+        behind = [
+            index
+            for index, section in enumerate(sections)
+            if self.is_stale(section, model, settings, ask=ask)
+        ]
+        found = await asyncio.gather(
+            *[self._count(sections[i], model, settings, ask) for i in behind]
+        )
+        for index, (now, then) in zip(behind, found, strict=True):
+            session.update_section(index, now, then)
+
+    async def _count(
+        self, section: Section, model: str, settings: Settings, ask: bool
+    ) -> tuple[SectionCount, SectionCount | None]:
+        """Count a section, and the text it had at the last report, in the same way."""
+        counts, source = self._counts, section.source
+        taken = self._snapshot(source)
+        if ask:
+            choice = await counts.choose_counter(taken, model, settings)
+        else:
+            choice = counts.choose_counter_now(taken, model, settings)
+        basis = counts.count_cache_key(model, settings)
+        measure = await counts.measure(taken, choice)
+        final = choice.whole is not None or not counts.asks(model, settings)
+        now = SectionCount(model, measure, source, basis, final)
+        then = section.reported
+        if then is None or isinstance(then.source, RestoredPart):
+            return now, None
+        return now, await self._again(then, now, choice, settings)
+
+    async def _again(
+        self, then: SectionCount, now: SectionCount, choice: CounterChoice, settings: Settings
+    ) -> SectionCount:
+        """Count a reported text in the same way as the current one."""
+        if then.source is now.source:
+            return now
+        if then.is_like(now):
+            return then
+        taken = self._snapshot(then.source)
+        # The server's number for one text says how the other is estimated.
+        one = choice._replace(whole=None) if choice.whole is not None else None
+        choice = one or self._counts.choose_local_counter(taken, now.model, settings)
+        measure = await self._counts.measure(taken, choice)
+        return SectionCount(now.model, measure, then.source, now.basis, now.final)
+
+    def _snapshot(self, source: SectionSource) -> Snapshot:
+        if isinstance(source, FollowedText):
+            return source.snapshot
+        taken = self._taken.get(source)
+        if taken is None:
+            taken = self._taken[source] = Snapshot(text=source.text())
+        return taken

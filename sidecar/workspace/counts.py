@@ -2,7 +2,7 @@
 
 The status, diagnostics, hints, fixes, fitting and the command line all ask here. Which tokenizer
 counts, whether the user's endpoint is asked first, and by what an estimate is corrected, is
-decided in `Counts.gauge`; everything else is counted with the gauge that it gives.
+decided in `Counts.choose_counter`; everything else is counted with the choice that it gives.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cachetools import LRUCache
 from sidecar.counting import fit as fitting
 from sidecar.counting.calibration import document_key
 from sidecar.counting.count import Count, Measure
-from sidecar.counting.fit import Fitted, Mode
-from sidecar.counting.incremental import Stopped
-from sidecar.counting.tokenizer import SAMPLED
+from sidecar.counting.fit import FitResult, Mode
+from sidecar.counting.tokenizer import SAMPLE_CHARACTERS
 from sidecar.counting.tokenizers import CalibratedTokenizer
 from sidecar.endpoints.outcome import EndpointCount
+from sidecar.errors import WorkStoppedError
 from sidecar.waiting import SharedTasks
-from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.events import Event, Missed
-from sidecar.workspace.gauges import Gauge, Gauges, may_ask
+from sidecar.workspace.counter_choice import CounterChoice, CounterChooser, may_ask
+from sidecar.workspace.documents import Documents, Snapshot
+from sidecar.workspace.workspace import Event, Missed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 ENDPOINT_SECONDS = 2.0
-"""How long somebody who types waits for an endpoint."""
+"""How long an editor waits for an endpoint's count."""
 LATEST_SECONDS = 30.0
-"""How long an answer is waited for that a count could not wait for."""
+"""How long a late endpoint answer may still update a count."""
 QUIET_CHARACTERS = 20_000
 """A longer document is sent to an endpoint when typing pauses, not after every key."""
 CHARACTERS_PER_QUIET_SECOND = 200_000
@@ -54,9 +54,9 @@ LONGEST_QUIET_SECONDS = 1.0
 _ANSWERS_KEPT = 4_096
 _FIT_ROUNDS = 12
 GUESS_PERCENT = 25.0
-"""Half of the band of a number that is scaled up from a sample."""
+"""Error band (±%) of a count extrapolated from a sample."""
 _LEARN_CHARACTERS = 200
-"""A shorter text teaches nothing: what stands around it weighs too much."""
+"""Shorter texts do not calibrate: what the endpoint adds around them weighs too much."""
 
 
 class _AskedText(NamedTuple):
@@ -80,7 +80,7 @@ def quiet_seconds(taken: Snapshot) -> float:
     return max(0.0, taken.edited_at + quiet - time.monotonic())
 
 
-class Counts(Gauges):
+class Counts(CounterChooser):
     """Counts for every workspace of a process; for the event loop, but where a method says so."""
 
     def __init__(
@@ -89,11 +89,13 @@ class Counts(Gauges):
         calibrations: CalibrationStore,
         windows: Windows,
         *,
+        documents: Documents | None = None,
         roots: Iterable[Workspace] | None = None,
         publish: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`roots`: whose settings are in force; all are by default. `publish`: tells listeners what
-        has changed."""
+        """`documents`: the open ones. `roots`: whose settings are in force; all are by default.
+        `publish`: tells listeners what has changed."""
+        self._documents = Documents() if documents is None else documents
         super().__init__(calibrations, roots=roots)
         self._publish = publish
         self.workers, self.windows = workers, windows
@@ -110,46 +112,51 @@ class Counts(Gauges):
 
     # -- what counts ------------------------------------------------------------------------
 
-    def basis(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
-        """All that a text's count depends on beside the text and the model.
+    def count_cache_key(self, model: str, settings: Settings, *, sent: bool = True) -> Hashable:
+        """Return everything that a count depends on besides the text.
 
-        `sent`: whether a server that counts is sent it; what is too long for that rests on what
-        was learned.
+        `sent`: whether the text is sent to an endpoint; a longer one depends on calibration.
         """
         learned = self.calibrations.known
-        standing = self.endpoints(settings).standing(model) if self.asks(model, settings) else None
+        standing = (
+            self.endpoints(settings).fingerprint(model) if self.asks(model, settings) else None
+        )
         asked = sent and standing is not None
-        lessons = 0 if asked or learned is None else learned.lessons
+        lessons = 0 if asked or learned is None else learned.version
         return self.tokenizers(settings), model, standing, lessons
 
-    async def gauge(self, taken: Snapshot, model: str, settings: Settings) -> Gauge:
-        """What counts a text for a model: the endpoint's own number, where it has one."""
+    async def choose_counter(
+        self, taken: Snapshot, model: str, settings: Settings
+    ) -> CounterChoice:
+        """Choose how a text is counted, and await the endpoint's count if there is one."""
         note = None
         if taken.characters and self.asks(model, settings):
             whole, note = await self._ask(taken, model, settings)
             if whole is not None:
-                return Gauge(model, self._fitted(taken, model, settings, whole), whole)
-        return self.here(taken, model, settings)._replace(note=note)
+                return CounterChoice(model, self._fitted(taken, model, settings, whole), whole)
+        return self.choose_local_counter(taken, model, settings)._replace(note=note)
 
-    def gauge_now(self, taken: Snapshot, model: str, settings: Settings) -> Gauge:
-        """The same by what is known already: nobody is asked."""
+    def choose_counter_now(self, taken: Snapshot, model: str, settings: Settings) -> CounterChoice:
+        """Choose how a text is counted, with the endpoint's count only if it is known already."""
         if taken.characters and self.asks(model, settings):
             whole = self._answer_to(self._asked(taken, model, settings))
             if whole is not None:
-                return Gauge(model, self._fitted(taken, model, settings, whole), whole)
-        return self.here(taken, model, settings)
+                return CounterChoice(model, self._fitted(taken, model, settings, whole), whole)
+        return self.choose_local_counter(taken, model, settings)
 
     def _asked(self, taken: Snapshot, model: str, settings: Settings) -> _AskedText:
         return _AskedText(self.endpoints(settings), model, hash(taken.text), len(taken.text))
 
     def _answer_to(self, text: _AskedText) -> Measure | None:
-        return self._answers.get((text.endpoints.standing(text.model), text))
+        return self._answers.get((text.endpoints.fingerprint(text.model), text))
 
     async def _ask(
         self, taken: Snapshot, model: str, settings: Settings
     ) -> tuple[Measure | None, str | None]:
-        """The endpoint's count, or why there is none by now; those who ask together share one
-        request, and an answer that is late is taken when it comes."""
+        """Return the endpoint's count, or why there is none.
+
+        Callers that ask at the same time share one request; a late answer is used when it comes.
+        """
         text = self._asked(taken, model, settings)
         known = self._answer_to(text)
         if known is not None:
@@ -165,8 +172,8 @@ class Counts(Gauges):
         self, taken: Snapshot, model: str, settings: Settings, text: _AskedText
     ) -> _Answer:
         def is_wanted() -> bool:
-            """Whether it is still to be sent: a request waits, or a document shows an estimate."""
-            return self._asking.waiting(text) > 0 or taken.is_newest
+            """Whether the text should still be sent: a request waits, or a document shows it."""
+            return self._asking.waiting(text) > 0 or self._documents.is_newest(taken)
 
         if not await self._typing_pauses(taken):
             return None, "the document is being edited"
@@ -176,10 +183,10 @@ class Counts(Gauges):
             self.missed(model, settings, found.kind)
             return None, found.reason
         measure = _by_endpoint(found)
-        standing = text.endpoints.standing(model)
+        standing = text.endpoints.fingerprint(model)
         if standing is not None:
             self._answers[standing, text] = measure
-        with suppress(Stopped):  # the server ends, and nothing more is learned
+        with suppress(WorkStoppedError):  # the server ends, and nothing more is learned
             await self._learn(taken, model, settings, measure.tokens)
         self._take_outcome(text, measure.tokens)
         return measure, None
@@ -207,7 +214,7 @@ class Counts(Gauges):
 
     def missed(self, model: str, settings: Settings, kind: MissKind) -> bool:
         """Note that a model's endpoint gave no count. Returns whether it may after a while."""
-        may_later = self.endpoints(settings).again_in(model, kind, 1) is not None
+        may_later = self.endpoints(settings).retry_delay(model, kind, 1) is not None
         if may_later:
             self._publish(Event("missed", missed=Missed(model, settings, kind)))
         return may_later
@@ -223,7 +230,7 @@ class Counts(Gauges):
             key = document_key(model, plain.name, kind_of(taken.sample))
             band = plain.band(estimated, taken.sample)
             doubt = None if band is None else estimated * band / 100
-            calibrations.learn(key, estimated, real, 1.0, doubt)
+            calibrations.update(key, estimated, real, 1.0, doubt)
             self.was_learned()
 
     def was_learned(self) -> None:
@@ -242,32 +249,36 @@ class Counts(Gauges):
     # -- counting ---------------------------------------------------------------------------
 
     async def count(
-        self, taken: Snapshot, model: str | None, workspace: Workspace, gauge: Gauge | None = None
+        self,
+        taken: Snapshot,
+        model: str | None,
+        workspace: Workspace,
+        choice: CounterChoice | None = None,
     ) -> Count:
         """The count of a text; an empty one is 0, exact, for every model, and asks nobody.
 
-        `gauge`, where the caller has it already.
+        `choice`, where the caller has it already.
         """
         name, settings = model or workspace.model, workspace.settings
         await self.load(name, settings)
-        if taken.characters and self.window_due(name, settings):
+        if taken.characters and self.is_window_due(name, settings):
             await self.endpoints(settings).limit(name, self.seconds)
-        gauge = gauge or await self.gauge(taken, name, settings)
-        measure = await self.measure(taken, gauge)
-        return self.public(measure, name, taken.characters, workspace, gauge.note)
+        choice = choice or await self.choose_counter(taken, name, settings)
+        measure = await self.measure(taken, choice)
+        return self.public(measure, name, taken.characters, workspace, choice.note)
 
-    async def measure(self, taken: Snapshot, gauge: Gauge) -> Measure:
-        """A text's tokens by its gauge."""
-        if gauge.whole is not None:
-            return gauge.whole
-        tokens = await self.workers.count(taken, gauge.tokenizer)
-        return gauge.tokenizer.measure(tokens, taken.sample)
+    async def measure(self, taken: Snapshot, choice: CounterChoice) -> Measure:
+        """A text's tokens by its choice."""
+        if choice.whole is not None:
+            return choice.whole
+        tokens = await self.workers.count(taken, choice.tokenizer)
+        return choice.tokenizer.measure(tokens, taken.sample)
 
     def now(self, taken: Snapshot, model: str, workspace: Workspace) -> Count | None:
         """A text's count, or None where that takes a request, a look-up of the model's window and
         price, or over a millisecond."""
         settings = workspace.settings
-        asked = self.window_due(model, settings) or self.asks(model, settings)
+        asked = self.is_window_due(model, settings) or self.asks(model, settings)
         unloaded = self.windows.ready and not self.windows.is_loaded(model, settings)
         if unloaded or (taken.characters and asked):
             return None
@@ -280,7 +291,7 @@ class Counts(Gauges):
 
     async def count_here(self, taken: Snapshot, model: str, workspace: Workspace) -> Count:
         """The count of a text without asking anybody."""
-        here = self.here(taken, model, workspace.settings)
+        here = self.choose_local_counter(taken, model, workspace.settings)
         return await self.count(taken, model, workspace, here)
 
     def guess(self, document: TextDocument, model: str, workspace: Workspace) -> Count:
@@ -299,16 +310,16 @@ class Counts(Gauges):
         marker: str,
         model: str,
         settings: Settings,
-    ) -> tuple[Fitted, Measure]:
+    ) -> tuple[FitResult, Measure]:
         """A text in so many tokens at most, and how what is left of it was counted."""
-        gauge = await self.gauge(Snapshot(text=text), model, settings)
-        tokenizer, whole = gauge.tokenizer, gauge.whole
+        choice = await self.choose_counter(Snapshot(text=text), model, settings)
+        tokenizer, whole = choice.tokenizer, choice.whole
         if whole is None:
             work = partial(fitting.fit, text, max_tokens, mode, tokenizer, marker)
             fitted = await self.workers.run(work)
             return fitted, tokenizer.measure(fitted.tokens, text)
         if whole.tokens <= max_tokens:
-            kept = Fitted(
+            kept = FitResult(
                 text=text, tokens=whole.tokens, removed_tokens=0, removed_lines=0, changed=False
             )
             return kept, whole
@@ -317,7 +328,7 @@ class Counts(Gauges):
             work = partial(fitting.fit, text, max(0, target), mode, aimed, marker)
             fitted = await self.workers.run(work)
             left = Snapshot(text=fitted.text)
-            measure = await self.measure(left, await self.gauge(left, model, settings))
+            measure = await self.measure(left, await self.choose_counter(left, model, settings))
             if measure.tokens <= max_tokens:
                 break
             target -= max(1, measure.tokens - max_tokens)
@@ -357,7 +368,7 @@ class Counts(Gauges):
         workspace: Workspace,
         note: str | None = None,
     ) -> Count:
-        """A measure beside the window and the price that hold for it in a workspace."""
+        """Return a measure with the window and price that hold in a workspace."""
         settings = workspace.settings
         if note is None and measure.method in ("calibrated", "estimate"):
             note = self.why_unasked(model, settings)
@@ -370,7 +381,7 @@ class Counts(Gauges):
         return msgspec.structs.replace(session, endpoint=endpoint)
 
     async def load(self, model: str, settings: Settings) -> None:
-        """Have a model that is new here looked up off the event loop."""
+        """Look up a new model on a worker."""
         if self.windows.is_loaded(model, settings):
             return
         tokenizers = self.tokenizers(settings)
@@ -390,4 +401,4 @@ def _read(messages: Sequence[dict[str, Any]]) -> tuple[int, str]:
     from sidecar.messages.content import read_message
 
     texts = [text for message in messages for text in read_message(message).texts]
-    return sum(map(len, texts)), max(texts, key=len, default="")[:SAMPLED]
+    return sum(map(len, texts)), max(texts, key=len, default="")[:SAMPLE_CHARACTERS]

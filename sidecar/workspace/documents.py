@@ -1,37 +1,51 @@
-"""Open documents, and what is taken of them: snapshots, which no edit changes."""
+"""Open documents, their snapshots, and the sections of conversations that follow them.
+
+A snapshot never changes and holds no document, so that any thread may read it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
-from sidecar.counting.incremental import count_pieces, pending_in, soon_counted, units_of
-from sidecar.counting.tokenizer import SAMPLED, Tokenizer
+from sidecar.counting.incremental import (
+    count_if_quick,
+    count_pieces,
+    countable_pieces,
+    uncounted_characters,
+)
+from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
-from sidecar.text.piece_list import PieceBlock, in_order
-from sidecar.text.pieces import Piece, Pieced, pieces_of
+from sidecar.text.pieces import Piece, SplitText, split_pieces
+from sidecar.text.positions import Range
 
 if TYPE_CHECKING:
-    from sidecar.text.positions import Encoding, Range
+    from sidecar.context.counter import Counter
+    from sidecar.counting.count import Measure
+    from sidecar.text.positions import Encoding
 
-KIND_CHARACTERS = SAMPLED
+KIND_CHARACTERS = SAMPLE_CHARACTERS
 _WALKED = 1_000_000
 """Pieces of longer texts are not all looked at on the event loop: that takes over a millisecond."""
 
 
-class Snapshot(Pieced):
-    """One version of a text, from a document or given as it is. Never changes: any thread may
-    read it. What is worked out of it is kept, so one snapshot a version is joined once."""
+class Snapshot(SplitText):
+    """One version of a document, of a part of it, or of a text that is no document.
+
+    Never changes, and refers to no document: any thread may read it. Derived values are kept, so
+    that each version is joined only once.
+    """
 
     def __init__(
         self, pieces: Sequence[Piece] | None = None, text: str | None = None, uri: str = ""
     ) -> None:
         self.uri = uri
-        self._document: TextDocument | None = None
-        self._edition: object = None
-        self._blocks: tuple[PieceBlock, ...] | None = None
+        self.edition: object = None
+        """The edition of the document; `TextDocument.edition` is another object after an edit."""
+        self._is_whole = False
         self.version: int | None = None
         self.encoding: Encoding = "utf-16"
         self.language_id = ""
@@ -43,12 +57,11 @@ class Snapshot(Pieced):
 
     @classmethod
     def of(cls, document: TextDocument) -> Snapshot:
-        """A whole document as it is now. What is known of it by then is asked of the document for
-        as long as it is not edited, so that a count costs the same however long it is."""
+        """Return a snapshot of a whole document."""
         taken = cls(uri=document.uri)
         taken._describe(document)
-        taken._document, taken._edition = document, document.edition
-        taken._blocks, taken._characters = document.frozen(), document.characters
+        taken._is_whole = True
+        taken._pieces, taken._characters = document.pieces, document.characters
         return taken
 
     @classmethod
@@ -59,24 +72,19 @@ class Snapshot(Pieced):
         return taken
 
     def _describe(self, document: TextDocument) -> None:
-        self.version, self.encoding = document.version, document.encoding
+        self.edition, self.version = document.edition, document.version
+        self.encoding = document.encoding
         self.language_id = document.language_id
 
-    def is_of(self, document: TextDocument) -> bool:
-        """Whether it is the whole document as it is now."""
-        return self._document is document and self._edition is document.edition
-
-    @property
-    def is_newest(self) -> bool:
-        """Whether it is a whole document, and as that is now."""
-        return self._document is not None and self.is_of(self._document)
+    def is_of(self, document: TextDocument | None) -> bool:
+        """Whether it is the whole document at its current edition."""
+        return self._is_whole and document is not None and self.edition is document.edition
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """Stretches whose counts add up, which remember them."""
         if self._pieces is None:
-            cut = pieces_of(self._text or "") if self._blocks is None else in_order(self._blocks)
-            self._pieces = tuple(cut)
+            self._pieces = tuple(split_pieces(self._text or ""))
         return self._pieces
 
     @property
@@ -93,7 +101,7 @@ class Snapshot(Pieced):
         if self._text is not None:
             return self._text[:KIND_CHARACTERS]
         start = ""
-        for piece in self.pieces if self._blocks is None else in_order(self._blocks):
+        for piece in self.pieces:
             if len(start) >= KIND_CHARACTERS:
                 break
             start += piece.text
@@ -102,34 +110,82 @@ class Snapshot(Pieced):
     @property
     def is_cut(self) -> bool:
         """Whether the pieces are there already: making them of a long text takes its time."""
-        return self._pieces is not None or self._blocks is not None
+        return self._pieces is not None
 
-    def known(self, basis: Tokenizer, most: int) -> int | None:
-        """The tokens by `basis`, where `most` characters are to be tokenized for it or fewer; a
-        slow piece is taken for many. For the event loop."""
-        document = self._document
+    def known(self, basis: Tokenizer, most: int, document: TextDocument | None) -> int | None:
+        """Return the tokens by `basis` if few characters have to be tokenized, else None.
+
+        A slow piece counts as many characters. For the event loop.
+
+        Args:
+            basis: The tokenizer.
+            most: How many characters may be tokenized.
+            document: The document that is open under this snapshot's URI. While it is not edited,
+                its own sums answer in the same time however long it is.
+        """
         if basis.cuts == "lines" and document is not None and self.is_of(document):
-            return soon_counted(document, basis, most)
+            return count_if_quick(document, basis, most)
         if self.characters > most and not self.is_cut:
             return None  # cutting it takes its time too
         if basis.cuts == "none" and self._whole is None and self.characters > most:
             return None  # there is nothing yet that could have remembered a count
         if self.characters > _WALKED:
             return None  # so does to group the pieces
-        units = units_of(self, basis)
-        return count_pieces(units, basis) if pending_in(units, basis, most) <= most else None
+        units = countable_pieces(self, basis)
+        return (
+            count_pieces(units, basis) if uncounted_characters(units, basis, most) <= most else None
+        )
 
     def document(self) -> TextDocument:
         """The document as it was. Blocking for big ones."""
         return TextDocument(self.uri, self.text, self.version, self.encoding, self.language_id)
 
 
+class FollowedPlace:
+    """Identifies a document, or a range of it, that a section follows. `Documents` has its text."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+
+class FollowedText:
+    """The text at a followed place at one moment: the source of a section. Never changes."""
+
+    def __init__(self, place: FollowedPlace, snapshot: Snapshot) -> None:
+        self.place, self.snapshot = place, snapshot
+
+    @property
+    def version(self) -> object:
+        """Another object for each edition of the document."""
+        return self.snapshot.edition
+
+    def text(self) -> str:
+        """Return the text."""
+        return self.snapshot.text
+
+    def measure(self, counter: Counter) -> Measure:
+        """Return its tokens by a counter alone, without calibration or endpoint."""
+        return counter.text(self.text())
+
+
+class FollowedSection(NamedTuple):
+    """A section of a conversation that follows a document."""
+
+    uri: str
+    tokens: int
+    """Tokens that it adds to the conversation."""
+    shown: bool
+    """Whether the conversation is the shown one."""
+
+
 class Documents(dict[str, TextDocument]):
-    """The open documents, by URI."""
+    """The open documents by URI. For the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
         self._taken: dict[str, Snapshot] = {}
+        self._ranges: WeakKeyDictionary[FollowedPlace, tuple[int, int]] = WeakKeyDictionary()
+        """Offsets of the followed ranges; places without an entry are whole documents."""
 
     def named(self, uri: str) -> TextDocument:
         """An open document, in step with the editor.
@@ -159,12 +215,67 @@ class Documents(dict[str, TextDocument]):
         if self.get(uri) is not document:
             return Snapshot.of(document)
         known = self._taken.get(uri)
-        if known is None or not known.is_of(document):
-            edited_at = None if known is None else time.monotonic()
-            known = self._taken[uri] = Snapshot.of(document)
-            known.edited_at = edited_at
-        known.version = document.version
-        return known
+        if known is not None and known.is_of(document) and known.version == document.version:
+            return known
+        taken = Snapshot.of(document)
+        if known is not None:
+            taken.edited_at = known.edited_at if known.is_of(document) else time.monotonic()
+        self._taken[uri] = taken
+        return taken
+
+    def is_newest(self, taken: Snapshot) -> bool:
+        """Whether a snapshot is a whole open document at its current edition."""
+        return taken.is_of(self.get(taken.uri))
+
+    def edit(self, document: TextDocument, span: Range | None, text: str) -> None:
+        """Replace a range of a document, or all of it; followed ranges move with their text.
+
+        Text inserted before a range shifts it; text inserted inside it or at its end belongs to it.
+        """
+        followed = [one for one in self._ranges if one.uri == document.uri]
+        if followed:
+            start, end = (0, document.characters) if span is None else document.offsets(span)
+            grown = len(text) - (end - start)
+            for place in followed:
+                first, last = self._ranges[place]
+                if end <= first:
+                    self._ranges[place] = first + grown, last + grown
+                elif start <= last:
+                    self._ranges[place] = min(first, start), max(last, end) + grown
+        document.apply(span, text)
+
+    def follow(self, uri: str, span: Range | None) -> FollowedText:
+        """Follow an open document, or a range of it.
+
+        Raises:
+            RequestError: `unknownDocument`.
+        """
+        document, place = self.named(uri), FollowedPlace(uri)
+        if span is not None:
+            self._ranges[place] = document.offsets(span)
+        return FollowedText(place, self._at(place, document))
+
+    def is_stale(self, text: FollowedText) -> bool:
+        """Whether the followed document was edited since.
+
+        The text of a document that was closed, or is out of step, stays the last one.
+        """
+        document = self.get(text.place.uri)
+        is_known = document is not None and document.in_step
+        return is_known and document is not None and document.edition is not text.version
+
+    def latest(self, text: FollowedText) -> FollowedText:
+        """Return the current text of the same place; the same object until the next edit."""
+        if not self.is_stale(text):
+            return text
+        return FollowedText(text.place, self._at(text.place, self[text.place.uri]))
+
+    def _at(self, place: FollowedPlace, document: TextDocument) -> Snapshot:
+        offsets = self._ranges.get(place)
+        if offsets is None:
+            return self.taken(document)
+        start, end = map(document.position_at, offsets)
+        return Snapshot.part_of(document, Range(start, end))
 
     def closed(self, uri: str) -> None:
         """Forget a document."""

@@ -1,7 +1,7 @@
 """One watcher for all files that are followed. It sleeps until the system reports a change.
 
 Every `TICK_SECONDS` it also compares the followed files' times, which finds what a file system does
-not report, and looks whether something that was missing has appeared.
+not report.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Subscription:
         self, find_paths: FindPaths, notify: Callable[[Changes], object], poll_seconds: float
     ) -> None:
         self.is_active = True
+        self.is_stale = False
+        """Whether to find out again what to follow."""
         self._find_paths, self._notify = find_paths, notify
         self._poll_seconds, self._polled_at = poll_seconds, time.monotonic()
         self._changed: set[str] = set()
@@ -61,38 +63,54 @@ class Subscription:
         self.is_active = False
 
     @property
-    def files(self) -> Collection[str]:
-        """The followed files that exist."""
-        return [path for path, stamp in self._stamps.items() if stamp is not None]
+    def parents(self) -> set[str]:
+        """The folders that report a change of a followed file, or that a missing path appears.
+
+        On macOS missing paths are left to the tick: a watch of the home folder reports everything
+        below it there.
+        """
+        return {
+            _nearest_folder(path)
+            for path, stamp in self._stamps.items()
+            if stamp is not None or sys.platform != "darwin"
+        }
 
     def find_paths(self) -> None:
         """Find out again what to follow."""
+        self.is_stale = False
         paths = frozenset(self._find_paths())
         self.folders = frozenset(filter(os.path.isdir, paths))
         self._stamps = {path: stamp_of(path) for path in paths - self.folders}
 
-    def compare_stamps(self) -> bool:
+    def compare_stamps(self) -> None:
         """Note the followed files that differ from when they were last compared.
 
-        Returns whether one of them, or a missing path, has come or gone.
+        What to follow is stale if one of them, or a missing path, has come or gone.
         """
         before, self._stamps = self._stamps, {path: stamp_of(path) for path in self._stamps}
         changed = [path for path, stamp in self._stamps.items() if stamp != before[path]]
         self._changed.update(changed)
-        return any(self._stamps[path] is None or before[path] is None for path in changed)
+        self.is_stale |= any(None in (self._stamps[path], before[path]) for path in changed)
 
     def is_poll_due(self) -> bool:
         """Whether the subscriber should look at everything again."""
         return time.monotonic() - self._polled_at >= self._poll_seconds
 
     def note(self, path: str) -> bool:
-        """Keep a changed path for the next report if it is followed here."""
+        """Keep a changed path for the next report if it is followed here.
+
+        What to follow is stale if it is a missing path or one of its parents.
+        """
         is_followed = path in self._stamps or path.startswith(
             tuple(folder + os.sep for folder in self.folders)
         )
         if is_followed:
             self._changed.add(path)
-        return is_followed
+        self.is_stale |= any(
+            stamp is None and f"{missing}{os.sep}".startswith(f"{path}{os.sep}")
+            for missing, stamp in self._stamps.items()
+        )
+        return is_followed or self.is_stale
 
     def report(self) -> None:
         """Report the noted paths."""
@@ -178,28 +196,28 @@ class FileWatcher:
                 self._tick(watches)
             elif now >= report_at:
                 report_at, latest_at = math.inf, math.inf
-                self._report()
+                self._report(watches)
 
     def _note(self, path: str) -> bool:
         followed = [each.note(path) for each in self._subscriptions]
         return any(followed)
 
-    def _report(self) -> None:
-        for each in self._subscriptions:
-            if each.is_active:
-                each.report()
-
-    def _tick(self, watches: _Watches) -> None:
+    def _report(self, watches: _Watches) -> None:
         active = [each for each in self._subscriptions if each.is_active]
         has_ended = len(active) < len(self._subscriptions)
         self._subscriptions = active
-        are_outdated = watches.are_outdated()
-        stale = [
-            each for each in active if each.compare_stamps() or are_outdated or each.is_poll_due()
-        ]
-        self._report()
+        for each in active:
+            each.report()
+        stale = [each for each in active if each.is_stale]
         if stale or has_ended:
             self._follow(watches, stale)
+
+    def _tick(self, watches: _Watches) -> None:
+        are_outdated = watches.are_outdated()
+        for each in self._subscriptions:
+            each.compare_stamps()
+            each.is_stale |= are_outdated or each.is_poll_due()
+        self._report(watches)
 
     def _follow(self, watches: _Watches, changed: Iterable[Subscription]) -> None:
         """Find the paths of the changed subscriptions, watch them, and then have them looked at.
@@ -211,7 +229,7 @@ class FileWatcher:
             each.find_paths()
         active = [each for each in self._subscriptions if each.is_active]
         folders = {path for each in active for path in each.folders}
-        parents = {os.path.dirname(path) for each in active for path in each.files}
+        parents = {path for each in active for path in each.parents}
         watches.update(folders, parents)
         for each in changed:
             if each.is_active:
@@ -226,6 +244,12 @@ def _next(
         return inbox.get(timeout=max(0.0, until - time.monotonic()))
     except queue.Empty:
         return None
+
+
+def _nearest_folder(path: str) -> str:
+    """Return the innermost folder above a path that exists."""
+    parent = os.path.dirname(path)
+    return parent if os.path.isdir(parent) or parent == path else _nearest_folder(parent)
 
 
 _LIMITS = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
     from sidecar.budget.finding import Finding
     from sidecar.config.options import Origin
-    from sidecar.workspace.gauges import Gauge
+    from sidecar.workspace.counter_choice import CounterChoice
 
 _TRIES = 100
 
@@ -58,11 +58,11 @@ def proposals(
     subject: Subject,
     findings: Sequence[Finding],
     place: RootOrigins,
-    gauges: Mapping[str, Gauge],
+    choices: Mapping[str, CounterChoice],
 ) -> list[Proposal]:
     """Every fix of some findings, the most welcome first."""
-    counter = counter_of(subject, gauges)
-    return [made for finding in findings for made in _of(subject, finding, place, counter, gauges)]
+    counter = counter_of(subject, choices)
+    return [made for finding in findings for made in _of(subject, finding, place, counter, choices)]
 
 
 def _of(
@@ -70,10 +70,10 @@ def _of(
     finding: Finding,
     place: RootOrigins,
     counter: TextCounter,
-    gauges: Mapping[str, Gauge],
+    choices: Mapping[str, CounterChoice],
 ) -> Iterator[Proposal]:
     text = subject.taken.text
-    for fix in fixes.fit_fixes(text, finding, gauges[finding.model].tokenizer):
+    for fix in fixes.fit_fixes(text, finding, choices[finding.model].tokenizer):
         yield _here(fix)
     if (moved := _move(subject, finding, place, counter)) is not None:
         yield moved

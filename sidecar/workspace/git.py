@@ -103,3 +103,24 @@ def _call(
         raise GitError(f"git did not answer within {TIMEOUT_SECONDS:g} seconds") from error
     except OSError as error:
         raise GitError(f"git could not be run: {error.strerror}") from error
+
+
+def tracked_files(folder: str) -> tuple[str, ...] | None:
+    """Their paths below `folder`, relative to it; none outside of a work tree of git.
+
+    None where git is missing or refuses to say. Blocking. Which of them are ignored git is not
+    asked: a FIFO in the place of a `.gitignore` would hold it up.
+    """
+    if not _is_in_work_tree(Path(os.path.abspath(folder))):
+        return ()
+    from sidecar.workspace import git
+
+    try:
+        listed = git.run(Path(folder), "ls-files", "-z", "--cached")
+    except git.GitError:
+        return None
+    return tuple(os.fsdecode(name).replace("/", os.sep) for name in listed.split(b"\0") if name)
+
+
+def _is_in_work_tree(folder: Path) -> bool:
+    return any(os.path.exists(each / ".git") for each in (folder, *folder.parents))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sidecar.cost.storage import create_folder, translated
+from sidecar.cost.ledger import create_folder, translated
 from sidecar.workspace.session_index import Ingested, Pace, SessionIndex
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LOCK_NAME = "agents.lock"
 
 def is_read(book: CostBook, sources: Sources) -> bool:
     """Whether the ledger has all calls of the roots' sessions. Raises LedgerError."""
-    return not SessionIndex(book.ledger).unread(sources.readers, sources.stores())
+    return not SessionIndex(book.ledger).has_unread(sources.stores())
 
 
 def ingest_all(

@@ -9,12 +9,11 @@ import msgspec
 
 from sidecar.counting.count import Method
 from sidecar.counting.incremental import count_text
-from sidecar.text.outline import outline
-from sidecar.text.outline_lines import Part
+from sidecar.text.outline import Part, outline
 
 if TYPE_CHECKING:
+    from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.documents import Snapshot
-    from sidecar.workspace.gauges import Gauge
 
 Known = dict[tuple[str, int, int], int]
 """By tokenizer, hash and length of the text: a part that did not change is not counted again."""
@@ -29,15 +28,15 @@ class CountedPart(msgspec.Struct, frozen=True):
 
 
 def counted_parts(
-    taken: Snapshot, gauge: Gauge, known: Mapping[tuple[str, int, int], int]
+    taken: Snapshot, choice: CounterChoice, known: Mapping[tuple[str, int, int], int]
 ) -> tuple[tuple[CountedPart, ...], Known]:
     """The outline with counts, and what is known by them the next time. Blocking."""
-    tokenizer, now = gauge.tokenizer, Known()
+    tokenizer, now = choice.tokenizer, Known()
     basis = tokenizer.basis
     found = []
     for part in outline(taken.text, taken.uri, taken.language_id):
-        if gauge.whole is not None and part.end - part.start == taken.characters:
-            found.append(CountedPart(part, gauge.whole.tokens, gauge.whole.method))
+        if choice.whole is not None and part.end - part.start == taken.characters:
+            found.append(CountedPart(part, choice.whole.tokens, choice.whole.method))
             continue
         text = taken.text[part.start : part.end]
         key = (basis.name, hash(text), len(text))

@@ -1,4 +1,4 @@
-"""What prompt files have cost: their tokens, and the agents' calls that they rode along with."""
+"""What prompt files cost: their tokens, in each call of the agents that send them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sidecar.cost.params import CostFilesParams, FileCost
-from sidecar.cost.riding import Calls, Ridden, ridden
+from sidecar.cost.prompt_file_costs import CallGroup, PromptFileCost, prompt_file_cost
+from sidecar.cost.protocol import CostFilesParams, FileCost
 from sidecar.counting.count import Count, tokens_text
-from sidecar.text.printable import counted, percent_text, printable
+from sidecar.text.printable import counted, percent_text, printable, usd_text
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.prompt_files import PromptFile, agents_of, prompt_files
 
@@ -27,9 +27,9 @@ DAYS = 30
 async def file_costs(
     services: Services, workspace: Workspace, params: CostFilesParams
 ) -> list[FileCost]:
-    """A row for each prompt file of a workspace, the dearest first.
+    """Return a row for each prompt file of a workspace, the most expensive first.
 
-    Raises BadParamsError for a time that is none, LedgerError.
+    Raises BadParamsError for an invalid time, LedgerError.
     """
     if workspace.path is None:
         return []
@@ -38,56 +38,55 @@ async def file_costs(
     since = params.since or (datetime.now().astimezone() - timedelta(days=DAYS)).date().isoformat()
     spending = services.spending(workspace)
     used = await run(partial(spending.agents_models, since))
-    models = [_model(one, used) or workspace.budget_model for one in files]
+    models = [_model(file, used) or workspace.budget_model for file in files]
     counts = [
-        await _count(services, workspace, one, model)
-        for one, model in zip(files, models, strict=True)
+        await _count(services, workspace, file, model)
+        for file, model in zip(files, models, strict=True)
     ]
     sizes = [count.tokens for count in counts if count is not None]
-    calls = await run(partial(spending.riding, since, sizes))
+    groups = await run(partial(spending.prompt_file_calls, since, sizes))
     span = f"since {params.since}" if params.since else f"in {DAYS} days"
-    rows = [_row(one, count, calls, span) for one, count in zip(files, counts, strict=True)]
+    rows = [_row(file, count, groups, span) for file, count in zip(files, counts, strict=True)]
     return sorted(rows, key=lambda row: (-(row.cost_usd or 0.0), row.uri))
 
 
 def is_prompt_file(workspace: Workspace, path: Path) -> bool:
-    """Whether an agent sends a file of the workspace, by its name."""
+    """Return whether an agent sends this file, by its name."""
     return workspace.path is not None and bool(agents_of(workspace.path, path))
 
 
 def _files(workspace: Workspace, uris: Sequence[str] | None) -> list[PromptFile]:
-    """Blocking. While agents are disabled, imports and the user's own memory are left alone."""
+    """Read the prompt files. Blocking. Skips imports and the user's memory without agents."""
     from sidecar.agents.places import Places
 
     settings = workspace.settings.agents
     places = Places.of(settings) if settings.enabled else None
-    found = prompt_files(workspace.path or Path(), places)
+    files = prompt_files(workspace.path or Path(), places)
     wanted = None if uris is None else {unquote(uri) for uri in uris}
-    return [one for one in found if wanted is None or unquote(Path(one.path).as_uri()) in wanted]
+    return [file for file in files if wanted is None or unquote(Path(file.path).as_uri()) in wanted]
 
 
-def _model(one: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
-    """That of most calls of the agents that send the file: what it was in fact sent to, whichever
-    session or document is open."""
+def _model(file: PromptFile, used: Mapping[str, Mapping[str, int]]) -> str | None:
+    """Return the model of most calls of the agents that send the file."""
     calls = Counter[str]()
-    for agent in one.agents:
+    for agent in file.agents:
         calls.update(used.get(agent, {}))
     return min(calls, key=lambda model: (-calls[model], model), default=None)
 
 
 async def _count(
-    services: Services, workspace: Workspace, one: PromptFile, model: str
+    services: Services, workspace: Workspace, file: PromptFile, model: str
 ) -> Count | None:
-    """The tokens of a file, as it is where it is open; None where it is not read."""
-    if one.text is None:
+    """Count a file, as it is in the editor if it is open; None if it was not read."""
+    if file.text is None:
         return None
-    uri = Path(one.path).as_uri()
-    text = one.text if uri not in services.documents else services.documents.snapshot(uri).text
+    uri = Path(file.path).as_uri()
+    text = file.text if uri not in services.documents else services.documents.snapshot(uri).text
     return await services.counts.count(Snapshot(text=text), model, workspace)
 
 
-def _row(one: PromptFile, count: Count | None, calls: list[Calls], span: str) -> FileCost:
-    uri = Path(one.path).as_uri()
+def _row(file: PromptFile, count: Count | None, groups: list[CallGroup], span: str) -> FileCost:
+    uri = Path(file.path).as_uri()
     if count is None:
         return FileCost(
             uri=uri,
@@ -95,30 +94,31 @@ def _row(one: PromptFile, count: Count | None, calls: list[Calls], span: str) ->
             requests=0,
             cost_usd=None,
             cached_percent=None,
-            text=one.note or "",
+            text=file.note or "",
         )
-    found = ridden(count.tokens, one.agents, calls)
+    cost = prompt_file_cost(count.tokens, file.agents, groups)
     return FileCost(
         uri=uri,
         tokens=count.tokens,
-        requests=found.requests,
-        cost_usd=None if found.cost is None else float(found.cost),
-        cached_percent=100 * found.cached // found.requests if found.requests else None,
-        text=_text(count, found, span),
+        requests=cost.requests,
+        cost_usd=None if cost.cost is None else float(cost.cost),
+        cached_percent=100 * cost.cached // cost.requests if cost.requests else None,
+        text=_text(count, cost, span),
         model=count.model,
         method=count.method,
     )
 
 
-def _text(count: Count, found: Ridden, span: str) -> str:
+def _text(count: Count, cost: PromptFileCost, span: str) -> str:
     """`612 tokens · 1,204 requests in 30 days · about $0.41, 93 % from cache · counted for o3`."""
     head, model = tokens_text(count.tokens, count.method), f"counted for {printable(count.model)}"
-    if not found.requests:
+    if not cost.requests:
         return f"{head} · no requests {span} · {model}"
-    cost = "unpriced"
-    if found.cost is not None:
-        cost = f"about ${found.cost:,.2f}" if found.cost >= 1 else f"about ${found.cost:.4f}"
-        cost += f" + {found.unpriced:,} unpriced" if found.unpriced else ""
-    share = percent_text(100 * found.cached // found.requests)
-    requests = counted(found.requests, "request")
-    return f"{head} · {requests} {span} · {cost}, {share} from cache · {model}"
+    price = "unpriced"
+    if cost.cost is not None:
+        price = usd_text(cost.cost)
+        price = price if price.startswith("<") else f"about {price}"
+        price += f" + {cost.unpriced:,} unpriced" if cost.unpriced else ""
+    share = percent_text(100 * cost.cached // cost.requests)
+    requests = counted(cost.requests, "request")
+    return f"{head} · {requests} {span} · {price}, {share} from cache · {model}"

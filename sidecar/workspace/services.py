@@ -1,9 +1,8 @@
-"""What is made of what workspaces share: budgets, agents' sessions, changes of conversations."""
+"""Owners of budgets, conversations and agents' sessions, above what workspaces share."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.budgets import Budgets
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.live_sessions import LiveSessions
-    from sidecar.workspace.parts import Known
+    from sidecar.workspace.parts import CountedPart, Known
     from sidecar.workspace.sessions import Sessions
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
@@ -32,7 +31,7 @@ class PinnedDocument:
 
     def __init__(self, document: TextDocument) -> None:
         self._document, self._edition = document, document.edition
-        self._before = Snapshot.of(document).document if document.is_cut else document.reopening()
+        self._before = Snapshot.of(document).document if document.is_cut else document.reopen()
 
     def is_of(self, document: TextDocument | None) -> bool:
         """Whether this is the document, edited or not."""
@@ -53,40 +52,40 @@ class PinnedDocument:
 
 @dataclass(eq=False, repr=False)
 class Services(Shared):
-    """Rooms above counts are loaded when they are first asked for."""
+    """Adds budgets, conversations and agents, whose modules are imported when first needed."""
 
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the settings of every root have been read."""
     parts: dict[str, Known] = field(default_factory=dict)
-    """What is known of the parts of each open document, from their last count."""
+    """Counts of the parts of each open document, from their last count."""
 
     _sessions: dict[Workspace, Sessions] = field(default_factory=dict)
     _conversations: dict[Workspace, Conversations] = field(default_factory=dict)
 
     @cached_property
     def budgets(self) -> Budgets:
-        """What budgets say of the open documents; the room is loaded when first asked."""
+        """The budgets of open documents."""
         from sidecar.workspace.budgets import Budgets
 
         return Budgets(self.counts, self.documents, self.roots)
 
     @cached_property
     def agents(self) -> AgentSessions:
-        """The coding agents' own sessions; the room is loaded when first asked."""
+        """The coding agents' own sessions."""
         from sidecar.workspace.agents import AgentSessions
 
         return AgentSessions(self, self.sessions)
 
     @cached_property
     def live(self) -> LiveSessions:
-        """The conversations that running servers share; the module is loaded when first asked."""
+        """The conversations that running servers share."""
         from sidecar.workspace.live_sessions import LiveSessions
 
         return LiveSessions(self.state.folder / "live", self.workers)
 
     def workspace(self, named: str | None) -> Workspace:
-        """What a request names: `Roots.find`; or by an open document, which may be in no root.
+        """Return the workspace that a request names, by an open document or as `Workspaces.find`.
 
         Raises:
             BadParamsError
@@ -95,7 +94,7 @@ class Services(Shared):
         return self.roots.of_document(document.uri) if document else self.roots.find(named)
 
     def workspace_or_first(self, named: str | None) -> Workspace:
-        """The same; the first root where none is named, though there are several.
+        """Return the workspace that a request names, by default the first root.
 
         Raises:
             BadParamsError
@@ -110,6 +109,29 @@ class Services(Shared):
         if document is not None and not document.is_cut:
             await self.workers.cut(document)
 
+    async def parts_of(self, uri: str) -> tuple[CountedPart, ...]:
+        """Return a document's sections or top-level blocks with their tokens, in order.
+
+        Empty if the document is edited meanwhile: the client asks again.
+
+        Raises:
+            RequestError: `unknownDocument`.
+        """
+        from sidecar.workspace.budgets import model_of
+        from sidecar.workspace.parts import counted_parts
+
+        await self.ready(uri)
+        taken, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
+        choice = await self.counts.choose_counter(
+            taken, model_of(uri, workspace), workspace.settings
+        )
+        known = self.parts.get(uri, {})
+        parts, now = await self.workers.run(partial(counted_parts, taken, choice, known))
+        if uri not in self.documents or self.documents.snapshot(uri) is not taken:
+            return ()
+        self.parts[uri] = now
+        return parts
+
     async def read_pinned(self, pinned: PinnedDocument) -> TextDocument:
         """The same for a document as it was when it was held."""
         await self.configured.wait()
@@ -120,13 +142,12 @@ class Services(Shared):
         self.documents.closed(uri)
         self.parts.pop(uri, None)
 
-    def loading(self) -> Callable[[], None]:
-        """What loads the tokenizer of each root's model: for a worker."""
-        chosen = [
+    def tokenizers(self) -> list[Tokenizer]:
+        """Return the tokenizer of each root's model."""
+        return [
             self.counts.tokenizers(workspace.settings).for_model(workspace.model)
             for workspace in self.roots
         ]
-        return partial(_load, self.workers, chosen)
 
     async def load_prices(self) -> None:
         """Load windows and prices: most of a second of a worker's time."""
@@ -150,7 +171,6 @@ class Services(Shared):
         from sidecar.workspace.sessions import Sessions
 
         sessions = Sessions(self, workspace)
-        workspace.followed = sessions.followed
         if workspace in self.roots:  # what is late for a closed one is kept by nobody
             self._sessions[workspace] = sessions
         return sessions
@@ -185,8 +205,3 @@ class Services(Shared):
         await self.workers.run(self.state.close)
         if (work := self.calibrations.begin_save()) is not None:
             self.calibrations.finish_sync(await self.workers.run(work))
-
-
-def _load(workers: Workers, chosen: list[Tokenizer]) -> None:
-    for tokenizer in chosen:
-        workers.load(tokenizer)

@@ -34,10 +34,10 @@ from sidecar.agents.events import (
 )
 from sidecar.agents.occupancy import COMPACTED, REWOUND
 from sidecar.agents.values import Occupancy, Quality, StoredSession
-from sidecar.cost.events import LedgerEvent, check_event, check_names, split
+from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError
-from sidecar.messages.bounds import MOST_TOKENS
+from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
 from sidecar.models.catalogue import billing_provider
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from sidecar.agents.places import Places
     from sidecar.agents.roots import Roots
-    from sidecar.cost.ledger import Ledger
+    from sidecar.cost.ledger import Ledger, RecordedBatch
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class IndexedSession(msgspec.Struct, frozen=True, kw_only=True):
             return change(
                 self,
                 tokens=event.tokens,
-                window=event.window or self.window,
+                window=event.window,
                 quality=event.quality,
                 error_percent=event.error_percent,
                 note=event.note,
@@ -158,6 +158,8 @@ class Ingested(NamedTuple):
     bytes_read: int = 0
     whole: bool = True
     """False where it was stopped."""
+    has_new_costs: bool = False
+    """Whether calls were recorded or amended."""
 
 
 class Pace(NamedTuple):
@@ -191,16 +193,8 @@ class SessionIndex:
         sub-agents' replays. To `preview`, the newest come first. A store whose path is not UTF-8
         is left out.
         """
-        stores = [one for one in stores if _is_utf8(one.path)]
-        few = len(stores) <= _STORES_AT_ONCE
-        with self._ledger.reader() as connection:
-            rows = _store_rows(connection, [one.path for one in stores] if few else None)
+        found, rows = self._unread(stores, preview=preview)
         by_agent = {one.agent: one for one in readers}
-        found = [
-            one
-            for one in stores
-            if one.path not in rows or not rows[one.path].is_current(one, preview=preview)
-        ]
         if preview:
             return sorted(found, key=lambda one: -one.mtime_ns)
         copies = {
@@ -210,6 +204,25 @@ class SessionIndex:
         }
         return sorted(found, key=lambda one: (not one.live, one.path in copies, one.mtime_ns))
 
+    def has_unread(self, stores: Iterable[Store]) -> bool:
+        """Return whether anything in the stores is unread; opens none. Raises LedgerError."""
+        return bool(self._unread(stores)[0])
+
+    def _unread(
+        self, stores: Iterable[Store], *, preview: bool = False
+    ) -> tuple[list[Store], dict[str, StoreRow]]:
+        """Return the unread stores in no order, and the rows of all that were read before."""
+        stores = [one for one in stores if _is_utf8(one.path)]
+        few = len(stores) <= _STORES_AT_ONCE
+        with self._ledger.reader() as connection:
+            rows = _store_rows(connection, [one.path for one in stores] if few else None)
+        found = [
+            one
+            for one in stores
+            if one.path not in rows or not rows[one.path].is_current(one, preview=preview)
+        ]
+        return found, rows
+
     def read(
         self,
         readers: Sequence[StoreReader],
@@ -217,7 +230,7 @@ class SessionIndex:
         pace: Pace | None = None,
         *,
         preview: bool = False,
-        record: Callable[..., list[LedgerEvent]] | None = None,
+        record: Callable[..., RecordedBatch] | None = None,
     ) -> Ingested:
         """Read what is new of stores, in this order.
 
@@ -231,23 +244,25 @@ class SessionIndex:
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = Ingested(), time.monotonic()
         for some in _together(_readings(by_agent, wanted, self._rows_of, preview=preview)):
-            calls = (
+            calls = [
                 event
                 for one in some
                 for event in one.read.events
-                if not one.preview and _is_call(event)
-            )
-            events, refused = _checked(calls)
+                if not one.preview and isinstance(event, CallFinished)
+            ]
+            known = self._recorded_sums(calls)
+            events, refused = _checked(call for call in calls if call not in known)
 
             def also(connection: sqlite3.Connection, some: list[_Reading] = some) -> None:
                 for one in some:
                     _write(connection, one)
 
-            new = record(events, amend=True, also=also)
+            batch = record(events, amend=True, also=also)
             done = Ingested(
-                done.calls + len(new),
+                done.calls + len(batch.new),
                 done.refused + refused,
                 done.bytes_read + sum(one.read.bytes_read for one in some),
+                has_new_costs=done.has_new_costs or batch.has_changes,
             )
             pace.progress(min(1.0, done.bytes_read / whole_size))
             took = time.monotonic() - began
@@ -257,6 +272,14 @@ class SessionIndex:
         if done.refused:
             _log.warning("%d calls in session files have impossible numbers", done.refused)
         return done
+
+    def _recorded_sums(self, calls: Iterable[CallFinished]) -> list[CallFinished]:
+        """Return those sums of past calls of whose session the ledger has calls."""
+        sums = [call for call in calls if call.is_unread_past]
+        if not sums:
+            return []
+        with self._ledger.reader() as connection:
+            return [call for call in sums if _is_session_recorded(connection, event_of(call))]
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
         """Forget the sessions of stores that are gone; their calls stay. Raises LedgerError."""
@@ -304,7 +327,7 @@ class SessionIndex:
                 continue
             agents.add(session.source)
             reader = by_agent[session.source]
-            limit = session.occupancy.limit or reader.window(places)
+            limit = session.occupancy.limit or reader.window(places, session)
             size = msgspec.structs.replace(session.occupancy, limit=limit)
             title = next(filter(None, (_title(reader, row) for row in rows)), None)
             shown.append(msgspec.structs.replace(session, occupancy=size, title=title))
@@ -410,25 +433,48 @@ def _write(connection: sqlite3.Connection, one: _Reading) -> None:
     connection.executemany(
         f"INSERT OR REPLACE INTO agent_session (store, {', '.join(_FIELDS)}) "  # noqa: S608
         f"VALUES ({', '.join('?' * (len(_FIELDS) + 1))})",
-        ((number, *msgspec.structs.astuple(one)) for one in sessions.values() if _is_storable(one)),
+        (
+            (number, *msgspec.structs.astuple(_bounded(one)))
+            for one in sessions.values()
+            if _is_name(one.name)
+        ),
     )
 
 
-def _is_storable(session: IndexedSession) -> bool:
-    """Whether its names can be names: a store may hold anything, and no database takes it all."""
+def _bounded(session: IndexedSession) -> IndexedSession:
+    """Return a session without the names and numbers that cannot be.
+
+    A store may hold anything: SQLite's columns take every type, and JSON every length.
+    """
+    return msgspec.structs.replace(
+        session,
+        first_folder=_text(session.first_folder),
+        folder=_text(session.folder),
+        model=session.model if _is_name(session.model) else None,
+        parent=session.parent if _is_name(session.parent) else None,
+        title_at=session.title_at if _is_name(session.title_at) else None,
+        tokens=_tokens(session.tokens),
+        window=_tokens(session.window),
+    )
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_ID and _text(name) is not None
+
+
+def _text(text: object) -> str | None:
+    """A text that the database can hold; None where it is none."""
+    if not isinstance(text, str):
+        return None
     try:
-        check_names(
-            session=session.name,
-            model=session.model or "unknown",
-            parent=session.parent or "",
-            titleAt=session.title_at or "",
-        )
-        for folder in (session.first_folder, session.folder):
-            (folder or "").encode()
-    except (BadParamsError, UnicodeEncodeError):
-        return False
-    numbers = (session.tokens or 0, session.window or 0)
-    return bool(session.name) and all(0 <= number <= MOST_TOKENS for number in numbers)
+        text.encode()
+    except UnicodeEncodeError:
+        return None
+    return text
+
+
+def _tokens(number: object) -> int | None:
+    return number if isinstance(number, int) and 0 <= number <= MOST_TOKENS else None
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
@@ -510,9 +556,9 @@ def _sessions(connection: sqlite3.Connection, readers: Collection[str], roots: R
 def _merged(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     """One session of its stores, best first: what the best does not know is the next one's."""
     best = rows[0]
-    size = next((one.session for one in rows if _has_size(one.session)), best.session)
-    if best.session.compacted or best.session.tokens is not None:
-        size = best.session
+    size = next((one.session for one in rows if one.session.tokens is not None), best.session)
+    if best.session.compacted or best.session.note == REWOUND:
+        size = best.session  # an older store has the size before that
 
     def first(field: str) -> Any:
         found = (getattr(one.session, field) for one in rows)
@@ -541,10 +587,6 @@ def _merged(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
     return session, rows
 
 
-def _has_size(session: IndexedSession) -> bool:
-    return session.tokens is not None
-
-
 def _order(row: _Row) -> tuple[int, float]:
     return row.session.rank, _updated(row).timestamp()
 
@@ -558,7 +600,8 @@ def _title(reader: StoreReader, row: _Row) -> str | None:
     if row.session.title_at is None:
         return None
     try:
-        return reader.title(row.store, row.session.title_at)
+        title = reader.title(row.store, row.session.title_at)
+        return title[:LONGEST_ID] if isinstance(title, str) else None
     except OSError:
         return None
     except Exception as exc:
@@ -606,14 +649,20 @@ def _folder_uri(folder: str) -> str:
     return Path(os.path.realpath(folder)).as_uri()
 
 
+def _is_session_recorded(connection: sqlite3.Connection, event: LedgerEvent) -> bool:
+    query = "SELECT 1 FROM session WHERE workspace = ? AND agent = ? AND name = ?"
+    key = event.workspace, event.agent, event.session
+    return connection.execute(query, key).fetchone() is not None
+
+
 def _checked(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
     """The calls that can be kept, and how many cannot: one of these would undo the whole batch."""
     events, refused = [], 0
     for call in calls:
-        event = event_of(call)
         try:
+            event = event_of(call)
             check_event(event)
-        except BadParamsError:
+        except (BadParamsError, TypeError):  # of a column that holds another type
             refused += 1
         else:
             events.append(event)

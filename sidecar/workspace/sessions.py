@@ -14,45 +14,44 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from sidecar.context.thresholds import budget_message, crossed, level, severity
+from sidecar.context.thresholds import budget_message, crossed
 from sidecar.context.usage import ContextUsage, ContextWarning, SessionInfo, SessionRow, in_window
-from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
+from sidecar.context.window import Limit, NamedLimits, Window, level, resolve_limit, severity
 from sidecar.counting.calibration import ConversationCalibration
 from sidecar.counting.count import Method
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import message as printable
-from sidecar.workspace.events import Event
 from sidecar.workspace.windows import limit_of
-from sidecar.workspace.workspace import ContextState, Workspace
+from sidecar.workspace.workspace import ContextState, Event, Workspace
 
 if TYPE_CHECKING:
     from sidecar.context.conversation import Conversation
     from sidecar.context.session import Session
-    from sidecar.workspace.followed import FollowedSection
+    from sidecar.workspace.documents import FollowedSection
     from sidecar.workspace.shared import Shared
 
 DEFAULT_ID = "default"
-"""The session that is made where a client names none and there is none."""
+"""The id of the conversation that is created if a client names none and there is none."""
 SESSIONS_KEPT = 256
 NO_REPLY = "no reply yet"
-"""Why nothing is known of an agent's session: its file names a model with the first reply."""
+"""Shown while an agent's session has no reply: its file names the model with the first one."""
 
 PROTOCOL_OUTRANKS = timedelta(minutes=30)
-"""How long a session that is fed by protocol comes before one that an agent updated since."""
+"""How long a client's conversation is shown in preference to a newer agent session."""
 
 
 _SHARED = 64
-"""More conversations than these are not shared with other processes: the newest are."""
+"""How many conversations are shared with other processes; the newest come first."""
 
 PROTOCOL = "protocol"
 """The source of a conversation that a client feeds."""
 RECENT = timedelta(hours=24)
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-"""When a session was updated that must not be taken for the current one."""
+"""The time of sessions that must not become the current one."""
 
 
 class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent's own files say of its session, or another server of its conversation."""
+    """A session known by its counts: of an agent's file, or a conversation of another server."""
 
     id: str
     source: str
@@ -64,20 +63,20 @@ class CountedSession(msgspec.Struct, frozen=True, kw_only=True):
     quality: Method = "exact"
     """How the tokens were counted."""
     error_percent: float = 0.0
-    """Half of the band of the tokens."""
+    """Error band (±%) of the tokens."""
     limit: int | None = None
-    """The window by the agent's own word, in tokens."""
+    """The window in tokens that the agent names."""
     note: str | None = None
     """Why a number is missing or weak."""
     state: Literal["running", "idle", "ended"] = "idle"
     parent: str | None = None
     compacted: bool = False
     usage: ContextUsage | None = None
-    """Of a conversation of another process: all that its server says of it."""
+    """For a conversation of another server: its usage as that server computed it."""
 
 
 def from_usage(usage: ContextUsage) -> CountedSession | None:
-    """The conversation of another process whose size this is; None where it names none."""
+    """Return another server's conversation by its usage; None if that names no session."""
     info = usage.session
     if info is None:
         return None
@@ -141,20 +140,20 @@ class ConversationStore:
 
 @dataclass(eq=False)
 class ConversationState:
-    """What is known of a conversation besides its content. Only the event loop changes it."""
+    """A conversation's state besides its content; only `Conversations` writes it."""
 
     named_model: str | None = None
-    """That a client named for it."""
+    """The model that a client named for it."""
     answered_model: str | None = None
-    """That its last reply named."""
+    """The model that its last reply named."""
     refused_limits: dict[str, int] = field(default_factory=dict)
     """Windows in tokens, by model, that a server named when it refused the prompt."""
     calibration: ConversationCalibration | None = None
-    """What reported usage has taught about its estimates; None before the first report."""
+    """The calibration by its reported usage; None before the first report."""
     warned_level: int = 0
-    """How many thresholds it had reached when that was last looked at."""
+    """How many thresholds it had reached at the last check."""
     counted_layout: int | None = None
-    """The layout that an endpoint has counted as far as it could."""
+    """The layout that an endpoint has counted, as far as it could."""
     asking: int = 0
     """How many requests for an endpoint's count are running."""
 
@@ -169,11 +168,11 @@ class Sessions:
         self._counted: dict[str, CountedSession] = {}
         """Agents' sessions that are followed, by id."""
         self._older: dict[str, CountedSession] = {}
-        """Agents' sessions that are not followed, as they were when all were asked for."""
+        """Agents' older sessions, as of the last request for all sessions."""
         self._elsewhere: dict[str, CountedSession] = {}
         """Conversations that other running servers hold."""
         self.chosen: str | None = None
-        """What was named for no session in particular: documents are counted for it."""
+        """The model that was named for no session in particular; documents are counted for it."""
         self.selected: str | None = None
         self._selected_had_ended = False
         """Whether the selected session is an agent's that had ended before it was selected."""
@@ -184,7 +183,7 @@ class Sessions:
         """What the sessions' rows were made of when the state was published."""
 
     def model_of(self, session_id: str) -> str:
-        """The model that a session counts for; never the one of another session."""
+        """Return the model that a session counts for."""
         return self._named(session_id) or self._workspace.settings.model
 
     def _named(self, session_id: str) -> str | None:
@@ -192,7 +191,7 @@ class Sessions:
         return state.named_model or state.answered_model or self.chosen
 
     def state_of(self, session_id: str) -> ConversationState:
-        """What is known of a conversation; an empty state for an unknown id."""
+        """Return a conversation's state; an empty one for an unknown id."""
         return self._states.get(session_id) or ConversationState()
 
     def add(self, session: Session) -> ConversationState:
@@ -263,7 +262,9 @@ class Sessions:
             newest = max(self.store, key=lambda one: one.session.updated_at, default=None)
             return DEFAULT_ID if newest is None else newest.session.id
         if isinstance(self.find(session_id), CountedSession):
-            raise BadParamsError("the session is an agent's own: it cannot be changed")
+            raise BadParamsError(
+                "this session belongs to a coding agent and cannot be changed here"
+            )
         return session_id
 
     def id_to_bill(self, session_id: str | None) -> str | None:
@@ -364,18 +365,22 @@ class Sessions:
             pinned=info is not None and info.id == self._selected(),
         )
 
-    def followed(self) -> Iterator[FollowedSection]:
-        """The sections of these conversations that follow a document."""
+    def follows(self, uri: str) -> bool:
+        """Whether a section of any conversation follows a document."""
+        return any(section.uri == uri for section in self._followed(None))
+
+    def _followed(self, shown: Conversation | CountedSession | None) -> Iterator[FollowedSection]:
+        """Return the sections of these conversations that follow a document."""
         if not any(self.store):
             return
-        from sidecar.workspace.followed import FollowedSection, FollowedText
+        from sidecar.workspace.documents import FollowedSection, FollowedText
 
         for one in self.store:
             for section in one.session.sections:
                 source, known = section.source, section.document_count
                 if isinstance(source, FollowedText):
                     tokens = section.capped(known.measure).tokens if known else 0
-                    yield FollowedSection(source.followed, tokens, one is self._published)
+                    yield FollowedSection(source.place.uri, tokens, one is shown)
 
     @property
     def state(self) -> ContextState:
@@ -390,7 +395,8 @@ class Sessions:
         if isinstance(one, CountedSession):
             if one.usage is not None:
                 cost = self._workspace.costs.sessions.get(one.id)
-                return msgspec.structs.replace(one.usage, cost_usd=cost)
+                grade = severity(one.usage.tokens, one.usage.usable, warn_at)
+                return msgspec.structs.replace(one.usage, cost_usd=cost, severity=grade)
             return self._counted_usage(one, warn_at)
         from sidecar.context.occupancy import context_usage
 
@@ -451,7 +457,7 @@ class Sessions:
             shared = self._services.calibrations.loaded()
             client = f"{self._services.client} {session.source}".strip()
             known = ConversationCalibration(shared, session.model, tokenizer, client)
-        return known.switched(session.model, tokenizer)
+        return known.for_model(session.model, tokenizer)
 
     def publish(self) -> None:
         """Compute the state to show, and publish it if it has changed."""
@@ -459,7 +465,9 @@ class Sessions:
         if isinstance(current, CountedSession) and not self._is_shown(current):
             current = None
         state = ContextState() if current is None else self._state(current)
-        self._workspace.context = state._replace(revision=self._revision(current))
+        self._workspace.context = state._replace(
+            revision=self._revision(current), followed=tuple(self._followed(current))
+        )
         self._published = current
         if _basis(self.state) != _basis(before):
             self._services.publish(Event("model", self._workspace))
@@ -499,16 +507,14 @@ class Sessions:
 
     def _state(self, current: Conversation | CountedSession) -> ContextState:
         usage = self.usage(current)
-        warn_at = self._workspace.settings.context.warn_at
-        grade = severity(usage.tokens if usage.usable else None, usage.usable or 1, warn_at)
         if isinstance(current, CountedSession):
             limits = NamedLimits(transcript=current.limit)
             if self.chosen not in (None, current.model):
                 limits = NamedLimits()
-            return ContextState(self.chosen or current.model, limits, usage, grade, self.chosen)
+            return ContextState(self.chosen or current.model, limits, usage, self.chosen)
         session = current.session
         chosen = self.state_of(session.id).named_model or self.chosen
-        return ContextState(self._named(session.id), self._limits(session), usage, grade, chosen)
+        return ContextState(self._named(session.id), self._limits(session), usage, chosen)
 
     def warn(
         self, kind: Any, message: str, usage: ContextUsage | None, session: str | None = None

@@ -1,4 +1,4 @@
-"""What a workspace spends: recording, caps, and the sums that its status shows. Blocking."""
+"""A workspace's spending: recording calls, caps, and the sums in its status. Blocking."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sidecar.config.settings import Settings
-    from sidecar.context.thresholds import Severity
+    from sidecar.context.window import Severity
     from sidecar.cost.book import Cancelled, CostBook, Progress
     from sidecar.cost.caps import CostVerdict
-    from sidecar.cost.params import CostDetailParams, CostRecorded, CostRecordParams
-    from sidecar.cost.riding import Calls
-    from sidecar.cost.rows import CostKey, CostReport, CostRow
+    from sidecar.cost.prompt_file_costs import CallGroup
+    from sidecar.cost.protocol import (
+        CostDetailParams,
+        CostKey,
+        CostRecorded,
+        CostRecordParams,
+        CostReport,
+        CostRow,
+    )
     from sidecar.messages.reply import Reply
     from sidecar.workspace.state import State
 
@@ -51,25 +57,34 @@ class Spent(NamedTuple):
 
 @dataclass(eq=False)
 class Costs:
-    """What was last read of a workspace's spending. For the event loop."""
+    """A workspace's spending as it was last read. For the event loop; only its methods write it."""
 
     today: Decimal | None = None
     workspace: Decimal = Decimal(0)
     severity: Severity = "ok"
     sessions: dict[str, float | None] = field(default_factory=dict)
     read: bool = False
-    """Whether what the agents' files say is in the ledger."""
+    """Whether the calls in the agents' files are in the ledger."""
     reading: bool = True
-    """Whether this process reads that by itself, where it is shown."""
-    warned: bool = False
-    """Whether a cap is crossed and the client was sent a warning."""
+    """Whether this process reads them unasked when they are shown."""
+    over_cap: bool = False
+    """Whether the last preflight crossed a cap; a warning is sent once per crossing."""
     _reading: int = 0
     _readings: dict[str, int] = field(default_factory=dict)
     """Which reading each session's sum is of."""
 
-    def take(self, spent: Spent | None) -> None:
-        """Take newly read sums, but where a later reading is shown already: workers end in any
-        order."""
+    def note_history(self, *, read: bool, reading: bool = True) -> None:
+        """Note whether the agents' calls are in the ledger, and whether they are read unasked."""
+        self.read, self.reading = read, reading
+
+    def cross_cap(self, *, is_over: bool) -> bool:
+        """Note whether a cap is crossed. Returns whether that is new."""
+        is_new = is_over and not self.over_cap
+        self.over_cap = is_over
+        return is_new
+
+    def update(self, spent: Spent | None) -> None:
+        """Show newly read sums, except where a later reading is shown: workers end in any order."""
         if spent is None:
             return
         if spent.reading >= self._reading:
@@ -107,43 +122,28 @@ class Spending:
 
         return () if self._path is None else Roots.of([self._path]).paths
 
-    def record(self, params: CostRecordParams) -> tuple[CostRecorded, Spent | None]:
-        """Keep a call. Raises BadParamsError for a usage in no known form, LedgerError."""
-        recorded = self.book.record(msgspec.structs.replace(params, workspace=self._uri))
-        return recorded, self._late(params.session or "")
+    def record(
+        self, params: CostRecordParams, reply: Reply | None = None, raw: object = None
+    ) -> tuple[CostRecorded, Spent | None]:
+        """Record a call, and read the sums with it.
 
-    def record_reply(
-        self,
-        session: str,
-        reply: Reply,
-        *,
-        model: str,
-        provider: str | None,
-        category: str,
-        request_id: str | None,
-        raw: Any,
-        estimate: int | None,
-    ) -> Spent | None:
-        """Keep the call that a reply answered.
+        Args:
+            params: The call.
+            reply: The call's reply, if it was read already; its usage is recorded, not the params'.
+            raw: The vendor's object that the reply was read from.
 
-        Raises BadParamsError where it has no usage, or one that cannot be kept; LedgerError.
+        Raises:
+            BadParamsError: The call has no usage, or one in no known form.
+            LedgerError: The ledger cannot be written.
         """
-        from sidecar.cost.params import CostRecordParams
-
-        if reply.usage is None:
+        call = msgspec.structs.replace(params, workspace=self._uri)
+        if reply is None:
+            recorded = self.book.record(call)
+        elif reply.usage is None:
             raise BadParamsError(reply.usage_problem or "the reply reports no usage")
-        params = CostRecordParams(
-            model=model,
-            provider=provider,
-            category=category,
-            usage={},  # it was read with the reply
-            workspace=self._uri,
-            session=session,
-            request_id=request_id,
-            estimated_tokens=estimate,
-        )
-        self.book.record_usage(params, reply.usage, raw, reply.cost)
-        return self._late(session)
+        else:
+            recorded = self.book.record_usage(call, reply.usage, raw, reply.cost)
+        return recorded, self._late(params.session or "")
 
     def detail(
         self, params: CostDetailParams, cancelled: Cancelled, progress: Progress
@@ -173,7 +173,7 @@ class Spending:
 
     def _rows(self, *by: CostKey, since: str | None = None) -> list[CostRow]:
         """What this workspace's calls have cost."""
-        from sidecar.cost.params import CostDetailParams
+        from sidecar.cost.protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, by=by, since=since)
         return self.book.detail(wanted, folders=self._folders).rows
@@ -189,18 +189,17 @@ class Spending:
                 found.setdefault(row.agent, {})[row.model] = row.calls
         return found
 
-    def riding(self, since: str, sizes: Iterable[int]) -> list[Calls]:
-        """This workspace's calls by what they paid for what stands at their head, and which of the
-        files of these sizes (tokens) they can have carried.
+    def prompt_file_calls(self, since: str, sizes: Iterable[int]) -> list[CallGroup]:
+        """Return this workspace's calls, grouped as prompt files of these sizes need them.
 
-        Raises BadParamsError for a time that is none, LedgerError.
+        Raises BadParamsError for an invalid time, LedgerError.
         """
-        from sidecar.cost.params import CostDetailParams
-        from sidecar.cost.riding import calls_in
+        from sidecar.cost.prompt_file_costs import group_calls
+        from sidecar.cost.protocol import CostDetailParams
 
         wanted = CostDetailParams(workspace=self._uri or None, since=since)
         scope = self.book.scope(wanted, folders=self._folders)
-        return calls_in(self.book.ledger, self.book.prices, scope, sizes)
+        return group_calls(self.book.ledger, self.book.prices, scope, sizes)
 
     def preflight(
         self, model: str, prompt_tokens: int, output_tokens: int, session: str
@@ -245,7 +244,7 @@ class Spending:
         return self._late("", every=True) if exists else None
 
     def _late(self, session: str, *, every: bool = False) -> Spent | None:
-        from sidecar.cost.storage import LedgerError
+        from sidecar.cost.ledger import LedgerError
 
         with contextlib.suppress(LedgerError):  # it is recorded: only the status is late
             return self.spent(session, every=every)

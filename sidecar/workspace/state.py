@@ -1,10 +1,11 @@
-"""What outlives the process: the ledger, and sessions that asked for it. Blocking."""
+"""The user's state folder: the ledger, and conversations that outlive the process. Blocking."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sidecar.config.paths import state_dir
@@ -32,24 +33,40 @@ def state_locked(folder: Path) -> Iterator[None]:
         yield
 
 
-class State:
-    """The user's state folder. Opened and read when first needed; safe to share by threads."""
+class OpenBooks:
+    """The ledger as it is open in this process, by prices and collector. Safe for threads."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or state_dir()
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._books: dict[tuple[tuple[Price, ...], str | None], CostBook] = {}
 
-    def book(self, settings: Settings) -> CostBook:
-        """The ledger, with the user's own prices and collector."""
-        key = settings.prices, settings.ledger.otel_endpoint
+    def get(self, folder: Path, prices: tuple[Price, ...], otel_endpoint: str | None) -> CostBook:
+        """Return the ledger of a state folder, opened when first needed."""
+        key = prices, otel_endpoint
         with self._lock:
             book = self._books.get(key)
             if book is None:
                 from sidecar.cost.book import CostBook
 
-                book = self._books[key] = CostBook(self.folder, key[0], otel_endpoint=key[1])
+                book = self._books[key] = CostBook(folder, prices, otel_endpoint=otel_endpoint)
             return book
+
+    def close(self) -> None:
+        """Close the ledger."""
+        for book in self._books.values():
+            book.close()
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The user's state folder: a frozen value, which threads may share."""
+
+    folder: Path = field(default_factory=state_dir)
+    books: OpenBooks = field(default_factory=OpenBooks)
+
+    def book(self, settings: Settings) -> CostBook:
+        """Return the ledger, with the user's own prices and collector."""
+        return self.books.get(self.folder, settings.prices, settings.ledger.otel_endpoint)
 
     def sessions(self, workspace: str) -> list[SavedSession]:
         """The sessions of a workspace that asked to be kept, by their counts. Never raises."""
@@ -82,8 +99,7 @@ class State:
 
     def close(self) -> None:
         """Close the ledger."""
-        for book in self._books.values():
-            book.close()
+        self.books.close()
 
     def _write_sessions(self, path: Path, sessions: Sequence[SavedSession]) -> None:
         from sidecar.context.persist import to_json

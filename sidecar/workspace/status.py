@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.budget.finding import percent_of, severity_of
-from sidecar.context.thresholds import Severity
-from sidecar.counting.count import Count, Method, banded_text, number_text, tokens_text
-from sidecar.text.printable import counted, markdown, percent_text
-from sidecar.workspace.wording import session_cost, unknown_model_text
+from sidecar.context.usage import ViewRow
+from sidecar.context.view import (
+    UNKNOWN,
+    part_rows,
+    rows_markdown,
+    short_text,
+    summary_rows,
+    window_text,
+)
+from sidecar.context.window import Severity
+from sidecar.counting.count import Count, Method, banded_text, tokens_text
+from sidecar.text.printable import counted, percent_text, usd_text
+from sidecar.workspace.views import session_cost
+from sidecar.workspace.wording import unknown_model_text
 
 if TYPE_CHECKING:
     from sidecar.config.options import Loaded, Problem
@@ -22,21 +32,19 @@ if TYPE_CHECKING:
 
 
 API_PRICES = "at API prices"
-"""Of an agent's calls: what a subscription bills stands in no file."""
-NO_BUDGET = "none: .token-sidecar.toml may set one"
-UNKNOWN = "?"
-"""Stands for a document that is out of step with the editor: any number of it would be wrong."""
+"""Marks what an agent's calls cost: no file says what a subscription bills."""
+NO_BUDGET = "none (set one in .token-sidecar.toml)"
 
 _METHODS: dict[Method, str] = {
     "exact": "exact, by the model's own tokenizer",
-    "endpoint": "counted by the model's server",
-    "calibrated": "estimate corrected by measured counts",
+    "endpoint": "counted by the endpoint",
+    "calibrated": "estimate, corrected by calibration",
     "estimate": "estimate",
 }
 
 
 class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The document's part; `percent` is of its budget, else of the usable window."""
+    """The document's part of the status. `percent` is of its budget, else of the usable window."""
 
     tokens: int
     method: Method
@@ -47,7 +55,7 @@ class DocumentStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The conversation's part; `percent` is of the usable window."""
+    """The conversation's part of the status. `percent` is of the usable window."""
 
     tokens: int | None
     percent: int | None
@@ -55,14 +63,13 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     tooltip: str
     severity: Severity
     sessions: int = 0
-    """No count: another number whenever `context/sessions` would answer something else."""
+    """Not a count: it changes whenever `context/sessions` would answer something else."""
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """USD: what the agent's session that is shown has cost, else what was spent today, everywhere:
-    then `text` says `today`.
+    """Cost in USD: of the agent session that is shown, else of all workspaces today.
 
-    The tooltip has both, and the workspace's total.
+    `text` says `today` in the second case. The tooltip has both, and the workspace's total.
     """
 
     cost_usd: float | None
@@ -72,9 +79,9 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params of `status/update`: `text` is the line to show; null parts are not known.
+    """Params of `status/update`. `text` is the line to show; a null part is not known.
 
-    The text of a document whose text is not known, for a change of it was not understood, is `?`.
+    After a change that the server could not apply, the document's part of `text` is `?`.
     """
 
     workspace: str | None
@@ -88,21 +95,20 @@ class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def document_severity(part: DocumentStatus) -> Severity:
-    """Over its budget a document warns, from twice its budget it is an error."""
+    """Return `warning` for a document over its budget, `error` from twice its budget."""
     if part.budget is None or not part.tokens:
         return "ok"
-    found = severity_of(part.tokens, part.budget)
-    return "ok" if found is None or found == "information" else found
+    severity = severity_of(part.tokens, part.budget)
+    return "ok" if severity is None or severity == "information" else severity
 
 
-def document_status(
-    count: Count,
-    budget: int | None,
-    loaded: Loaded,
-) -> DocumentStatus:
-    """The document's status from its count; `budget` is the tightest that applies, in tokens.
+def document_status(count: Count, budget: int | None, loaded: Loaded) -> DocumentStatus:
+    """Return the document's part of the status.
 
-    `loaded`: the configuration, whose mistakes may be why no budget applies.
+    Args:
+        count: The document's count.
+        budget: The lowest budget that applies to the document, in tokens.
+        loaded: The configuration; an error in it may be why no budget applies.
     """
     percent = count.percent if budget is None else percent_of(count.tokens, budget)
     return DocumentStatus(
@@ -111,7 +117,7 @@ def document_status(
         percent=percent,
         budget=budget,
         text=_document_text(count, percent, loaded.settings.status.show),
-        tooltip=_document_tooltip(count, percent, budget, loaded),
+        tooltip=rows_markdown(_document_rows(count, percent, budget, loaded)),
     )
 
 
@@ -123,27 +129,26 @@ def _document_text(count: Count, percent: int | None, show: Show) -> str:
     return share if show == "percent" else f"{tokens} ({share})"
 
 
-def _document_tooltip(count: Count, percent: int | None, budget: int | None, loaded: Loaded) -> str:
+def _document_rows(
+    count: Count, percent: int | None, budget: int | None, loaded: Loaded
+) -> list[ViewRow]:
+    wrong = _configuration_text(loaded.problems)
+    used = (
+        "" if budget is None else f"{counted(budget, 'token')}, {percent_text(percent or 0)} used"
+    )
+    cost = "" if count.input_cost_usd is None else usd_text(count.input_cost_usd)
     rows = [
         ("Document", banded_text(count.tokens, count.method, count.error_percent)),
         ("Characters", f"{count.characters:,}"),
-        ("Model", markdown(_model_text(count))),
+        ("Model", _model_text(count)),
         ("Method", _method_text(count)),
+        ("Endpoint", count.note or ""),
+        ("Budget", used or ("none" if wrong else NO_BUDGET)),
+        ("Configuration", wrong),
+        ("Window", "" if count.limit is None else _window_text(count, count.limit)),
+        ("Input cost", cost),
     ]
-    if count.note is not None:
-        rows.append(("Endpoint", markdown(count.note)))
-    used = (
-        None if budget is None else f"{counted(budget, 'token')}, {percent_text(percent or 0)} used"
-    )
-    wrong = _configuration_text(loaded.problems)
-    rows.append(("Budget", used or ("none" if wrong else NO_BUDGET)))
-    if wrong:
-        rows.append(("Configuration", wrong))
-    if count.limit is not None:
-        rows.append(("Window", _window_text(count, count.limit)))
-    if count.input_cost_usd is not None:
-        rows.append(("As input", f"${count.input_cost_usd:.6f}"))
-    return _table(rows)
+    return [ViewRow(label=label, value=value) for label, value in rows if value]
 
 
 def _model_text(count: Count) -> str:
@@ -153,39 +158,22 @@ def _model_text(count: Count) -> str:
 
 
 def _configuration_text(problems: Sequence[Problem]) -> str:
-    """Where the configuration is wrong; "" where it is not."""
+    """Return where the configuration has errors; "" if it has none."""
     errors = [problem for problem in problems if problem.severity == "error"]
     if not errors:
         return ""
     first = errors[0]
     name = "the editor's settings" if first.file is None else first.file.name
     place = f"{name}, line {first.line}" if first.line else name
-    more = f", and {len(errors) - 1:,} more" if errors[1:] else ""
-    return markdown(f"wrong: {place}{more}")
+    more = f" and {len(errors) - 1:,} more" if errors[1:] else ""
+    return f"error in {place}{more}"
 
 
 def _window_text(count: Count, limit: int) -> str:
-    window = counted(limit, "token")
-    if count.limit_source == "default":
-        window = f"unknown, {window} assumed"
+    window = window_text(limit, count.limit_source or "default")
     if count.tokens > limit:
-        return f"{window}, {count.tokens - limit:,} too few"
-    return f"{window}, {percent_text(count.percent or 0)} of what is usable"
-
-
-def comparison(title: str, counts: Sequence[Count]) -> str:
-    """One text counted for several models: tokens, percent of the window, price as input."""
-    table = "| model | tokens | of window | as input | |\n|---|---:|---:|---:|---|"
-    head = f"**{markdown(title)}**\n\n{table}"
-    rows = [
-        f"| {markdown(count.model)} "
-        f"| {number_text(count.tokens, count.method)} "
-        f"| {'' if count.percent is None else percent_text(count.percent)} "
-        f"| {'' if count.input_cost_usd is None else f'${count.input_cost_usd:.6f}'} "
-        f"| {count.method} |"
-        for count in counts
-    ]
-    return "\n".join([head, *rows])
+        return f"{window}, exceeded by {count.tokens - limit:,}"
+    return f"{window}, {percent_text(count.percent or 0)} of the usable window"
 
 
 def _method_text(count: Count) -> str:
@@ -198,9 +186,9 @@ def _method_text(count: Count) -> str:
 _RANKS: tuple[Severity, ...] = ("ok", "warning", "error")
 
 
-def worse(one: Severity, other: Severity) -> Severity:
-    """The more severe of two."""
-    return max(one, other, key=_RANKS.index)
+def worse(first: Severity, second: Severity) -> Severity:
+    """Return the more severe of two grades."""
+    return max(first, second, key=_RANKS.index)
 
 
 def status_update(
@@ -210,10 +198,10 @@ def status_update(
     document: DocumentStatus | None,
     severity: Severity,
 ) -> StatusUpdate:
-    """The whole status of a document: its own part, the conversation's and the cost's."""
+    """Return the whole status of a document: its own part, the conversation's and the cost's."""
     status = workspace.settings.status
     state = workspace.context
-    context = context_status(state.usage, state.severity, status.show, state.revision)
+    context = context_status(state.usage, status.show, state.revision)
     cost = cost_status(workspace.costs, state.usage)
     parts = [part.text for part in (document, context, cost) if part is not None]
     if uri is not None and document is None:
@@ -232,83 +220,43 @@ def status_update(
 
 
 def context_status(
-    usage: ContextUsage | None, severity: Severity, show: Show, sessions: int = 0
+    usage: ContextUsage | None, show: Show, sessions: int = 0
 ) -> ContextStatus | None:
-    """The conversation's part; None while there is no conversation with anything in it."""
+    """Return the conversation's part; None while no conversation holds anything."""
     if usage is None or (usage.tokens is None and usage.note is None):
         return None
-    tokens, text = UNKNOWN, UNKNOWN
-    if usage.tokens is not None and usage.method is not None:
-        text = tokens_text(usage.tokens, usage.method)
-        tokens = banded_text(usage.tokens, usage.method, usage.error_percent)
-        if usage.percent is not None and show != "tokens":
-            mark = "" if usage.method in ("exact", "endpoint") else "~"
-            text = f"{mark}{percent_text(usage.percent)}"
     return ContextStatus(
         tokens=usage.tokens,
         percent=usage.percent,
-        text=f"ctx {text}",
-        tooltip=_context_tooltip(usage, tokens),
-        severity=severity,
+        text=f"ctx {short_text(usage, show)}",
+        tooltip=rows_markdown(summary_rows(usage) + part_rows(usage)[:1]),
+        severity=usage.severity,
         sessions=sessions,
     )
 
 
 def cost_status(costs: Costs, usage: ContextUsage | None = None) -> CostStatus | None:
-    """The cost's part; None until something was recorded. Of an agent's session: its own cost.
+    """Return the cost's part; None until a call was recorded.
 
-    While that is not known, and for every other session, it is today's, and says so.
+    It shows the agent session's own cost once that is known, and today's cost otherwise.
     """
     session = usage.session if usage else None
-    agents = session if session is not None and session.source != "protocol" else None
-    live = costs.sessions.get(agents.id) if agents else None
+    is_agent = session is not None and session.source != "protocol"
+    live = costs.sessions.get(session.id) if session and is_agent else None
     if costs.today is None and live is None:
         return None
-    today, rows = costs.today or 0, []
-    if live is not None:
-        rows.append(("This session", f"${live:,.4f} {API_PRICES}"))
-    elif agents is not None:
-        rows.append(("This session", session_cost(costs, agents) or "nothing recorded"))
-    rows.append(("Today", f"${today:,.4f}"))
-    rows.append(("This workspace", f"${costs.workspace:,.4f}"))
+    today, own = costs.today or 0, session_cost(costs, session)
+    priced = f"{own} {API_PRICES}" if live is not None else own
+    rows = [
+        ("This session", priced or ("nothing recorded" if is_agent else "")),
+        ("Today", usd_text(today)),
+        ("This workspace", usd_text(costs.workspace)),
+    ]
     return CostStatus(
         cost_usd=float(today if live is None else live),
-        text=f"${today:,.2f} today" if live is None else f"${live:,.2f}",
-        tooltip=_table(rows),
+        text=f"{usd_text(today)} today" if live is None else own,
+        tooltip=rows_markdown(
+            [ViewRow(label=label, value=value) for label, value in rows if value]
+        ),
         severity=costs.severity,
     )
-
-
-def _context_tooltip(usage: ContextUsage, tokens: str) -> str:
-    share = ""
-    if usage.percent is not None:
-        share = f", {percent_text(usage.percent)} of {usage.usable or 0:,} usable"
-    rows = [("Context", usage.note if usage.tokens is None and usage.note else tokens + share)]
-    if usage.limit is not None:
-        rows.append(("Window", f"{counted(usage.limit, 'token')} (from: {usage.limit_source})"))
-    if usage.model is not None:
-        rows.append(("Model", markdown(usage.model)))
-    if usage.session is not None and usage.session.source != "protocol":
-        rows.append(("Session", markdown(usage.session.source)))
-    if usage.turns is not None:
-        rows.append(("Turns", f"{usage.turns}"))
-    if usage.cost_usd is not None:
-        rows.append(("Cost of it", f"${usage.cost_usd:,.4f}"))
-    if usage.breakdown is not None:
-        parts = usage.breakdown
-        rows += [
-            (name, f"{number:,}")
-            for name, number in (
-                ("System prompt", parts.system),
-                ("Tools", parts.tools),
-                ("Sections", parts.sections),
-                ("Messages", parts.turns),
-                ("Overhead", parts.overhead),
-            )
-            if number
-        ]
-    return _table(rows)
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)

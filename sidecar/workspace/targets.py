@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from sidecar.config.load import find_root, is_root
 from sidecar.workspace.files import File, Link, Skipped, find, walk
+from sidecar.workspace.git import tracked_files
 from sidecar.workspace.ignoring import with_slashes
-from sidecar.workspace.tracked import tracked_files
 
 OUTSIDE = "a link out of the project, not followed"
 LINKED_FOLDER = "a link to a folder, not followed"

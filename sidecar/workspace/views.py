@@ -1,4 +1,4 @@
-"""What trees and lists show of a workspace's sessions, worked out here once for every editor."""
+"""How sessions are shown: the view of one context, and a list of a workspace's sessions."""
 
 from __future__ import annotations
 
@@ -8,148 +8,129 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow, ViewRow
-from sidecar.counting.count import banded_text, tokens_text
-from sidecar.text.printable import percent_text, printable
+from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
+from sidecar.context.view import context_rows, rows_text
+from sidecar.counting.count import number_text, tokens_text
+from sidecar.text.printable import percent_text, printable, usd_text
 from sidecar.text.tables import aligned, gauge
-from sidecar.workspace.wording import NO_CONTEXT, context_text, session_cost
+from sidecar.workspace.wording import NO_CONTEXT
 
 if TYPE_CHECKING:
     from sidecar.workspace.spending import Costs
 
-_GAUGE, _SHORT_GAUGE = 10, 5
-"""Cells: of a line in columns, of a narrow list."""
+BEING_READ = "cost is being read"
+"""Cost of an agent session whose calls are not in the ledger yet."""
+NOT_READ = "cost not read yet"
+"""The same in a command that does not read agents' files into the ledger."""
+AT_LEAST = "≥"
+"""Marks a cost that may lack the newest calls, in such a command."""
+
+_BAR, _SHORT_BAR = 10, 5
+"""Width of a bar in cells: in a terminal, in a narrow tree."""
 _TITLE, _SHORT_TITLE = 40, 24
-_ID = 8
-"""Of an id so many characters stand for it."""
+"""Longest title in characters: in a terminal, in a narrow tree."""
+_SHORT_ID = 8
+"""Characters of a session's id that are shown."""
+
+
+def session_cost(costs: Costs, session: SessionInfo | None) -> str:
+    """Return a session's cost (`$1.92`, `≥$1.92`, `unpriced`), why it is unknown, or ""."""
+    if session is None:
+        return ""
+    if session.id in costs.sessions:
+        cost = costs.sessions[session.id]
+        is_partial = not (costs.read or costs.reading or session.source == "protocol")
+        mark = AT_LEAST if is_partial else ""
+        return "unpriced" if cost is None else f"{mark}{usd_text(cost)}"
+    if session.source == "protocol" or costs.read:
+        return ""
+    return BEING_READ if costs.reading else NOT_READ
+
+
+def usage_report(
+    usage: ContextUsage | None, costs: Costs, now: datetime | None = None
+) -> ContextUsage:
+    """Return a usage with its view, as rows and as text."""
+    usage = usage or ContextUsage()
+    session = usage.session
+    updated = age(session.updated_at, now or datetime.now(UTC)) if session else ""
+    rows = context_rows(usage, cost=session_cost(costs, session), updated=updated)
+    return msgspec.structs.replace(usage, rows=rows, text=rows_text(rows) if rows else NO_CONTEXT)
 
 
 def session_rows(
     rows: Sequence[SessionRow], costs: Costs, now: datetime | None = None
 ) -> list[SessionRow]:
-    """The same rows with what a person reads; `text` in columns over all of them."""
+    """Return the rows with their texts: label and detail for a tree, one line for a terminal."""
     if not rows:
         return []
-    parts = [_parts(row, costs, now or datetime.now(UTC)) for row in rows]
-    lines = aligned([_cells(row, *each) for row, each in zip(rows, parts, strict=True)], left=9)
+    now = now or datetime.now(UTC)
+    cells = [_cells(row, costs, now) for row in rows]
+    lines = aligned([_line(row, *each) for row, each in zip(rows, cells, strict=True)], left=3)
     return [
-        msgspec.structs.replace(
-            row,
-            label=_label(row),
-            detail=" · ".join(filter(None, (_size(row, _SHORT_GAUGE), *each, _rest(row)))),
-            text=line,
-        )
-        for row, each, line in zip(rows, parts, lines, strict=True)
+        msgspec.structs.replace(row, label=_label(row), detail=_detail(row, *each), text=line)
+        for row, each, line in zip(rows, cells, lines, strict=True)
     ]
+
+
+def _cells(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str, str]:
+    """Return cost, age, state and model."""
+    info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
+    state = f"{row.state}, pinned" if row.pinned else row.state
+    model = printable(row.model or "")
+    return session_cost(costs, info), age(row.updated_at, now), state, model
+
+
+def _line(row: SessionRow, cost: str, age: str, state: str, model: str) -> list[str]:
+    mark = "●" if row.shown else " "
+    tokens, fill = "", _size(row, _BAR)
+    if row.percent is not None:
+        tokens = number_text(row.tokens or 0, row.method or "estimate")
+    identity = _short_id(row) if row.title else ""
+    head = [mark, row.source, _title(row, _TITLE), tokens, fill]
+    return [*head, cost, age, state, "  ".join(filter(None, (model, identity)))]
+
+
+def _detail(row: SessionRow, cost: str, age: str, state: str, model: str) -> str:
+    rest = row.source if row.title else _short_id(row)
+    parts = (_size(row, _SHORT_BAR), cost, age, state, model, rest)
+    return " · ".join(part for part in parts if part)
 
 
 def _label(row: SessionRow) -> str:
     return _title(row, _SHORT_TITLE) if row.title else row.source
 
 
-def _rest(row: SessionRow) -> str:
-    """What the label leaves out."""
-    return row.source if row.title else printable(row.id[:_ID])
+def _short_id(row: SessionRow) -> str:
+    return printable(row.id[:_SHORT_ID])
 
 
-def _title(row: SessionRow, most: int) -> str:
-    title = printable(" ".join(row.title.split())) if row.title else printable(row.id[:_ID])
-    return title if len(title) <= most else f"{title[: most - 1]}…"
+def _title(row: SessionRow, longest: int) -> str:
+    title = printable(" ".join(row.title.split())) if row.title else _short_id(row)
+    return title if len(title) <= longest else f"{title[: longest - 1]}…"
 
 
-def _parts(row: SessionRow, costs: Costs, now: datetime) -> tuple[str, str, str, str]:
-    """Cost, age, state, model."""
-    info = SessionInfo(id=row.id, source=row.source, updated_at=row.updated_at)
-    state = row.state if not row.pinned else f"{row.state}, pinned"
-    return (
-        session_cost(costs, info),
-        age(row.updated_at, now),
-        state,
-        printable(row.model or ""),
-    )
-
-
-def _size(row: SessionRow, cells: int) -> str:
+def _size(row: SessionRow, width: int) -> str:
     if row.tokens is None or row.method is None:
-        return row.note or "size not known"
+        return row.note or "size unknown"
     if row.percent is None:
         return tokens_text(row.tokens, row.method)
     mark = "" if row.method in ("exact", "endpoint") else "~"
     share = f"{mark}{percent_text(row.percent)}"
-    if cells == _GAUGE:
+    if width == _BAR:
         share = share.rjust(len("~100 %"))
-    return f"{share} {gauge(row.percent, cells)}"
-
-
-def _cells(row: SessionRow, cost: str, old: str, state: str, model: str) -> list[str]:
-    mark = "●" if row.shown else " "
-    return [mark, row.source, _title(row, _TITLE), _size(row, _GAUGE), cost, old, state, model, ""]
+    return f"{share} {gauge(row.percent, width)}"
 
 
 def age(updated_at: str, now: datetime) -> str:
-    """How long ago: `now`, `3 min`, `2 h`, `5 days`; "" for no time."""
+    """Return how long ago a time was: `just now`, `3 min ago`, `2 h ago`, `5 days ago`."""
     if not updated_at:
         return ""
     passed = now - datetime.fromisoformat(updated_at)
     if passed < timedelta(minutes=1):
-        return "now"
+        return "just now"
     if passed < timedelta(hours=1):
-        return f"{passed // timedelta(minutes=1)} min"
+        return f"{passed // timedelta(minutes=1)} min ago"
     if passed < timedelta(days=2):
-        return f"{passed // timedelta(hours=1)} h"
-    return f"{passed.days} days"
-
-
-def usage_report(usage: ContextUsage | None, costs: Costs) -> ContextUsage:
-    """A usage with what a person reads; None where no conversation is known."""
-    if usage is None:
-        return ContextUsage(text=NO_CONTEXT)
-    text = context_text(usage, session_cost(costs, usage.session, 6)) or NO_CONTEXT
-    return msgspec.structs.replace(usage, text=text, rows=usage_rows(usage, costs))
-
-
-def usage_rows(usage: ContextUsage, costs: Costs) -> list[ViewRow]:
-    """How full a context is and what fills it; none where no conversation is known."""
-    if usage.session is None or (usage.tokens is None and usage.note is None):
-        return []
-    session = f"{printable(usage.session.id)} ({usage.session.source})"
-    window = f"{usage.limit or 0:,} ({usage.limit_source or 'unknown'})"
-    samples = usage.calibration.samples if usage.calibration else 0
-    found = [
-        ("Context", _fill(usage)),
-        ("Model", printable(usage.model or "")),
-        ("Cost", session_cost(costs, usage.session, 6)),
-        ("Available", "" if usage.available is None else f"{usage.available:,}"),
-        ("Usable", "" if usage.usable is None else f"{usage.usable:,}"),
-        ("Window", "" if usage.limit is None else window),
-        ("Turns", "" if usage.turns is None else f"{usage.turns:,}"),
-        ("Session", session),
-        ("Calibrated by", f"{samples:,} replies" if samples else ""),
-    ]
-    rows = [ViewRow(label=label, value=value) for label, value in found if value]
-    return [*rows[:2], *_shares(usage), *rows[2:]]
-
-
-def _fill(usage: ContextUsage) -> str:
-    if usage.tokens is None or usage.method is None:
-        return usage.note or ""
-    share = "" if usage.percent is None else f" ({percent_text(usage.percent)})"
-    return banded_text(usage.tokens, usage.method, usage.error_percent) + share
-
-
-def _shares(usage: ContextUsage) -> list[ViewRow]:
-    """What takes the tokens, by kind and by part."""
-    kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
-    groups = (
-        ("Breakdown", [(name.capitalize(), tokens) for name, tokens in kinds.items()]),
-        ("Largest", [(printable(part.label), part.tokens) for part in usage.largest]),
-    )
-    return [
-        ViewRow(
-            label=label,
-            value="",
-            children=[ViewRow(label=name, value=f"{tokens:,}") for name, tokens in parts],
-        )
-        for label, parts in groups
-        if parts
-    ]
+        return f"{passed // timedelta(hours=1)} h ago"
+    return f"{passed.days} days ago"

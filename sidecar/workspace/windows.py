@@ -89,7 +89,7 @@ def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
 
 
 def similar_if_known(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return `similar_models` where it was computed before, else None. Never waits."""
+    """Return `similar_models` as far as it is known at once. Never waits."""
     return None if _is_named(model, settings) else catalogue.similar_if_known(model)
 
 

@@ -1,4 +1,4 @@
-"""Counting without making anybody wait: small work at once, the rest on threads."""
+"""Runs blocking work on threads: counting on its own pools, everything else on another."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.counting.incremental import count_pieces, units_of
+from sidecar.counting.incremental import count_pieces, countable_pieces
 from sidecar.waiting import SharedTasks
-from sidecar.workspace.second_process import SecondProcess, can_count, count_together
+from sidecar.workspace.memory import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.counting.tokenizer import Tokenizer
     from sidecar.text.document import TextDocument
     from sidecar.text.pieces import Piece
-    from sidecar.workspace.documents import Snapshot
+    from sidecar.workspace.documents import Documents, Snapshot
 
 T = TypeVar("T")
 
@@ -29,9 +29,14 @@ GIANT_CHARACTERS = 100_000
 
 
 class Workers:
-    """Counts documents and texts; the only place that tokenizes on behalf of the server."""
+    """Counts documents and texts for the event loop, which alone may call it.
 
-    def __init__(self) -> None:
+    A worker gets frozen values, and returns a number.
+    """
+
+    def __init__(self, documents: Documents | None = None) -> None:
+        """`documents`: the open ones, whose own sums answer for their newest snapshots."""
+        self._documents = {} if documents is None else documents
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="counting")
         self._giants = ThreadPoolExecutor(max_workers=1, thread_name_prefix="giants")
         self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
@@ -41,12 +46,9 @@ class Workers:
         self._cutting = SharedTasks("cutting", outlives_waiters=True)
         self._counting: SharedTasks[tuple[Snapshot, Tokenizer], int]
         self._counting = SharedTasks("counting", outlives_waiters=False)
-        self.second = SecondProcess()
-        self.loaded: Callable[[], None] = lambda: None
-        """Called on the event loop after a count had to load its tokenizer."""
 
     def stop(self) -> None:
-        """Give up every count that runs (it raises `Stopped`)."""
+        """Give up every count that runs (it raises `WorkStoppedError`)."""
         self._closing.set()
 
     def close(self) -> None:
@@ -54,19 +56,6 @@ class Workers:
         self.stop()
         for pool in (self._pool, self._giants, self._others):
             pool.shutdown(wait=False, cancel_futures=True)
-        self.second.close()
-
-    def expect_much(self) -> None:
-        """A long text is on its way: what will help to count it is started meanwhile."""
-        self._others.submit(self._prepare_second)
-
-    def _prepare_second(self) -> None:
-        if self.second.pid is not None:
-            return  # it may be counting: others need this thread meanwhile
-        for tokenizer in list(self._loaded):
-            if can_count(tokenizer):
-                self.second.prepare(tokenizer.name)
-        self.second.start()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work that is no bulk counting off the event loop."""
@@ -75,11 +64,11 @@ class Workers:
     async def _count_off(
         self, pool: ThreadPoolExecutor, work: Callable[[Callable[[], bool]], T]
     ) -> T:
-        """Run counting work, which asks whether to stop; it does when nobody waits any more."""
-        given_up = threading.Event()
+        """Run counting work, which stops when its caller is cancelled or the server ends."""
+        given_up, closing = threading.Event(), self._closing
 
         def should_stop() -> bool:
-            return given_up.is_set() or self._closing.is_set()
+            return given_up.is_set() or closing.is_set()
 
         try:
             loop = asyncio.get_running_loop()
@@ -95,52 +84,43 @@ class Workers:
     async def _cut(self, document: TextDocument) -> None:
         while not document.is_cut:  # its text may be replaced meanwhile
             cutting = document.cutting()
-            document.adopt(await self.run(cutting), cutting)
+            document.set_pieces(await self.run(cutting), cutting)
 
     async def count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
-        """A snapshot's tokens; only what no count of these pieces knows yet is tokenized."""
+        """Return a snapshot's tokens; only pieces without a count are tokenized."""
         if (known := self.known(taken, tokenizer)) is not None:
             return known
-        new = not self._is_loaded(tokenizer)
-        count = partial(self._count, taken, tokenizer)
-        tokens = await self._counting.run((taken, tokenizer.basis), count)
-        if new:
-            self.loaded()
-        return tokenizer.scale(tokens)
+        count = partial(self._count, taken, tokenizer.basis)
+        return tokenizer.scale(await self._counting.run((taken, tokenizer.basis), count))
 
-    async def _count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
-        """By the threads of ordinary counts, or where a piece is a giant by the one of those: so
-        there is always a thread for all others."""
-        basis = tokenizer.basis
-
-        def work(giants: bool, should_stop: Callable[[], bool]) -> int | None:
-            self.load(tokenizer)
-            pieces = units_of(taken, basis)
-            if not giants and _has_giant(pieces, basis):
-                return None
-            count = partial(count_pieces, pieces, basis, should_stop)
-            return count_together(pieces, basis, count, self.second)
-
+    async def _count(self, taken: Snapshot, basis: Tokenizer) -> int:
+        """Count on the ordinary threads, or with giants on the one kept for those, so that other
+        texts always have a thread."""
+        work = partial(_count_units, taken, basis)
         tokens = await self._count_off(self._pool, partial(work, False))
         if tokens is None:
             tokens = await self._count_off(self._giants, partial(work, True))
+        if basis not in self._loaded:
+            self._loaded.add(basis)
+            self._others.submit(give_back)  # the tables that it was loaded from
         return tokens or 0
 
     def known(self, taken: Snapshot, tokenizer: Tokenizer) -> int | None:
-        """A snapshot's tokens if that takes under a millisecond, else None."""
+        """Return a snapshot's tokens if that takes under a millisecond, else None."""
         if not taken.characters:
             return 0
         basis = tokenizer.basis
         if not self._is_loaded(tokenizer):
             return None
-        tokens = taken.known(basis, basis.inline_characters)
+        document = self._documents.get(taken.uri)
+        tokens = taken.known(basis, basis.inline_characters, document)
         return None if tokens is None else tokenizer.scale(tokens)
 
     def _is_loaded(self, tokenizer: Tokenizer) -> bool:
         return tokenizer.basis in self._loaded
 
     def guess(self, document: TextDocument, tokenizer: Tokenizer) -> int:
-        """A number to show at once: a sample's tokens for each character, times the characters."""
+        """Extrapolate a document's tokens from a sample, to show while it is counted."""
         characters = document.characters
         if not self._is_loaded(tokenizer) or characters <= SAMPLE_CHARACTERS:
             return characters // 4
@@ -150,18 +130,35 @@ class Workers:
         tokens = sum(tokenizer.count(text) for text in sample)
         return tokens * characters // max(1, sum(map(len, sample)))
 
-    def load(self, tokenizer: Tokenizer) -> None:
-        """Load a tokenizer, so that its first count need not. Blocking: for a worker thread."""
-        if not self._is_loaded(tokenizer):
-            tokenizer.count("a")
-            self._loaded.add(tokenizer.basis)
+    async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
+        """Load tokenizers ahead of their first counts."""
+        await self.run(partial(_load, tokenizers))
+        self._loaded.update(one.basis for one in tokenizers)
+
+
+def _load(tokenizers: Sequence[Tokenizer]) -> None:
+    for tokenizer in tokenizers:
+        tokenizer.count("a")
+
+
+def _count_units(
+    taken: Snapshot,
+    basis: Tokenizer,
+    giants: bool,
+    should_stop: Callable[[], bool],
+) -> int | None:
+    """Count a snapshot. Returns None for one with a giant unless `giants`. Blocking."""
+    pieces = countable_pieces(taken, basis)
+    if not giants and _has_giant(pieces, basis):
+        return None
+    return count_pieces(pieces, basis, should_stop)
 
 
 def _has_giant(pieces: Sequence[Piece], basis: Tokenizer) -> bool:
-    """Whether a giant is to be tokenized."""
+    """Whether a piece is too long for the ordinary threads."""
     return any(
         len(part) > GIANT_CHARACTERS
         for piece in pieces
         if len(piece) > GIANT_CHARACTERS
-        for part in piece.needs(basis.name)
+        for part in piece.uncounted_parts(basis.name)
     )

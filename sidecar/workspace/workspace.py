@@ -1,9 +1,9 @@
-"""One root folder: its settings, and what is shown of it."""
+"""A root folder: its settings, costs and shown context, and the events that change them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sidecar.budget.rules import Rules
 from sidecar.config.options import Loaded
@@ -12,32 +12,42 @@ from sidecar.context.window import NamedLimits
 from sidecar.workspace.spending import Costs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from sidecar.context.thresholds import Severity
-    from sidecar.context.usage import ContextUsage
-    from sidecar.workspace.followed import FollowedSection
+    from sidecar.context.usage import ContextUsage, ContextWarning
+    from sidecar.endpoints.outcome import MissKind
+    from sidecar.workspace.documents import FollowedSection
 
 
 class ContextState(NamedTuple):
-    """What is shown of a workspace's conversations: published after each change."""
+    """The shown context of a workspace: published after each change."""
 
     model: str | None = None
-    """That a client named for the session shown, or its agent says."""
+    """The shown session's model, named by a client or in the agent's file."""
     limits: NamedLimits = NamedLimits()
-    """The windows that were named for that model in that session."""
+    """The windows that were named for the model in that session."""
     usage: ContextUsage | None = None
-    severity: Severity = "ok"
     chosen: str | None = None
-    """The model that a client named; what an agent says is not one."""
+    """The model that a client named."""
     revision: int = 0
-    """Another number after a change of any session, be it one that is not shown: no count."""
+    """Increases with each change of any session, shown or not."""
+    followed: tuple[FollowedSection, ...] = ()
+    """The sections of all conversations that follow a document."""
+
+
+class SettingsChange(NamedTuple):
+    """New settings of a root; None leaves a part unchanged."""
+
+    editor: Mapping[str, Any] | None = None
+    """The editor's section `tokenSidecar`."""
+    read: tuple[Loaded, Rules] | None = None
+    """All layers as they were read, and their budgets, compiled."""
 
 
 @dataclass(eq=False, repr=False)
 class Workspace:
-    """What is known of one root; `uri` and `path` are None for documents outside every root."""
+    """One root folder; `uri` and `path` are None for documents outside every root."""
 
     uri: str | None
     path: Path | None
@@ -45,23 +55,24 @@ class Workspace:
     rules: Rules = field(default_factory=lambda: Rules(Settings()))
     """The budgets of these settings, compiled."""
     editor: Mapping[str, Any] = field(default_factory=dict)
-    """The editor's section `tokenSidecar`, as it last answered."""
+    """The editor's section `tokenSidecar`, from its last answer."""
     costs: Costs = field(default_factory=Costs)
-    """What was spent, as last read from the ledger."""
+    """Spending, as last read from the ledger."""
 
     context: ContextState = field(default_factory=ContextState)
-    """As its conversations published it last."""
-    followed: Callable[[], Iterable[FollowedSection]] = tuple
-    """The sections of its conversations that follow a document."""
+    """The shown context; only its `Sessions` replace it."""
 
     def limits_for(self, model: str) -> NamedLimits:
         """The windows that were named for the current session's model; none for another."""
         same = model == (self.context.model or self.settings.model)
         return self.context.limits if same else NamedLimits()
 
-    def take(self, loaded: Loaded, rules: Rules) -> None:
-        """Put newly read settings in force."""
-        self.loaded, self.rules = loaded, rules
+    def apply(self, change: SettingsChange) -> None:
+        """Put new settings in force."""
+        if change.editor is not None:
+            self.editor = change.editor
+        if change.read is not None:
+            self.loaded, self.rules = change.read
 
     @property
     def settings(self) -> Settings:
@@ -78,3 +89,45 @@ class Workspace:
         """What judges budgets that name no model: one that the user chose, else the setting, as for
         `check`. An agent's session that is open does not change a verdict."""
         return self.context.chosen or self.settings.model
+
+
+EventKind = Literal[
+    "document",
+    "settings",
+    "model",
+    "context",
+    "ledger",
+    "endpoint",  # an endpoint's count, or a calibration, has changed counts
+    "missed",  # an endpoint gave no count, but may give one later
+    "learned",  # a calibration has changed and is not written yet
+    "warning",
+]
+
+
+class Missed(NamedTuple):
+    """An endpoint's missing count."""
+
+    model: str
+    settings: Settings
+    kind: MissKind
+
+
+class Event(NamedTuple):
+    """Something that has changed. `SidecarServer.react` says what follows from it."""
+
+    what: EventKind
+    workspace: Workspace | None = None
+    """None for all workspaces."""
+    uri: str | None = None
+    """The document that was opened, edited or closed."""
+    warning: ContextWarning | None = None
+    missed: Missed | None = None
+
+    @property
+    def shows(self) -> bool:
+        """Whether a shown number may have changed."""
+        return self.what not in ("missed", "learned", "warning")
+
+    def concerns(self, workspace: Workspace) -> bool:
+        """Whether it is about a workspace."""
+        return self.workspace is None or self.workspace is workspace

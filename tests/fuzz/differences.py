@@ -1,7 +1,7 @@
 """Where the fast engines differ from tiktoken: `python -m tests.fuzz.differences` (5 minutes).
 
 Compares the tokens, not only their number, of every code point in many contexts and of random
-texts of contractions. What it prints must be covered by `sidecar.counting.engines.fast.disputed`;
+texts of contractions. What it prints must be covered by `sidecar.counting.engines.disputed`;
 the exit code is 1 when something is not.
 """
 
@@ -11,8 +11,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sidecar.counting.engines.fast import disputed
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference, is_disputed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -88,7 +87,7 @@ def main() -> int:
             ours, truth = fast(engine, name), reference(name)
             found = list(differing(in_contexts(code_points()), ours, truth))
             found += differing(contractions(random.Random(1), 300_000), ours, truth)
-            unknown = [text for text in found if not disputed(text)]
+            unknown = [text for text in found if not is_disputed(text)]
             missed += len(unknown)
             sys.stdout.write(f"{engine} {name}: {len(found)} texts differ, ")
             sys.stdout.write(f"{len(unknown)} not known: {unknown[:5]!r}\n")

@@ -11,7 +11,7 @@ import random
 import sys
 import unicodedata
 
-from sidecar.counting.fit import MARKER, Fitted, Mode, fit
+from sidecar.counting.fit import MARKER, FitResult, Mode, fit
 from sidecar.counting.tokenizers import Tokenizers
 
 MODELS = ("gpt-5", "gpt-4", "claude-opus-4-7", "no-such-model")
@@ -85,7 +85,7 @@ def torn(text: str, cut: int) -> bool:
     )
 
 
-def cuts(text: str, fitted: Fitted, mode: Mode) -> list[int]:
+def cuts(text: str, fitted: FitResult, mode: Mode) -> list[int]:
     """Where the text was cut."""
     if mode == "end":
         return [len(text) - len(fitted.text)]

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.context.conversation import Conversation
 from sidecar.server.server import create_server
-from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.followed import FollowedText
+from sidecar.workspace.documents import FollowedText, Snapshot
 from tests.protocol.client import Client
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Stress:
 
     async def settle(self) -> None:
         scheduler = self.client.server.scheduler
-        kinds = ("status", "diagnostics", "following", "settings")
+        kinds = ("status", "diagnostics", "context", "settings")
         while any(key[0] in kinds for key in scheduler._jobs):
             await asyncio.sleep(0.005)
 
@@ -134,7 +133,7 @@ class Stress:
         assert kept == [counter.message(turn).tokens for turn in session.turns]
         for section in session.sections:
             assert isinstance(section.source, FollowedText)
-            text = Snapshot(text=self.texts[section.source.followed.uri])
+            text = Snapshot(text=self.texts[section.source.place.uri])
             fresh = await services.counts.count(text, session.model, workspace)
             known = section.document_count_for(session.model)
             assert known is not None

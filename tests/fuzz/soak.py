@@ -14,8 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines import engine
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference, engine
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
 from tests.document_counts import document_tokens

@@ -12,8 +12,7 @@ import sys
 import unicodedata
 
 from sidecar.counting import vocabularies
-from sidecar.counting.rank_files import Ranked
-from sidecar.counting.vocabulary_files import load
+from sidecar.counting.vocabulary_files import BytePairTokenizer, load
 from sidecar.text.pieces import split
 from tests.e2e.llama.vocabularies import FOLDER
 from tests.fuzz.edits import STOCK
@@ -21,7 +20,7 @@ from tests.fuzz.edits import STOCK
 BETWEEN = ["\n", "\n  ", "\t", "/", "'s", " ", "\r\n", "1", "é", "\u0301", "。", "x", "\x1f", "ſ"]
 
 
-def tokenizers() -> list[Ranked]:
+def tokenizers() -> list[BytePairTokenizer]:
     """The vocabularies at hand that claim cuts at lines."""
     packaged = [vocabularies.packaged_file(generation) for generation in vocabularies.PACKAGED]
     files = [file for file in packaged if file] + sorted(FOLDER.glob("ggml-vocab-*.gguf"))
@@ -31,7 +30,7 @@ def tokenizers() -> list[Ranked]:
             tokenizer = load(file, file.name)
         except ValueError:  # SentencePiece: not run from a GGUF
             continue
-        if isinstance(tokenizer, Ranked) and tokenizer.cuts == "lines":
+        if isinstance(tokenizer, BytePairTokenizer) and tokenizer.cuts == "lines":
             found.append(tokenizer)
     return found
 

@@ -22,6 +22,7 @@ from sidecar.cli.check import report_on as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private import make_folder
 from sidecar.server.features import configuration, history
+from sidecar.text.printable import usd_text
 from sidecar.workspace import history as ingesting
 from sidecar.workspace import session_index
 from sidecar.workspace.history import LOCK_NAME
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from sidecar.budget.finding import Finding
     from sidecar.cli.checking.report import ReportedFinding
+    from sidecar.counting.tokenizer import Tokenizer
     from tests.protocol.client import Client
 
 
@@ -80,15 +82,49 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
         assert "still being read" in (await bare.request("cost/detail", {}))["note"]
     # The price list, which has the window, may be read after the session.
     shown = await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
-    assert shown["text"].endswith(f" % · ${shown['cost']['costUsd']:,.2f}")
+    assert shown["text"].endswith(f" % · {usd_text(shown['cost']['costUsd'])}")
     bare.ignore("status/update", "context/warning")
     usage = await bare.request("context/usage", {})
     assert usage["costUsd"] == pytest.approx(shown["cost"]["costUsd"])
-    assert f"cost so far ${usage['costUsd']:,.6f}" in usage["text"]
+    assert usd_text(usage["costUsd"]) in usage["text"]
     (row,) = await bare.request("context/sessions", {"all": True})
     assert (row["shown"], row["pinned"]) == (True, False)
-    assert f" ${usage['costUsd']:,.2f} " in row["detail"]
+    assert f" {usd_text(usage['costUsd'])} " in row["detail"]
     assert (await bare.request("cost/detail", {}))["note"] == ""
+
+
+async def test_costs_of_sessions_that_are_not_shown_follow_their_calls(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of sessions shows them beside the pinned session's cost."""
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    other, pinned = home.session(tmp_path), home.session(tmp_path)
+    for session in (other, pinned):
+        session.user()
+        session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda one: bool(one["cost"]) and "%" in one["text"])
+    await wait_for_first_reading(bare)
+    bare.ignore("status/update", "context/warning")
+    await bare.request("context/select", {"session": pinned.id})
+    await wait_for_first_reading(bare)
+
+    async def costs() -> dict[str, str]:
+        rows = (await bare.request("cost/detail", {"by": ["session"]}))["rows"]
+        return {row["session"]: usd_text(row["costUsd"]) for row in rows}
+
+    before = await costs()
+    other.user()
+    other.cached += 90_000
+    other.reply()
+    async with asyncio.timeout(20):
+        while (after := await costs())[other.id] == before[other.id]:
+            await asyncio.sleep(0.05)
+        rows: list[dict[str, str]] = []
+        while not any(f" {after[other.id]} " in row["detail"] for row in rows):
+            await asyncio.sleep(0.05)
+            rows = await bare.request("context/sessions", {"all": True})
+    assert {row["id"] for row in rows if row["shown"]} == {pinned.id}
 
 
 async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
@@ -155,15 +191,15 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     session = home.session(tmp_path)
     session.reply()
     shown: list[int | None] = []
-    loading = Services.loading
+    tokenizers = Services.tokenizers
 
-    def watched(services: Services) -> Callable[[], None]:
+    def watched(services: Services) -> list[Tokenizer]:
         shown.extend(
             one.context.usage.tokens if one.context.usage else None for one in services.roots
         )
-        return loading(services)
+        return tokenizers(services)
 
-    monkeypatch.setattr(Services, "loading", watched)
+    monkeypatch.setattr(Services, "tokenizers", watched)
     await bare.initialize(tmp_path.as_uri())
     await bare.request("tokens/count", {"text": "any"})
     assert shown[0] == home.truth.context[session.id]
@@ -218,7 +254,7 @@ async def test_an_old_session_that_is_listed_can_be_asked_about_and_shown(
     rows = await bare.request("context/sessions", {"all": True})
     assert [(one["id"], one["pinned"]) for one in rows if one["shown"]] == [(old, True)]
     bare.ignore("status/update")
-    with pytest.raises(RpcError, match="agent's own"):
+    with pytest.raises(RpcError, match="belongs to a coding agent"):
         await bare.request("context/append", {"session": old, "turns": [{"role": "user"}]})
     await bare.request("context/select", {"session": None})
     rows = await bare.request("context/sessions", {"all": True})
@@ -318,7 +354,7 @@ async def test_an_agents_session_changes_no_verdict(
     sent = bare.server.status._entries[uri].sent
     assert sent is not None
     assert sent.document is not None
-    assert "| Window | 400,000 tokens, " in sent.document.tooltip
+    assert "| Window | 400,000 tokens (from the model catalogue), " in sent.document.tooltip
 
 
 async def test_a_model_that_the_user_chose_judges(
@@ -383,6 +419,7 @@ async def test_one_reading_of_a_change_gives_size_and_costs(
     session.reply()
     await bare.initialize(tmp_path.as_uri())
     before = await bare.take("status/update", lambda status: bool(status["cost"]))
+    await wait_for_first_reading(bare)
     readings: list[list[str]] = []
     unread = SessionIndex.unread
 
@@ -428,6 +465,38 @@ async def test_the_cost_follows_what_is_appended_while_history_is_read(
     bare.ignore("status/update", "context/warning")
 
 
+async def test_a_selected_session_shows_its_own_cost(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was never shown, or has grown while another session was shown."""
+    bare.server.watcher.start_seconds = 3600
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
+    first, second = home.session(tmp_path), home.session(tmp_path)
+    first.reply()
+    home.clock.now -= timedelta(minutes=20)  # the second session is never the newest
+    await bare.initialize(tmp_path.as_uri())
+    settings = bare.server.services.roots.default.settings.agents
+    status = await bare.take("status/update", lambda one: bool(one["cost"]))
+    for session in (second, first):
+        session.reply()
+        bare.server.live._tell(settings, frozenset({str(session.path)}))
+        status = await bare.take("status/update", has_other_sums(status))
+        await bare.request("context/select", {"session": session.id})
+        rows = (await bare.request("cost/detail", {"by": ["session"]}))["rows"]
+        (cost,) = [row["costUsd"] for row in rows if row["session"] == session.id]
+        status = await bare.take("status/update", shows_cost(cost))
+    bare.ignore("status/update", "context/warning")
+
+
+def shows_cost(cost: float) -> Callable[[Any], bool]:
+    return lambda one: bool(one["cost"]) and one["cost"]["costUsd"] == pytest.approx(cost)
+
+
+def has_other_sums(before: Any) -> Callable[[Any], bool]:
+    """Match a status after the ledger has been summed up again."""
+    return lambda one: bool(one["cost"]) and one["cost"]["tooltip"] != before["cost"]["tooltip"]
+
+
 async def test_what_is_about_to_be_sent_is_added_to_an_agents_session(
     bare: Client, home: ClaudeHome, tmp_path: Path
 ) -> None:
@@ -449,6 +518,17 @@ async def test_what_is_about_to_be_sent_is_added_to_an_agents_session(
         much = await bare.request("context/preflight", {**named, "text": "word " * 60_000})
         assert (much["verdict"], much["fits"]) == ("refuse", False)
     assert (await bare.request("context/usage", {}))["tokens"] == size
+
+
+async def wait_for_first_reading(client: Client) -> None:
+    """Wait until everything that follows from the start is read.
+
+    Loaded prices cause another look at the sessions, which would also read what a test appends.
+    """
+    scheduler, workspace = client.server.scheduler, client.server.services.roots.default
+    async with asyncio.timeout(60):
+        while any(scheduler.is_due((job, workspace)) for job in ("agents", "costs", "spent")):
+            await asyncio.sleep(0.01)
 
 
 def costs_more_than(before: Any) -> Callable[[Any], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from sidecar.cli.check import report_on as run
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position, Range
+from sidecar.workspace.workspace import Event
 from tests.protocol.client import Client, edit
 from tests.truth import encoding, truth
 
@@ -453,3 +455,17 @@ async def test_the_tightest_of_several_budgets_is_shown(bare: Client, tmp_path: 
         assert document["budget"] == budget
         assert f"| Model | {model} (" in document["tooltip"]
     bare.ignore("status/update")
+
+
+async def test_diagnostics_that_have_not_changed_are_published_once(workspace: Workspace) -> None:
+    client = workspace.client
+    client.ignore("status/update")
+    client.open(" word" * 30, uri=workspace.uri)
+    first = await client.take("textDocument/publishDiagnostics")
+    assert first["diagnostics"]
+    client.server.services.publish(Event("settings"))
+    key = ("diagnostics", workspace.uri)
+    assert client.server.scheduler.is_due(key)
+    while client.server.scheduler.is_due(key):
+        await asyncio.sleep(0.01)
+    assert not [one for one in client.unread if one["method"] == "textDocument/publishDiagnostics"]

@@ -59,7 +59,7 @@ async def test_a_chosen_model_is_that_of_the_next_session(beside_an_agent: Clien
 async def test_a_reset_says_that_an_agents_session_stays(beside_an_agent: Client) -> None:
     client = beside_an_agent
     client.ignore("status/update")
-    stays = "Nothing is forgotten: the session that is shown is claude-code's own."
+    stays = "The shown session belongs to claude-code and cannot be reset here."
     assert (await client.request("context/reset", {}))["text"] == stays
     await client.request("context/set", {"model": "gpt-4"})
     assert (await client.request("context/reset", {}))["text"] == stays
@@ -68,7 +68,7 @@ async def test_a_reset_says_that_an_agents_session_stays(beside_an_agent: Client
     done = await client.request("context/reset", {})
     assert (done["tokens"], done["text"].split(".")[0]) == (
         None,
-        "The conversation's context is forgotten",
+        "The conversation's context has been reset",
     )
 
 

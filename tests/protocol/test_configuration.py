@@ -73,7 +73,7 @@ async def test_a_defect_in_reading_them_is_no_reason_to_stop(
     def fails() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(bare.server.services, "loading", fails)
+    monkeypatch.setattr(bare.server.services, "tokenizers", fails)
     await bare.initialize()
     assert await model_of(bare) == "gpt-5"
     assert "ZeroDivisionError" in caplog.text
@@ -139,5 +139,7 @@ async def test_a_broken_configuration_shows_in_the_tooltip_of_any_document(
     await bare.initialize(root=tmp_path.as_uri())
     bare.open("hello world", uri=(tmp_path / "README.md").as_uri())
     shown = await bare.take("status/update", lambda u: u["document"] is not None)
-    assert "| Configuration | wrong: .token-sidecar.toml, line 1 |" in shown["document"]["tooltip"]
+    assert (
+        "| Configuration | error in .token-sidecar.toml, line 1 |" in shown["document"]["tooltip"]
+    )
     bare.ignore("status/update")

@@ -110,11 +110,11 @@ async def test_plan_apply_and_undo(talker: Client) -> None:
     assert (await talker.request("context/usage"))["tokens"] == plan["tokensAfter"] <= 300
     undone = await talker.request("context/undo")
     assert undone["tokens"] == before["tokens"]
-    assert undone["text"] == f"The last plan is taken back: ~{before['tokens']:,} tokens."
+    assert undone["text"] == f"Undone: the context is back to ~{before['tokens']:,} tokens."
     again = await talker.request("context/undo")
     assert (again["tokens"], again["text"].partition(":")[0]) == (
         before["tokens"],
-        "Nothing is taken back",
+        "Nothing to undo",
     )
 
 

@@ -31,7 +31,7 @@ SECTION = {"name": "notes", "textDocument": {"uri": URI}}
 async def quiet(client: Client) -> None:
     """Nothing is under way, what follows documents included."""
     await settled(client)
-    while any(key[0] == "following" for key in client.server.scheduler._jobs):
+    while any(key[0] == "context" for key in client.server.scheduler._jobs):
         await asyncio.sleep(0.01)
     await settled(client)
 

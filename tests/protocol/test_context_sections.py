@@ -65,12 +65,20 @@ async def test_usage_in_words_is_a_line_a_part(talker: Client) -> None:
     assert (await talker.request("context/usage", {"session": "nobody"}))["text"] == NO_CONTEXT
     usage = await talker.request("context/usage", {"session": "s"})
     lines = usage["text"].splitlines()
-    assert lines[0].startswith(f"~{usage['tokens']:,} of {usage['usable']:,} usable tokens")
-    assert "session s (protocol), 1 turn" in lines
-    parts = {line.split()[0]: line.split()[1] for line in lines[lines.index("") + 1 :][:5]}
-    assert parts == {name: f"{usage['breakdown'][name]:,}" for name in parts}
-    assert any("two\nlines" in part["label"] for part in usage["largest"])
-    assert len(lines) == 5 + 5 + len(usage["largest"])
+    summary, breakdown, largest = "\n".join(lines).split("\n\n")
+    assert summary.startswith(f"Context     ~{usage['tokens']:,} tokens (")
+    assert f"% of {usage['usable']:,} usable" in summary
+    assert "Session     1 turn\n" in summary
+    groups = {row["label"]: row["children"] for row in usage["rows"] if row["children"]}
+    tokens = [part["tokens"] for part in usage["largest"]]
+    assert [row["value"] for row in groups["Largest"]] == [f"{each:,}" for each in tokens]
+    filled = [f"{each:,}" for each in usage["breakdown"].values() if each]
+    assert [row["value"] for row in groups["Breakdown"]] == filled
+    assert sum(row["share"] for row in groups["Breakdown"]) == pytest.approx(1)
+    for text, rows in ((breakdown, groups["Breakdown"]), (largest, groups["Largest"])):
+        shown = zip(text.splitlines()[1:], rows, strict=True)
+        assert all(row["label"] in line and row["value"] in line for line, row in shown)
+    assert any("two lines" in row["label"] for row in groups["Largest"])
 
 
 async def test_the_gauge_knows_what_was_assembled_last(talker: Client) -> None:
@@ -114,7 +122,7 @@ async def test_a_verdict_for_another_model_counts_a_section_as_its_document(
     model, text = "unheard-of", "The quick brown fox jumps over the lazy dog. " * 40
     learned = Calibrations()
     estimator = Tokenizers().for_model(model).name
-    learned.learn(document_key(model, estimator, kind_of(text)), 1_000, 1_300, 1.0)
+    learned.update(document_key(model, estimator, kind_of(text)), 1_000, 1_300, 1.0)
     save(tmp_path / "state", learned)
     await bare.initialize()
     bare.ignore("status/update")

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.server.features import documents
 from sidecar.text import document
 from sidecar.text.document import LONG_CHARACTERS
+from sidecar.workspace import workers
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
 
 if TYPE_CHECKING:
-    from sidecar.text.piece_list import PieceList
+    from sidecar.text.pieces import PieceList
+    from sidecar.text.positions import Encoding
 
 FIRST_LINE = edit((0, 0), (1, 0), "")["range"]
 TEXTS = [
@@ -158,10 +159,10 @@ def watched_cutting(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """The thread of each time that a long text is cut from now on."""
     cutters, real = list[threading.Thread](), document._cut_up
 
-    def cut_up(text: str, characters: int) -> PieceList:
+    def cut_up(text: str, characters: int, encoding: Encoding) -> PieceList:
         if len(text) > LONG_CHARACTERS:
             cutters.append(threading.current_thread())
-        return real(text, characters)
+        return real(text, characters, encoding)
 
     monkeypatch.setattr(document, "_cut_up", cut_up)
     return cutters
@@ -285,8 +286,7 @@ async def test_what_a_tokenizer_was_made_of_is_given_back(
         threads.append(threading.current_thread())
         loop.call_soon_threadsafe(given.set)
 
-    monkeypatch.setattr(documents, "give_back", give_back)
-    monkeypatch.setattr(documents, "TRIM_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "give_back", give_back)
     for _ in range(2):
         await client.request("tokens/count", {"text": "some words", "model": "gpt-4"})
         await asyncio.wait_for(given.wait(), 60)

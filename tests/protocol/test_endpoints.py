@@ -78,7 +78,7 @@ async def test_the_window_is_asked_again_on_a_model_switch(
 
 
 NEXT_STEPS: list[tuple[bool, Any, str]] = [
-    (False, listing("tiny"), "endpoints are off: set use-endpoint = true"),
+    (False, listing("tiny"), "endpoints are disabled: set use-endpoint = true"),
     (True, *REASONS[0]),
     (True, *REASONS[2]),
     (True, *REASONS[3]),
@@ -321,9 +321,9 @@ async def test_a_server_that_is_always_late_is_asked_less_and_less_often(
     async with llamacpp() as server, session(server.url, tmp_path, monkeypatch) as client:
         settings = client.server.services.roots.default.settings
         endpoints = client.server.services.counts.endpoints(settings)
-        waits = [endpoints.again_in("tiny", "late", tries) for tries in (1, 2, 3, 50)]
+        waits = [endpoints.retry_delay("tiny", "late", tries) for tries in (1, 2, 3, 50)]
         assert waits == [0.2, 0.4, 0.8, 204.8]
-        assert endpoints.again_in("tiny", "unsupported", 1) is None
+        assert endpoints.retry_delay("tiny", "unsupported", 1) is None
         client.server.services.counts.seconds = 60.0
         await client.request("context/append", append())
         gate, client.server.services.counts.seconds = held(server), 0.01

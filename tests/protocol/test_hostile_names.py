@@ -130,12 +130,12 @@ def test_the_log_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
 async def test_half_a_character_in_a_name_is_bad_params(client: Client, name: str) -> None:
     """No database takes it: the client is told which name, and nothing is logged as a defect."""
     params = {"model": "m", "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
-    with pytest.raises(RpcError, match=f"{name} holds half a character") as caught:
+    with pytest.raises(RpcError, match=f"{name} contains a lone surrogate") as caught:
         await client.request("cost/record", {**params, name: "a\ud800"})
     assert caught.value.data == {"kind": "badParams", "retryable": False}
 
 
 async def test_half_a_character_in_what_costs_are_asked_of(client: Client) -> None:
-    with pytest.raises(RpcError, match="session holds half a character") as caught:
+    with pytest.raises(RpcError, match="session contains a lone surrogate") as caught:
         await client.request("cost/detail", {"session": "a\ud800"})
     assert caught.value.data == {"kind": "badParams", "retryable": False}

@@ -195,14 +195,17 @@ async def test_endpoints_are_probed_for_the_root_that_is_named(
 async def test_a_model_that_may_be_misspelt_is_told_in_the_tooltip(client: Client) -> None:
     await client.request("context/set", {"model": "gtp-5-mini"})
     client.open("hello world")
-    told = "in no list of models: did you mean gpt-5-mini or "
+    told = "not a known model: did you mean gpt-5-mini or "
     await client.take(
         "status/update", lambda update: told in (update["document"] or {}).get("tooltip", "")
     )
     await client.request("context/set", {"model": "gpt-5-mini"})
     await client.take(
         "status/update",
-        lambda update: "400,000 tokens, 0 %" in (update["document"] or {}).get("tooltip", ""),
+        lambda update: (
+            "400,000 tokens (from the model catalogue), 0 %"
+            in (update["document"] or {}).get("tooltip", "")
+        ),
     )
     client.ignore("status/update")
 
@@ -235,14 +238,14 @@ async def test_an_unknown_models_window_is_said_to_be_assumed(client: Client) ->
     assert (wide["limit"], wide["limitSource"]) == (400_000, "catalogue")
     await client.request("context/set", {"model": "nobody-knows-me"})
     client.open("hello world")
-    known = "16,384 tokens assumed"
+    known = "16,384 tokens (assumed)"
     update = await client.take(
         "status/update", lambda update: known in (update["document"] or {}).get("tooltip", "")
     )
-    assert "unknown, 16,384 tokens assumed, 0 % of what is usable" in update["document"]["tooltip"]
+    assert "16,384 tokens (assumed), 0 % of the usable window" in update["document"]["tooltip"]
     await client.request("context/set", {"model": "gpt-4"})
     client.change({"text": "word " * 20_000})
-    short = f"8,192 tokens, {small['tokens'] - 8_192:,} too few"
+    short = f"8,192 tokens (from the model catalogue), exceeded by {small['tokens'] - 8_192:,}"
     await client.take("status/update", lambda update: short in update["document"]["tooltip"])
     client.ignore("status/update")
 
@@ -251,7 +254,7 @@ async def test_models_side_by_side_in_words(client: Client) -> None:
     """The one that is counted for is among them, and none is there twice."""
     answer = await client.request("tokens/count", {"text": "日本語", "models": ["gpt-4", "gpt-4"]})
     head, *rows = answer["text"].splitlines()
-    assert head.split() == ["model", "tokens", "of", "window", "as", "input", "method"]
+    assert head.split() == ["model", "tokens", "of", "window", "input", "cost", "method"]
     assert [row.split()[:2] for row in rows] == [
         ["gpt-5", str(truth("日本語"))],
         ["gpt-4", str(truth("日本語", "cl100k_base"))],

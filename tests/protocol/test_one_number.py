@@ -194,7 +194,7 @@ async def kept(client: Client) -> None:
     """Wait until all that was learned is written; nobody is to end for that."""
     server = client.server
     async with asyncio.timeout(60):
-        while server.scheduler.is_due(("learned",)):
+        while server.scheduler.is_due(("calibrations",)):
             await asyncio.sleep(0.01)
 
 
@@ -205,7 +205,7 @@ async def test_what_another_process_learned_is_counted_by_once_it_is_known(root:
     services = client.server.services
     estimator = services.counts.tokenizers(services.roots.default.settings).for_model(MODEL).name
     other = Calibrations()
-    other.learn(document_key(MODEL, estimator, kind_of(TEXT)), 10_000, 13_000)
+    other.update(document_key(MODEL, estimator, kind_of(TEXT)), 10_000, 13_000)
     calibration_file.save(services.state.folder, other)
     turns = [{"role": "user", "content": "Hi. " * 40}, {"role": "assistant", "content": "Yes."}]
     for reported in (900, 1000):
@@ -228,7 +228,7 @@ async def test_what_another_process_learned_holds_where_nothing_is_learned(root:
     key = document_key(MODEL, estimator, kind_of(TEXT))
     other = calibration_file.load(services.state.folder)
     for _ in range(3):  # each time it writes
-        other.learn(key, 10_000, 13_000)
+        other.update(key, 10_000, 13_000)
         calibration_file.save(services.state.folder, other)
         async with asyncio.timeout(60):
             while services.calibrations.loaded().learned(key) != other.learned(key):

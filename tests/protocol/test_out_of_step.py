@@ -118,7 +118,7 @@ async def test_a_defect_while_editing_is_a_change_that_was_not_applied(
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(client.server.following, "about_to_edit", broken)
+    monkeypatch.setattr(client.server.services.documents, "edit", broken)
     client.change(GOOD)
     assert text_of(await client.take("status/update")) == "?"
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import dataclasses
 import functools
 import gc
+import re
 import threading
 from collections import deque
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+import sidecar
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.context.occupancy import context_usage
 from sidecar.cost.ledger import MemoryLedger
@@ -26,11 +31,10 @@ from sidecar.workspace.changes import Draft
 from sidecar.workspace.conversations import Conversations
 from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
-from sidecar.workspace.followed import FollowedText
 from sidecar.workspace.live_sessions import LiveSessions
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import ConversationState, CountedSession, Sessions
-from sidecar.workspace.spending import Costs
+from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state import State
 from sidecar.workspace.windows import Windows
 from sidecar.workspace.workers import Workers
@@ -40,8 +44,6 @@ from tests.protocol.test_one_number import MODEL, endpoint, opened, root, settle
 from tests.unit.endpoints_fake_server import Canned
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sidecar.context.usage import ContextUsage
     from tests.unit.endpoints_fake_server import FakeServer
 
@@ -61,21 +63,16 @@ OWNED = (
     Costs,
     ConversationState,
     LiveSessions,
+    Workers,
 )
 USER = {"role": "user", "content": "How many tokens is this question?"}
 
 
-DOORS = (FollowedText, Snapshot, Workers)
-"""Behind these lie documents and the server, and no worker goes there: by the first two, which
-never change, the loop finds a document, and a worker counts their pieces; the third is the threads
-themselves, which tell the loop what they have loaded."""
 PLAIN = (str, bytes, int, float, type, ModuleType, Piece)
 
 
 def held_by(one: object) -> list[object]:
     """What an object holds: bound object, arguments, closure, items, fields."""
-    if isinstance(one, DOORS):
-        return []
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
     if isinstance(one, MethodType):
@@ -149,7 +146,47 @@ async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
     for held in given:
         assert not isinstance(held.one, OWNED), held.way
         assert held.one is not services.calibrations.known, held.way
-    assert any(isinstance(held.one, Draft) for held in given), "it looks into drafts"
+    for kind in (Draft, Snapshot, Spending):
+        assert any(isinstance(held.one, kind) for held in given), f"it looks into a {kind.__name__}"
+
+
+def test_what_workers_share_is_frozen() -> None:
+    """`State` and everything in it but the open ledgers, which lock themselves."""
+    state = State()
+    for name in ("folder", "books", "another"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(state, name, None)
+
+
+WRITERS = {
+    "costs": ("spending.py",),
+    "workspace": ("workspace.py", "sessions.py"),
+    "state": ("conversations.py",),
+}
+"""Which modules may assign to a field of the `Costs`, `Workspace` or `ConversationState` that is
+called this in the code."""
+
+
+def test_state_is_written_by_its_owner_only() -> None:
+    package = Path(sidecar.__file__).parent
+    written = [
+        (path.name, ast.unparse(target))
+        for folder in ("workspace", "server", "cli")
+        for path in (package / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for target in targets_of(node)
+    ]
+    owned = [(name, re.search(r"\b_?(costs|workspace|state)\.\w+$", to)) for name, to in written]
+    found = [(name, match[0]) for name, match in owned if match]
+    assert ("sessions.py", "_workspace.context") in found, "it finds assignments"
+    for name, target in found:
+        assert name in WRITERS[target.strip("_").partition(".")[0]], (name, target)
+
+
+def targets_of(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return [one for to in node.targets for one in getattr(to, "elts", [to])]
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
 
 
 async def test_the_ledger_that_stands_in_is_made_once_and_by_the_loop(
@@ -400,7 +437,7 @@ async def test_the_status_follows_settings_without_being_asked(root: Path) -> No
     )
     update = await client.take(
         "status/update",
-        lambda status: status["context"] and "1,000 tokens (from: settings)" in tooltip(status),
+        lambda status: status["context"] and "1,000 tokens (from settings)" in tooltip(status),
     )
     assert update["uri"] == uri
     client.ignore("status/update")
@@ -521,7 +558,7 @@ async def test_a_model_has_one_window_whoever_names_it(client: Client) -> None:
         lambda one: bool(one["context"]) and "123,456" in one["document"]["tooltip"],
     )
     client.ignore("status/update", "context/warning")
-    assert "123,456 tokens (from: transcript)" in shown["context"]["tooltip"]
+    assert "123,456 tokens (from the agent)" in shown["context"]["tooltip"]
     counted = await client.count(models=["gpt-5", "gpt-4o"])
     assert (counted["limit"], counted["limitSource"]) == (123_456, "transcript")
     assert [one["limit"] for one in counted["models"]] == [123_456, 128_000]

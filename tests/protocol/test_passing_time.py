@@ -44,7 +44,7 @@ async def test_costs_of_today_begin_anew_at_midnight(
         "status/update", lambda status: status["cost"]["costUsd"] == 0, seconds=20
     )
     assert shown["cost"]["text"] == "$0.00 today"
-    assert "| This workspace | $1.0000 |" in shown["cost"]["tooltip"]
+    assert "| This workspace | $1.00 |" in shown["cost"]["tooltip"]
     client.ignore("status/update")
 
 

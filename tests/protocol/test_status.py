@@ -73,7 +73,7 @@ async def opened(client: Client, text: str) -> None:
 
 
 def is_priced(update: Any) -> bool:
-    return "%" in update["text"] and "As input" in update["document"]["tooltip"]
+    return "%" in update["text"] and "Input cost" in update["document"]["tooltip"]
 
 
 async def test_windows_and_prices_come_though_somebody_else_has_loaded_their_list(

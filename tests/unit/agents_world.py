@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from benchmarks.agents.truth import Tokens
-from sidecar.agents.adapter import index_readers
+from benchmarks.transcripts import recorded
 from sidecar.agents.events import CallFinished
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
@@ -18,21 +17,9 @@ from sidecar.workspace.session_index import SessionIndex
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.agents.truth import Truth
+    from benchmarks.agents.truth import Tokens, Truth
     from sidecar.agents.events import Store, StoreRead, StoreReader
-    from sidecar.agents.values import Call, StoredSession
-
-
-def recorded(ledger: Ledger) -> dict[str, tuple[str, Tokens]]:
-    """A ledger's calls by their ids: session and tokens."""
-    with ledger.reader() as connection:
-        rows = connection.execute(
-            "SELECT request, session.name, input, cache_read,"
-            " cache_write_5m + cache_write_1h + cache_write, cache_write_1h,"
-            " output + reasoning, reasoning"
-            " FROM event JOIN session ON session.id = event.session"
-        )
-        return {row[0]: (row[1], Tokens(*row[2:])) for row in rows}
+    from sidecar.agents.values import StoredSession
 
 
 class Heard:
@@ -52,26 +39,26 @@ class Heard:
 
 
 class World:
-    """One agent's files below `home`, read as the workspace does."""
+    """Agents' files below `home`, read as the workspace does."""
 
-    def __init__(self, home: Path, agent: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, home: Path, agents: str | Agents, env: dict[str, str] | None = None) -> None:
+        """`agents`: one agent, or the settings in force."""
         self.home = home
         self.root = home / "work" / "my proj.ect"
-        self.root.mkdir(parents=True)
-        self.settings = Agents(sources=(agent,))
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.settings = Agents(sources=(agents,)) if isinstance(agents, str) else agents
         self.places = Places.of(self.settings, {"HOME": str(home), **(env or {})})
         self.readers = readers_of(self.settings)
-        self.calls: list[Call] = []
+        self.calls: list[CallFinished] = []
         """All that readers handed on, copies too."""
         self.skipped: Counter[str] = Counter()
         """Broken lines, by store."""
         self.bytes_read = 0
-        self._heard = [Heard(one, self) for one in self.index_readers(self.root)]
+        self.refused = 0
+        """Calls with impossible numbers."""
+        self._heard = [Heard(one, self) for one in self.readers]
         self.ledger = Ledger(home / "state" / "ledger.db")
         self.index = SessionIndex(self.ledger)
-
-    def index_readers(self, root: Path) -> tuple[StoreReader, ...]:
-        return index_readers(self.readers, self.places, Roots.of([root]))
 
     def ingest(self) -> int:
         """Read what is new into the index; how many bytes that was."""
@@ -79,6 +66,7 @@ class World:
         self.index.forget_missing(self._heard, {store.path for store in stores})
         done = self.index.read(self._heard, self.index.unread(self._heard, stores))
         self.bytes_read += done.bytes_read
+        self.refused += done.refused
         return done.bytes_read
 
     def states(self) -> dict[str, bytes]:
@@ -98,14 +86,17 @@ class World:
         """The ledger holds exactly the calls of the truth."""
         assert self.recorded() == truth.calls
 
-    def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:
-        """The sessions of a root by their ids, newest first."""
+    def shown(self, root: Path | None = None) -> list[StoredSession]:
+        """The sessions of a root, newest first."""
         roots = Roots.of([root or self.root])
-        readers = self.index_readers(root or self.root)
+        readers = self.readers
         stores = [store for reader in readers for store in reader.find(self.places, roots)]
         self.index.read(readers, self.index.unread(readers, stores, preview=True), preview=True)
-        found = self.index.sessions(readers, self.places, roots)
-        return {session.id: session for session in found}
+        return self.index.sessions(readers, self.places, roots)
+
+    def sessions(self, root: Path | None = None) -> dict[str, StoredSession]:
+        """The sessions of a root by their ids, newest first."""
+        return {session.id: session for session in self.shown(root)}
 
     def check_context(self, truth: Truth) -> None:
         """Each session's context is that of the truth."""

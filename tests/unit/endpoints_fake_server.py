@@ -1,4 +1,4 @@
-"""A small HTTP server on loopback that answers as told, well or badly, and notes what it was asked."""
+"""A small HTTP server on loopback that answers as told and records requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Canned:
-    """One answer: `body` bytes as they are, anything else as JSON."""
+    """One answer: `body` bytes unchanged, anything else as JSON."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -33,14 +33,14 @@ class Canned:
 
 
 class Reset(Exception):  # noqa: N818 - it is an order, not an error
-    """Raised by a route to end the connection without an answer."""
+    """Raised by a route to close the connection without an answer."""
 
 
 Route: TypeAlias = Canned | Callable[[Asked], Canned | Awaitable[Canned]]
 
 
 class FakeServer:
-    """Routes by (method, path); what has no route is answered by `otherwise`."""
+    """Routes by (method, path); `otherwise` answers requests without a route."""
 
     def __init__(self, routes: dict[tuple[str, str], Route] | None = None) -> None:
         self.routes = routes or {}
@@ -56,11 +56,11 @@ class FakeServer:
         return f"http://127.0.0.1:{self._port}"
 
     def posts(self) -> list[str]:
-        """The paths of all POSTs so far."""
+        """Return the paths of all POST requests."""
         return [asked.path for asked in self.asked if asked.method == "POST"]
 
     def endpoints(self, *models: str, key: str | None = None, **environment: str) -> Endpoints:
-        """Our side, with this server as the only endpoint."""
+        """Return our side, with this server as the only endpoint."""
         declared = Endpoint(url=self.url, models=models or ("*",), api_key_env=key)
         return Endpoints([declared], True, environment)
 
@@ -108,18 +108,18 @@ class FakeServer:
 
 
 def words(text: str) -> int:
-    """How the fake servers count: a token for each three characters, which no constant is."""
+    """Count one token per three characters, which no constant matches."""
     return len(text) // 3 or min(1, len(text))
 
 
 def listing(*models: str, **extra: Any) -> Canned:
-    """An answer to /v1/models."""
+    """Return an answer to /v1/models."""
     data = [{"id": model, "object": "model", **extra} for model in models]
     return Canned(body={"object": "list", "data": data})
 
 
 def llamacpp(*models: str) -> FakeServer:
-    """A server that looks like llama.cpp in all that is asked of it."""
+    """Return a server that answers like llama.cpp."""
 
     def tokenize(asked: Asked) -> Canned:
         return Canned(body={"tokens": list(range(words(asked.body["content"])))})
@@ -141,7 +141,7 @@ def llamacpp(*models: str) -> FakeServer:
 
 
 class Ollama(FakeServer):
-    """Answers as Ollama does: it loads a model at its first request, with a smaller window."""
+    """Answers like Ollama, which loads a model at its first request, with a smaller window."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class Ollama(FakeServer):
 
 REASONS: list[tuple[Any, str]] = [
     (Canned(401, {"error": {"message": "no"}}), "api-key-env"),
-    (Canned(503, {"error": {"message": "Loading model"}}), "asked again"),
+    (Canned(503, {"error": {"message": "Loading model"}}), "retried automatically"),
     (Canned(500, {}), "start the server"),
     (listing("another", owned_by="llamacpp"), "choose one that the server has"),
     (listing("tiny", owned_by="library"), "tokenizer.json"),

@@ -1,4 +1,4 @@
-"""Every kind of model server, as a table of the answers that it gives."""
+"""The answers of every kind of model server, as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.unit.endpoints_fake_server import Asked, Canned, listing, words
 
 
 def number(name: str, field: str, **more: Any) -> Any:
-    """A route that answers the count of the text in `name` as `field`."""
+    """Return a route that answers the count of the text in `name` as `field`."""
     return lambda asked: Canned(body={field: words(asked.body[name]), **more})
 
 
@@ -17,7 +17,7 @@ def ids(name: str, field: str = "tokens") -> Any:
 
 
 def with_bos(name: str, field: str) -> Any:
-    """A count that holds a begin-of-text token."""
+    """Return a count that includes a begin-of-text token."""
     return lambda asked: Canned(body={field: len(asked.body[name]) // 3 + 1})
 
 

@@ -172,13 +172,13 @@ def test_several_calls_in_one_message(world: World, home: ClaudeHome) -> None:
     world.check_context(home.truth)
 
 
-def test_an_output_that_was_never_finished_is_a_lower_bound(
+def test_an_output_that_was_never_finished_is_billed(
     world: World, home: ClaudeHome, session: Transcript
 ) -> None:
     body = session.message("msg_a", Tokens(1, 0, 0, 0, 1), last=False)
     session.write(session.line("assistant", message=body))
     world.ingest()
-    assert [call.quality for call in world.calls] == ["exact", "lower bound"]
+    assert world.recorded()["msg_a"][1].output == 1
 
 
 def test_a_summary_is_no_size(world: World, session: Transcript) -> None:
@@ -187,6 +187,64 @@ def test_a_summary_is_no_size(world: World, session: Transcript) -> None:
     assert shown.occupancy.tokens is None
     assert (shown.occupancy.compacted, shown.occupancy.note) == (True, COMPACTED)
     assert shown.model == session.model
+
+
+def summaries(world: World) -> list[tuple[str, int, int]]:
+    """The model, prompt and output of each call that made a summary."""
+    world.ingest()
+    made = (call for call in world.calls if call.category == "summary")
+    return [(call.model, call.usage.prompt_tokens, call.usage.output_tokens) for call in made]
+
+
+def cost_state(session: Transcript, **models: Tokens) -> None:
+    """Write what the session took of each model so far."""
+    line = session.cost_state(Tokens())
+    used = line["modelUsage"].pop(session.model)
+    for model, tokens in models.items():
+        name = model.replace("_", "-") + ("[1m]" if "opus" in model else "")
+        line["modelUsage"][name] = {
+            **used, "inputTokens": tokens.fresh, "outputTokens": tokens.output,
+        }  # fmt: skip
+    session.write(line)
+
+
+def test_summary_is_of_the_model_that_was_compacted(world: World, session: Transcript) -> None:
+    """Other models' tokens are those of titles, web searches and earlier turns."""
+    opus, haiku = Tokens(900_000, output=9_000), Tokens(20_000, output=500)
+    cost_state(session, claude_opus_5=opus)
+    session.model = "claude-sonnet-5"
+    session.write(session.line("assistant", message=session.message("m", Tokens(10, output=1))))
+    session.compact()
+    sonnet = Tokens(150_010, output=3_001)
+    cost_state(session, claude_opus_5=opus, claude_sonnet_5=sonnet, claude_haiku_4_5=haiku)
+    assert summaries(world) == [("claude-sonnet-5", 150_000, 3_000)]
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_summary_in_the_first_turn_is_billed(
+    world: World, home: ClaudeHome, *, is_resumed: bool
+) -> None:
+    """The agent's totals begin at 0 with each start."""
+    session = home.session(world.root)
+    if is_resumed:
+        cost_state(session, claude_opus_5=Tokens(900_000, output=9_000))
+        world.ingest()
+    session.write(session.line("assistant", message=session.message("m", Tokens(10, output=1))))
+    session.compact()
+    cost_state(session, claude_opus_5=Tokens(150_010, output=3_001))
+    assert summaries(world) == [(session.model, 150_000, 3_000)]
+
+
+def test_own_cost_of_a_resumed_session_counts_in_full(world: World, session: Transcript) -> None:
+    """The agent's totals begin at 0 with each start."""
+    for cost in (8.0, 2.0):
+        session.reply()
+        line = session.cost_state(Tokens())
+        line["modelUsage"][session.model]["costUSD"] = cost
+        session.write(line)
+        world.ingest()
+    costs = {call.request: call.agent_cost_usd for call in world.calls if call.agent_cost_usd}
+    assert sum(map(float, costs.values())) == 10.0
 
 
 def test_an_error_leaves_the_number_alone(
@@ -234,6 +292,26 @@ def test_a_window_that_more_was_seen_in_is_the_large_one(world: World, home: Cla
     session.cached = 250_000
     session.reply()
     assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
+
+
+def test_large_window_outlasts_a_compaction(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    session.cached = 250_000
+    session.reply()
+    session.compact()
+    assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
+    session.reply()
+    assert [one.occupancy.limit for one in world.sessions().values()] == [1_000_000]
+
+
+def test_another_model_has_a_window_of_its_own(world: World, home: ClaudeHome) -> None:
+    session = home.session(world.root)
+    session.cached = 250_000
+    session.reply()
+    session.compact()
+    session.model = "claude-haiku-4-5"
+    session.reply()
+    assert [one.occupancy.limit for one in world.sessions().values()] == [None]
 
 
 def test_the_environment_holds_windows_small(tmp_path: Path) -> None:
@@ -306,6 +384,24 @@ def test_a_turn_under_way(world: World, home: ClaudeHome) -> None:
     assert [one.active for one in world.sessions().values()] == [True]
     session.reply()
     assert [one.active for one in world.sessions().values()] == [False]
+
+
+@pytest.mark.parametrize("reason", ["refusal", "max_tokens", "stop_sequence"])
+def test_turn_is_over_for_whatever_reason_the_model_stops(
+    world: World, session: Transcript, reason: str
+) -> None:
+    session.user()
+    session.reply(stop_reason=reason)
+    assert [one.active for one in world.sessions().values()] == [False]
+
+
+@pytest.mark.parametrize("reason", [None, "tool_use", "pause_turn"])
+def test_turn_is_under_way_while_the_model_continues(
+    world: World, session: Transcript, reason: str | None
+) -> None:
+    session.user()
+    session.reply(stop_reason=reason)
+    assert [one.active for one in world.sessions().values()] == [True]
 
 
 def test_folders_that_the_environment_names(tmp_path: Path) -> None:

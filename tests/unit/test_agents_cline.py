@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.agents.cline import ClineHome, everyday
 from sidecar.agents.occupancy import COMPACTED
+from sidecar.workspace import session_index
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -44,6 +45,20 @@ def test_every_call_counts_once(world: World, home: ClineHome) -> None:
     assert {call.workspace for call in world.calls} == {str(world.root)}
     assert {call.model for call in world.calls} == {"claude-sonnet-4-5"}
     assert all(call.cost_usd for call in world.calls)
+
+
+def test_a_rewritten_task_counts_once_when_a_new_version_knows_its_provider(
+    world: World, home: ClineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = everyday(home, world.root)
+    world.ingest()
+    world.check(home.truth)
+    monkeypatch.setattr(session_index, "billing_provider", lambda _named, _model: "newco")
+    task.call()
+    world.ingest()
+    with world.ledger.reader() as connection:
+        (calls,) = connection.execute("SELECT count(*) FROM event").fetchone()
+    assert calls == len(home.truth.calls)
 
 
 def test_a_call_under_way_is_none(world: World, home: ClineHome) -> None:

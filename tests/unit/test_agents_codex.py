@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.codex import CodexHome, Rollout, everyday, usage
-from benchmarks.agents.truth import Tokens
+from benchmarks.agents.truth import Tokens, append
 from sidecar.agents.compressed import zstd
 from sidecar.agents.occupancy import COMPACTED, REWOUND
 from tests.unit.agents_world import World
@@ -213,6 +213,23 @@ def test_the_record_of_a_summarisation_is_no_size(world: World, home: CodexHome)
     thread.write("compacted", {"message": "", "compaction_response_id": "resp_c"})
     thread.record("resp_c", Tokens(90_000, 0, 0, 0, 900))
     assert [one.occupancy.note for one in world.sessions().values()] == [COMPACTED]
+    world.ingest()
+    assert [call.category for call in world.calls] == [*["main"] * 3, "summary"]
+
+
+def test_a_summary_whose_record_comes_before_the_compaction(world: World, home: CodexHome) -> None:
+    """As Codex 0.169 writes it with a provider that has no compaction of its own."""
+    thread = everyday(home, world.root, 1, records=True)
+    output = {"type": "message", "role": "assistant", "content": []}
+    metadata = {"history_sequence": 7, "compaction_output": True}
+    line = {"timestamp": thread.clock.tick(), "type": "response_item", "payload": output}
+    append(thread.path, {**line, "metadata": metadata})
+    thread.record("resp_c", Tokens(90_000, 0, 0, 0, 900))
+    thread.write("compacted", {"message": "", "compaction_response_id": "resp_c"})
+    thread.call()
+    world.ingest()
+    assert [call.category for call in world.calls] == [*["main"] * 3, "summary", "main"]
+    world.check_context(home.truth)
 
 
 def test_turns_that_were_taken_back_stay_billed(

@@ -98,9 +98,18 @@ def test_events_alone_are_a_lower_bound(world: World, newer: CliHome) -> None:
     newer.db.execute("DELETE FROM assistant_usage_events")
     newer.event(session, "assistant.message", messageId="other", outputTokens=50)
     world.ingest()
-    assert {call.quality for call in world.calls} == {"lower bound"}
     assert {call.usage.prompt_tokens for call in world.calls} == {0}
     assert (only(world).occupancy.tokens, only(world).occupancy.note) == (None, NO_USAGE)
+
+
+def test_message_that_is_read_before_its_row_counts_once(world: World, newer: CliHome) -> None:
+    everyday(newer, world.root)
+    session = newer.session(world.root)
+    newer.event(session, "assistant.message", messageId="first", outputTokens=50)
+    world.ingest()
+    newer.call(session)
+    world.ingest()
+    world.check(newer.truth)
 
 
 def test_other_folders_are_left_alone(world: World, newer: CliHome) -> None:

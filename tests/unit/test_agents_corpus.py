@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.corpus import SOURCES, History, history
-from sidecar.agents import ingest, live
-from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_of
-from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
-from sidecar.cost.ledger import Ledger
-from sidecar.workspace.session_index import event_of
-from tests.unit.agents_world import recorded
+from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,28 +100,25 @@ def test_counters_fall_and_events_come_again(home: Path, contents: dict[Path, st
     assert 0 in steps
 
 
-def test_every_call_of_a_history_counts_once(home: Path, truths: History, tmp_path: Path) -> None:
-    settings = Agents(sources=SOURCES)
-    readers, places = readers_of(settings), Places.of(settings, {"HOME": str(home)})
-    ledger = Ledger(tmp_path / "ledger.db")
-    for batch in ingest.read(readers, ingest.plan(readers, places, {}).stores, {}):
-        ledger.record_many(map(event_of, batch.calls), amend=True)
+@pytest.fixture(scope="module")
+def world(home: Path, truths: History) -> World:
+    assert truths
+    made = World(home, Agents(sources=SOURCES))
+    made.ingest()
+    return made
+
+
+def test_every_call_of_a_history_counts_once(world: World, truths: History) -> None:
     wanted: dict[str, tuple[str, Tokens]] = {}
     for truth in truths:
         wanted |= truth.calls
-    found = recorded(ledger)
-    ledger.close()
-    assert found == wanted
+    assert world.recorded() == wanted
 
 
-def test_the_context_of_every_session_of_a_history(home: Path, truths: History) -> None:
-    settings = Agents(sources=SOURCES)
-    readers, places = readers_of(settings), Places.of(settings, {"HOME": str(home)})
+def test_the_context_of_every_session_of_a_history(world: World, truths: History) -> None:
     shown: dict[str, int | None] = {}
-    for root in sorted((home / "work").iterdir()):
-        seen = live.look(readers, places, Roots.of([root]))
-        assert seen.failed == {}
-        shown |= {one.id: one.occupancy.tokens for one in seen.sessions}
+    for root in sorted((world.home / "work").iterdir()):
+        shown |= {one.id: one.occupancy.tokens for one in world.sessions(root).values()}
     wanted: dict[str, int | None] = {}
     for truth in truths:
         wanted |= truth.context

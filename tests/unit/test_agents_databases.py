@@ -57,7 +57,20 @@ def test_goose(goose: tuple[World, GooseStore], ledger: bool) -> None:
     world.check_context(store.truth)
     shown = next(iter(world.sessions().values()))
     assert (shown.occupancy.limit, shown.title) == (1_000_000, "A name")
-    assert {call.quality for call in world.calls} == {"exact" if ledger else "estimate"}
+
+
+@pytest.mark.parametrize("source", ["provider", "estimated", None])
+def test_goose_bills_only_what_the_provider_reports(
+    goose: tuple[World, GooseStore], source: str | None
+) -> None:
+    """Other costs are by its own price list."""
+    world, store = goose
+    store.session(world.root, ledger=True)
+    store.db.execute("UPDATE usage_ledger SET cost_source = ?", (source,))
+    world.ingest()
+    costs = {(call.cost_usd, call.agent_cost_usd) for call in world.calls}
+    cost = Decimal("0.01")
+    assert costs == {(cost, None) if source == "provider" else (None, cost)}
 
 
 def test_goose_reads_only_what_changed(goose: tuple[World, GooseStore]) -> None:

@@ -78,6 +78,14 @@ def test_what_was_taken_back_stays_billed(world: World, home: GeminiHome, chat: 
     world.check_context(home.truth)
 
 
+def test_a_rewind_in_a_resumed_session_hides_the_size_of_the_older_file(
+    world: World, home: GeminiHome
+) -> None:
+    everyday(home, world.root, 2, flat=True).resume().rewind("unknown")
+    (shown,) = world.shown()
+    assert (shown.occupancy.tokens, shown.occupancy.note) == (None, REWOUND)
+
+
 def test_a_checkpoint_with_the_same_messages_changes_nothing(
     world: World, home: GeminiHome, chat: Chat
 ) -> None:
@@ -95,6 +103,37 @@ def test_a_compression_hides_the_size(world: World, home: GeminiHome, chat: Chat
     world.check_context(home.truth)
     world.ingest()
     world.check(home.truth)
+
+
+def test_a_rewind_past_what_is_kept_reads_the_file_again(
+    world: World, home: GeminiHome, chat: Chat
+) -> None:
+    """Only the newest messages are kept between readings."""
+    before = home.truth.context[chat.id]
+    early = chat.user()
+    for _ in range(60):
+        chat.reply()
+        world.check_context(home.truth)
+    chat.rewind(early["id"])
+    assert home.truth.context[chat.id] == before
+    world.check_context(home.truth)
+    world.ingest()
+    world.check(home.truth)
+
+
+def test_a_turn_is_under_way_while_a_tool_runs(world: World, home: GeminiHome) -> None:
+    """A reply's tools are written once they have run; until then it has no content."""
+    chat = home.session(world.root)
+    chat.user()
+    reply: dict[str, Any] = {"id": "r", "type": "gemini", "timestamp": chat.clock.tick()}
+    calls = [{"id": "c", "name": "shell", "status": "success"}]
+    for fields, active in (
+        ({"content": ""}, True),
+        ({"content": "Look", "toolCalls": calls}, True),
+        ({"content": "Look", "toolCalls": []}, False),
+    ):
+        chat.put({**reply, **fields})
+        assert [one.active for one in world.sessions().values()] == [active]
 
 
 def test_a_title_of_its_own(world: World, chat: Chat) -> None:

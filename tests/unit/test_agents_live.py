@@ -6,6 +6,7 @@ import json
 import math
 import os
 import queue
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,18 +16,22 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.codex import everyday as codex_thread
+from benchmarks.agents.databases import CrushStore
 from benchmarks.agents.gemini import GeminiHome
-from sidecar.agents import live, tail
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.agents.values import StoredSession
 from sidecar.agents.watch import paths_to_watch
 from sidecar.config.settings import AGENTS, Agents
+from sidecar.workspace import agents
 from sidecar.workspace.file_watcher import FileWatcher
+from sidecar.workspace.services import Services
+from sidecar.workspace.state import State
+from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from sidecar.workspace.file_watcher import Changes
@@ -54,17 +59,23 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The session files that are opened from now on."""
     paths: list[str] = []
 
-    def open_(path: str, flags: int) -> int:
+    def open_(path: str, flags: int, *mode: int) -> int:
         paths.append(path)
-        return real(path, flags)
+        return real(path, flags, *mode)
 
     real = os.open
     monkeypatch.setattr(os, "open", open_)
     return paths
 
 
+@pytest.fixture
+def world(tmp_path: Path, root: Path) -> World:
+    assert root.exists()
+    return World(tmp_path, Agents())
+
+
 def test_all_agents_together_the_newest_first(
-    tmp_path: Path, root: Path, places: Places, claude: ClaudeHome
+    tmp_path: Path, root: Path, world: World, claude: ClaudeHome
 ) -> None:
     oldest = claude.session(root)
     oldest.reply()
@@ -73,30 +84,33 @@ def test_all_agents_together_the_newest_first(
         codex_thread(CodexHome(tmp_path / ".codex", seed=40), root, 1).id,
         GeminiHome(tmp_path / ".gemini", seed=80).session(root).id,
     ]
-    seen = live.look(readers_of(Agents()), places, Roots.of([root]))
-    assert [session.id for session in seen.sessions] == ids[::-1]
+    assert list(world.sessions(root)) == ids[::-1]
 
 
 def test_what_did_not_change_is_not_opened_again(
-    root: Path, places: Places, claude: ClaudeHome, opened: list[str]
+    root: Path, world: World, claude: ClaudeHome, opened: list[str]
 ) -> None:
     sessions = [claude.session(root) for _ in range(5)]
     for session in sessions:
         session.reply()
-    readers, roots = readers_of(Agents()), Roots.of([root])
-    seen = live.look(readers, places, roots)
+    world.ingest()
     opened.clear()
-    assert live.look(readers, places, roots, seen) == seen
+    assert world.ingest() == 0
+    assert len(world.sessions(root)) == 5
     assert opened == []
+    before = sessions[2].path.stat().st_size
     sessions[2].reply()
-    again = live.look_again(readers, places, roots, seen, [str(sessions[2].path)])
+    assert world.ingest() == sessions[2].path.stat().st_size - before
     assert set(opened) == {str(sessions[2].path)}
-    assert again == live.look(readers, places, roots)
+    assert (
+        world.sessions(root)[sessions[2].id].occupancy.tokens
+        == (claude.truth.context[sessions[2].id])
+    )
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "pi"])
 def test_a_session_whose_file_was_seen_empty_is_found_once_it_is_written(
-    agent: str, tmp_path: Path, root: Path, places: Places
+    agent: str, tmp_path: Path, root: Path, world: World
 ) -> None:
     """An agent creates its file a moment before it writes the first line."""
     if agent == "pi":
@@ -113,63 +127,96 @@ def test_a_session_whose_file_was_seen_empty_is_found_once_it_is_written(
         session.reply()
         path = session.path
     written = path.read_bytes()
-    readers, roots = readers_of(Agents()), Roots.of([root])
     path.write_bytes(b"")
-    seen = live.look(readers, places, roots)
+    assert world.sessions(root) == {}
     path.write_bytes(written)
-    seen = live.look_again(readers, places, roots, seen, [str(path)])
-    assert [session.source for session in seen.sessions] == [agent]
+    assert [session.source for session in world.sessions(root).values()] == [agent]
 
 
-def test_of_a_large_file_the_end_is_read(
-    root: Path, places: Places, claude: ClaudeHome, monkeypatch: pytest.MonkeyPatch
+class Editor:
+    """A workspace of the server with `root` open."""
+
+    def __init__(self, root: Path, state: Path) -> None:
+        self.services = Services(state=State(state))
+        self.workspace = self.services.roots.add(root.as_uri())
+        self.workspace.path = root
+        self.services.configured.set()
+
+    async def look(self) -> list[str]:
+        """Look for sessions as at the start; those that show."""
+        await self.services.agents.look(self.workspace)
+        return self.shown()
+
+    def shown(self) -> list[str]:
+        return [row.id for row in self.services.sessions(self.workspace).rows(every=True)]
+
+    async def close(self) -> None:
+        await self.services.aclose()
+        self.services.workers.close()
+
+
+@pytest.fixture
+async def editor(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Editor]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = Editor(root, tmp_path / "state")
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(("hours", "shown"), [((30, 40, 50), 1), ((1, 2, 30), 2)])
+async def test_old_sessions_are_left_alone_but_for_the_newest(
+    hours: tuple[int, ...], shown: int, root: Path, claude: ClaudeHome, editor: Editor
 ) -> None:
-    session = claude.session(root)
-    session.size = 200_000
-    for _ in range(20):
-        session.reply(blocks=1)
-    session.size = 100
-    session.reply(blocks=1)
-    session.reply(blocks=1)
-    counts = []
-    real = tail._read
-
-    def read(file: object, count: int) -> bytes:
-        counts.append(count)
-        return real(file, count)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(tail, "_read", read)
-    (shown,) = live.look(readers_of(Agents()), places, Roots.of([root])).sessions
-    assert shown.occupancy.tokens == claude.truth.context[session.id]
-    assert sum(counts) < 200_000 < session.path.stat().st_size / 10
-
-
-def test_old_sessions_are_left_alone_but_for_the_newest(
-    root: Path, places: Places, claude: ClaudeHome
-) -> None:
-    ids = []
-    for age in range(4):
+    now, ids = time.time(), []
+    for age in hours:
         session = claude.session(root)
         session.reply()
-        os.utime(session.path, (100 - age, 100 - age))
+        os.utime(session.path, (now - age * 3600, now - age * 3600))
         ids.append(session.id)
-    readers, roots = readers_of(Agents()), Roots.of([root])
-    seen = live.look(readers, places, roots, since_ns=10**12)
-    assert [session.id for session in seen.sessions] == ids[:1]
-    seen = live.look(readers, places, roots, since_ns=99 * 10**9)
-    assert len(seen.sessions) == 2
+    assert set(await editor.look()) == set(ids[:shown])
 
 
-def test_a_long_history_of_other_projects_is_not_searched_to_its_end(
-    tmp_path: Path, root: Path, places: Places, opened: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_a_long_history_of_other_projects_is_not_searched_to_its_end(
+    tmp_path: Path, editor: Editor, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MOST_OLD", 3)
+    monkeypatch.setattr(agents, "MOST_OLD", 3)
     home = CodexHome(tmp_path / ".codex")
-    for _ in range(8):
-        codex_thread(home, tmp_path, 1)
-    seen = live.look(readers_of(Agents()), places, Roots.of([root]), since_ns=10**19)
-    assert seen.sessions == ()
-    assert len(set(opened)) == 3
+    for age in range(8):
+        thread = codex_thread(home, tmp_path, 1)
+        os.utime(thread.path, (10**9 - age, 10**9 - age))
+    opened.clear()
+    assert await editor.look() == []
+    assert len({path for path in opened if str(path).endswith(".jsonl")}) == 3
+
+
+async def test_a_session_that_vanishes_is_gone(
+    root: Path, claude: ClaudeHome, editor: Editor
+) -> None:
+    session = claude.session(root)
+    session.reply()
+    assert await editor.look() == [session.id]
+    session.path.unlink()
+    await editor.services.agents.look_again(editor.workspace, [str(session.path)])
+    assert editor.shown() == []
+
+
+async def test_a_call_that_a_database_amends_is_a_new_cost(
+    tmp_path: Path, root: Path, editor: Editor
+) -> None:
+    """Crush keeps a session's cost in one row; its database reports no bytes."""
+    listed = tmp_path / ".local/share/crush/projects.json"
+    listed.parent.mkdir(parents=True)
+    listed.write_text(json.dumps({"projects": [{"path": str(root), "data_dir": ".crush"}]}))
+    store, billed = CrushStore(root / ".crush" / "crush.db"), ["crush"]
+    name = store.session()
+    look = partial(editor.services.agents.look_again, editor.workspace, [str(store.path)], billed)
+    assert await look()
+    assert not await look()
+    store.session(name, 4)
+    assert await look()
+    store.db.close()
 
 
 @pytest.mark.parametrize(
@@ -192,31 +239,24 @@ def test_what_a_session_does(active: bool | None, ended: bool, seconds: int, sta
     assert session.state(at + timedelta(seconds=seconds)) == state
 
 
-def test_a_session_that_vanishes_is_gone(root: Path, places: Places, claude: ClaudeHome) -> None:
-    session = claude.session(root)
-    session.reply()
-    readers, roots = readers_of(Agents()), Roots.of([root])
-    seen = live.look(readers, places, roots)
-    session.path.unlink()
-    assert live.look_again(readers, places, roots, seen, [str(session.path)]).sessions == ()
-
-
+@pytest.mark.parametrize(
+    "settings", [Agents(enabled=False), Agents(sources=("codex",)), Agents(sources=())]
+)
 def test_disabled_agents_open_nothing(
-    root: Path, places: Places, claude: ClaudeHome, opened: list[str]
+    tmp_path: Path, root: Path, claude: ClaudeHome, opened: list[str], settings: Agents
 ) -> None:
     claude.session(root).reply()
-    for settings in (Agents(enabled=False), Agents(sources=("codex",)), Agents(sources=())):
-        readers = readers_of(settings)
-        assert live.look(readers, places, Roots.of([root])).sessions == ()
+    world = World(tmp_path, settings)
+    opened.clear()
+    assert (world.ingest(), world.sessions(root)) == (0, {})
     assert opened == []
 
 
 def test_a_path_that_the_settings_name(tmp_path: Path, root: Path, claude: ClaudeHome) -> None:
-    settings = Agents(paths={"claude-code": "~/elsewhere"})
-    places = Places.of(settings, {"HOME": str(tmp_path)})
+    world = World(tmp_path, Agents(paths={"claude-code": "~/elsewhere"}))
     ClaudeHome(tmp_path / "elsewhere", seed=2).session(root).reply()
     claude.session(root).reply()
-    assert len(live.look(readers_of(settings), places, Roots.of([root])).sessions) == 2
+    assert len(world.sessions(root)) == 2
 
 
 def test_every_known_agent_has_a_reader_of_its_name() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.opencode import OpenHome, everyday
-from sidecar.agents import live
+from sidecar.agents.events import ContextSize
 from sidecar.agents.occupancy import COMPACTED
 from sidecar.agents.watch import paths_to_watch
 from sidecar.config.settings import Agents
@@ -174,7 +174,7 @@ def test_a_growing_database_is_told_and_what_lies_beside_it_is_not_watched(
     seen: set[str] = set()
     while not seen:
         paths = told.get(timeout=60) or ()
-        stores = (live.store_at(world.readers, world.places, path) for path in paths)
+        stores = (world.readers[0].store_at(world.places, path) for path in paths)
         seen |= {store.path for store in stores if store}
     watcher.close()
     assert seen == {str(home.path)}
@@ -185,3 +185,46 @@ def another_writer_adds(home: OpenHome, made: Conversation) -> None:
         other.execute(
             "UPDATE session_v2 SET time_updated = time_updated + 1 WHERE id = ?", (made.id,)
         )
+
+
+def test_the_first_database_is_watched_before_it_exists(world: World) -> None:
+    """opencode makes its folder, then its database: both are seen without a look at everything."""
+    folder = world.home / ".local" / "share" / "opencode"
+    folder.mkdir(parents=True)
+    (reader,) = world.readers
+    assert {str(folder / name) for name in ("opencode.db", "opencode.db-wal")} <= {
+        *reader.folders(world.places)
+    }
+
+
+def test_only_sessions_that_changed_are_read_again(world: World, home: OpenHome) -> None:
+    made = [everyday(home, world.root, "first") for _ in range(3)]
+    world.ingest()
+    (reader,) = world.readers
+    made[1].reply()
+    (store,) = world.stores()
+    read = reader.read(store, world.states()[store.path])
+    changed = {event.session for event in read.events if isinstance(event, ContextSize)}
+    assert (changed, read.restarted) == ({made[1].id}, False)
+    world.check_context(home.truth)
+
+
+def test_a_deleted_session_is_not_shown_and_stays_billed(world: World, home: OpenHome) -> None:
+    made = [everyday(home, world.root, "first") for _ in range(2)]
+    world.ingest()
+    home.db.execute("DELETE FROM message WHERE session_id = ?", (made[0].id,))
+    home.db.execute("DELETE FROM session WHERE id = ?", (made[0].id,))
+    check(world, home.truth)
+    assert set(world.sessions()) == {made[1].id}
+
+
+def test_rows_of_other_types_cost_no_other_row(world: World, home: OpenHome) -> None:
+    """SQLite's columns take every type."""
+    everyday(home, world.root, "first")
+    rows = ((b"1", 1, "later", None), ("x", "early", 1, None), ("x", None, None, 7))
+    home.db.executemany("INSERT INTO message VALUES (hex(randomblob(8)), ?, ?, ?, ?)", rows)
+    home.db.execute("INSERT INTO part VALUES ('p', 'm', 'x', 'now', 1, '\"type\":\"compaction\"')")
+    home.db.execute("INSERT INTO session VALUES ('x', '', NULL, '/', 'Title', 1, 2)")
+    home.db.execute("INSERT INTO session VALUES ('y', '', NULL, '/', x'00', 1, 'later')")
+    check(world, home.truth)
+    world.check_context(home.truth)

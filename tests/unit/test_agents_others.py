@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.agents import others
 from benchmarks.agents.truth import Tokens, Truth
-from sidecar.agents import ingest
+from sidecar.agents.events import CallFinished
 from sidecar.agents.roots import Roots
 from tests.unit.agents_world import World
 
@@ -40,7 +40,6 @@ def test_vibe(tmp_path: Path) -> None:
         world.ingest()
         world.check(truth)
     world.check_context(truth)
-    assert {call.quality for call in world.calls} == {"estimate"}
 
 
 def test_continue(tmp_path: Path) -> None:
@@ -56,12 +55,14 @@ def test_continue(tmp_path: Path) -> None:
 def test_aider(tmp_path: Path) -> None:
     world = World(tmp_path, "aider")
     (world.root / ".aider.chat.history.md").write_text(others.AIDER)
-    (shown,) = world.sessions().values()
+    shown, older = world.sessions().values()
+    assert (older.ended, older.occupancy.tokens) == (True, 15_200)
     assert (shown.occupancy.tokens, shown.occupancy.quality) == (2_750, "estimate")
     assert shown.occupancy.error_percent == 75, "sums of calls, by another tokenizer, rounded"
     assert shown.model == "ollama/qwen3"
-    stores = ingest.plan(world.readers, world.places, {}, Roots.of([world.root])).stores
-    calls = [call for batch in ingest.read(world.readers, stores, {}) for call in batch.calls]
+    (reader,) = world.readers
+    (store,) = reader.find(world.places, Roots.of([world.root]))
+    calls = [event for event in reader.read(store).events if isinstance(event, CallFinished)]
     assert [
         (one.model, one.usage.prompt_tokens, one.usage.cache_read_tokens, one.usage.output_tokens)
         for one in calls
@@ -70,7 +71,8 @@ def test_aider(tmp_path: Path) -> None:
         ("anthropic/claude-sonnet-5", 14_000, 3_500, 1_200),
         ("ollama/qwen3", 2_500, 0, 250),
     ]
-    assert [one.cost_usd for one in calls] == [Decimal("0.04"), Decimal("0.06"), None]
+    assert [one.agent_cost_usd for one in calls] == [Decimal("0.04"), Decimal("0.06"), None]
+    assert {one.cost_usd for one in calls} == {None}
     assert len({one.request for one in calls}) == 3
 
 
@@ -107,15 +109,15 @@ class ContinueSession:
         message = {"role": "assistant", "content": "", "usage": {**used, "model": "gpt-4.1"}}
         return {"message": message, "contextItems": []}
 
-    def read(self) -> list[tuple[int, int, str]]:
-        """Save and read it: prompt, of it cached, and quality of the calls that are new."""
+    def read(self) -> list[tuple[int, int]]:
+        """Save and read it: prompt, and of it cached, of the calls that are new."""
         total = {"promptTokens": self.prompt, "completionTokens": self.output}
         document = {"sessionId": "s-1", "workspaceDirectory": str(self.world.root)}
         self.path.write_text(json.dumps({**document, "history": self.history, "usage": total}))
         before = len(self.world.calls)
         self.world.ingest()
         return [
-            (one.usage.prompt_tokens, one.usage.cache_read_tokens, one.quality)
+            (one.usage.prompt_tokens, one.usage.cache_read_tokens)
             for one in self.world.calls[before:]
         ]
 
@@ -130,11 +132,11 @@ def session(tmp_path: Path) -> ContinueSession:
 
 def test_continue_bills_a_call_with_its_message(session: ContinueSession) -> None:
     session.history += [USER, session.call(100)]
-    assert session.read() == [(100, 50, "exact")]
+    assert session.read() == [(100, 50)]
     coming = session.call(200)
     assert session.read() == []
     session.history += [USER, coming]
-    assert session.read() == [(200, 100, "exact")]
+    assert session.read() == [(200, 100)]
 
 
 def test_continue_bills_calls_that_left_no_message_as_a_sum(session: ContinueSession) -> None:
@@ -143,7 +145,7 @@ def test_continue_bills_calls_that_left_no_message_as_a_sum(session: ContinueSes
     session.call(300)  # aborted
     session.call(50)
     session.history += [USER, session.call(200)]
-    assert session.read() == [(350, 0, "estimate"), (200, 100, "exact")]
+    assert session.read() == [(350, 0), (200, 100)]
     assert session.read() == []
 
 
@@ -151,11 +153,81 @@ def test_continue_bills_no_call_again_after_a_summary(session: ContinueSession) 
     session.history += [USER, session.call(100), USER, session.call(200)]
     session.read()
     session.history = [session.history[-1], USER, session.call(40)]
-    assert session.read() == [(40, 20, "exact")]
+    assert session.read() == [(40, 20)]
 
 
 def test_continue_bills_what_a_fork_copied_to_its_parent(session: ContinueSession) -> None:
     session.history += [USER, session.call(100), USER, session.call(200)]
     session.prompt = session.output = 0
     session.history += [USER, session.call(400)]
-    assert session.read() == [(400, 200, "exact")]
+    assert session.read() == [(400, 200)]
+
+
+def test_continue_bills_sums_once_when_its_state_is_lost(session: ContinueSession) -> None:
+    """A new version may read all stores from their start."""
+    for prompt in (300, 70):
+        session.call(prompt)  # aborted
+        session.history += [USER, session.call(100)]
+        session.read()
+    assert billed(session.world) == session.prompt == 570
+    lose_states(session.world)
+    session.history = [session.history[-1], USER, session.call(40)]  # after a summary
+    session.read()
+    session.call(60)  # aborted
+    session.history += [USER, session.call(200)]
+    session.read()
+    assert billed(session.world) == session.prompt == 870
+
+
+def lose_states(world: World) -> None:
+    """Let each store be read from its start next time."""
+    with world.ledger.transaction() as connection:
+        connection.execute("UPDATE store SET state = x'', size = 0")
+
+
+def test_continue_bills_nothing_again_of_a_file_that_was_replaced(
+    session: ContinueSession,
+) -> None:
+    session.history += [USER, session.call(100), USER, session.call(200)]
+    session.read()
+    copy = session.path.with_suffix(".tmp")
+    copy.write_bytes(session.path.read_bytes())
+    copy.replace(session.path)
+    session.history = [session.history[-1], USER, session.call(40)]
+    assert session.read() == [(40, 20)]
+    assert billed(session.world) == session.prompt
+
+
+def billed(world: World) -> int:
+    """Prompt tokens of all calls in the ledger."""
+    return sum(tokens.fresh + tokens.read for _, tokens in world.recorded().values())
+
+
+CONTINUE_SETTINGS = {
+    "config.yaml": """
+name: Mine
+models:
+  - name: GPT
+    provider: openai
+    model: gpt-4.1   # ours
+    roles:
+      - chat
+    defaultCompletionOptions:
+      contextLength: 64000
+  - name: Other
+    model: "other"
+    contextLength: 1000
+rules:
+  - Be brief.
+""",
+    "config.json": json.dumps({"models": [{"model": "gpt-4.1", "contextLength": 64_000}]}),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUE_SETTINGS)
+def test_continues_settings_give_the_window(session: ContinueSession, name: str) -> None:
+    session.history += [USER, session.call(100)]
+    session.read()
+    (session.path.parents[1] / name).write_text(CONTINUE_SETTINGS[name])
+    (shown,) = session.world.sessions().values()
+    assert shown.occupancy.limit == 64_000

@@ -14,7 +14,7 @@ from benchmarks.agents.truth import Clock, Tokens, Truth, append
 from sidecar.agents.occupancy import COMPACTED
 from sidecar.cost.book import CostBook
 from sidecar.cost.export import exported, read_events
-from sidecar.cost.params import CostDetailParams
+from sidecar.cost.protocol import CostDetailParams
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -135,6 +135,21 @@ def test_pi_calls_at_a_proxy_are_priced_as_their_makers_beside_pis_own_cost(
         "gpt-5": "openai",
         "my-model": "my-proxy",
     }
+
+
+@pytest.mark.parametrize("place", ["models", "modelOverrides"])
+def test_pis_settings_give_the_window(tmp_path: Path, place: str) -> None:
+    """The user's own models have windows that no catalogue knows."""
+    world = World(tmp_path, "pi")
+    pi = Pi(world)
+    pi.reply(500)
+    size = {"contextWindow": 64_000}
+    models = {"models": [size | {"id": "claude-opus-5"}], "modelOverrides": {"claude-opus-5": size}}
+    settings = {"providers": {"anthropic": {place: models[place]}}}
+    world.ingest()
+    (pi.path.parents[2] / "models.json").write_text(json.dumps(settings))
+    (shown,) = world.sessions().values()
+    assert shown.occupancy.limit == 64_000
 
 
 class Kimi:

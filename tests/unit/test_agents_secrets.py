@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.agents import claude, codex, gemini
 from benchmarks.agents.truth import Clock, append
-from sidecar.agents import ingest, live
-from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_of
-from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
-from sidecar.cost.ledger import Ledger
-from sidecar.workspace.session_index import event_of
+from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,22 +46,17 @@ def _state_of(home: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def test_no_text_leaves_the_sessions(
-    home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_text_leaves_the_sessions(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     before = _state_of(home)
-    settings = Agents()
-    readers, places = readers_of(settings), Places.of(settings, {"HOME": str(home)})
-    ledger, marks = Ledger(tmp_path / "state" / "ledger.db"), {}
-    seen = live.look(readers, places, Roots.of([home / "work"]))
-    for batch in ingest.read(readers, ingest.plan(readers, places, {}).stores, {}):
-        ledger.record_many(map(event_of, batch.calls), amend=True)
-        marks[batch.mark.path] = batch.mark
-    ledger.close()
-    stored = b"".join(path.read_bytes() for path in (tmp_path / "state").iterdir())
-    assert len(seen.sessions) == 3
-    assert sum(mark.skipped for mark in marks.values()) > 0
-    for kept in (repr(seen), repr(marks), caplog.text, stored.decode("latin-1")):
+    world = World(home, Agents())
+    world.ingest()
+    seen = world.shown(home / "work")
+    world.ledger.close()
+    stored = b"".join(path.read_bytes() for path in (home / "state").iterdir())
+    assert len(seen) == 3
+    assert sum(world.skipped.values()) > 0
+    for kept in (repr(seen), repr(world.calls), caplog.text, stored.decode("latin-1")):
         assert SECRET not in kept
+    shutil.rmtree(home / "state")
     assert _state_of(home) == before

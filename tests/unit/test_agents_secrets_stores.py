@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from benchmarks.agents import cline, cline_sessions, copilot, databases, opencode
 from benchmarks.agents.truth import Clock
-from sidecar.agents import ingest, live
 from sidecar.agents.compressed import zstd
-from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_of
-from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
+from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,18 +42,21 @@ def test_nothing_is_kept_and_nothing_is_written(
         for store in (open_home.db, zed.db):
             store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         before = _state_of(tmp_path)
-        readers, places = readers_of(Agents()), Places.of(Agents(), {"HOME": str(tmp_path)})
-        seen = live.look(readers, places, Roots.of([root]))
-        batches = list(ingest.read(readers, ingest.plan(readers, places, {}).stores, {}))
+        world = World(tmp_path, Agents())
+        world.ingest()
+        seen = world.shown(root)
+        world.ledger.close()
+        stored = b"".join(path.read_bytes() for path in (tmp_path / "state").iterdir())
+        shutil.rmtree(tmp_path / "state")
         assert _state_of(tmp_path) == before
-    assert {session.source for session in seen.sessions} == {
+    assert {session.source for session in seen} == {
         "copilot-chat", "cline", "opencode", "zed",
     }  # fmt: skip
-    assert {batch.mark.agent for batch in batches if batch.calls} == {
+    assert {call.agent for call in world.calls} == {
         "copilot-chat", "cline", "opencode", "zed",
     }  # fmt: skip
     assert SECRET in chat.path.read_text()
-    for kept in (repr(seen), repr(batches), caplog.text):
+    for kept in (repr(seen), repr(world.calls), caplog.text, stored.decode("latin-1")):
         assert SECRET not in kept
 
 

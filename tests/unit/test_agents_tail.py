@@ -1,4 +1,4 @@
-"""Heads, newest lines and whole lines of real files."""
+"""Heads and whole lines of real files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.agents import tail
 from sidecar.agents.compressed import zstd
-from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
+from sidecar.agents.tail import chunks, first_lines, open_quietly
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
 
 def _lines(count: int) -> list[bytes]:
     return [b"%d " % index + b"x" * (index * 37 % 5000) for index in range(count)]
-
-
-@pytest.mark.parametrize("half", [b"", b'{"half'])
-@pytest.mark.parametrize("count", [0, 1, 2, 40, 300])
-def test_lines_come_backwards_whole(tmp_path: Path, count: int, half: bytes) -> None:
-    lines = _lines(count)
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"".join(line + b"\n" for line in lines) + half)
-    with open_quietly(str(path)) as file:
-        assert list(lines_backwards(file)) == lines[::-1]
-
-
-def test_only_the_newest_bytes_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"old\n" + b"x" * 100 + b"\nnew\n")
-    with open_quietly(str(path)) as file:
-        assert list(lines_backwards(file, most=50)) == [b"new"]
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 10_000])

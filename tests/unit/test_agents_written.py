@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from datetime import UTC
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ import pytest
 
 from benchmarks.agents.claude import slug_of
 from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
+from sidecar.cost.book import CostBook
+from sidecar.cost.protocol import CostDetailParams
 from tests.unit.agents_world import World
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"
@@ -51,10 +54,13 @@ RUNS = (
     Written("kimi-code-compaction", "kimi-code", (21_725, 22_657), 200_000, "kimi-k2.5"),
     Written("kimi-code-fork", "kimi-code", (21_793, 21_615), None, "kimi-k2.5"),
     Written("vibe-compaction", "vibe", (8_708,), 200_000, "devstral-medium-latest"),
+    Written("vibe-subagent", "vibe", (8_734,), 200_000, "devstral-2512", untold="lost"),
     Written("vibe-resumed", "vibe", (8_717, 8_841), None, "devstral-medium-latest", adds_up=True),
     Written("qwen-code-telemetry", "qwen-code", (20_553, 20_843), 1_000_000, "qwen3-coder-plus"),
+    Written("qwen-code-compaction", "qwen-code", (17_836,), 200_000, "gpt-5"),
     Written("codex-resumed", "codex", (8_139, 10_995, 10_419), 190_000, "gpt-5"),
     Written("gemini-cli-resumed", "gemini-cli", (13_082,), None, "gemini-2.5-pro"),
+    Written("gemini-cli-aborted", "gemini-cli", (12_747,), None, "gemini-2.5-pro"),
     Written("opencode-subagent", "opencode", (8_271,), 200_000, "gpt-5", untold="other"),
     Written(
         "claude-code-compaction", "claude-code", (23_289,), None, "claude-sonnet-4-5", adds_up=True
@@ -135,6 +141,19 @@ def test_written_sessions_have_the_size_of_the_newest_call(world: World, written
     assert {one.active for one in sessions} == {False}
 
 
+@pytest.mark.parametrize(
+    ("folder", "agent"), [("kimi-code-compaction", "kimi-code"), ("vibe-compaction", "vibe")]
+)
+def test_window_follows_the_settings_of_the_agent(tmp_path: Path, folder: str, agent: str) -> None:
+    world = World(tmp_path, agent)
+    install(world, folder)
+    world.ingest()
+    (config,) = world.home.rglob("config.toml")
+    config.write_text(config.read_text().replace("200000", "100000"))
+    assert world.ingest() == 0
+    assert {one.occupancy.limit for one in world.sessions().values()} == {100_000}
+
+
 def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> None:
     world = World(tmp_path, "kimi-code")
     install(world, "kimi-code-compaction")
@@ -147,6 +166,23 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
     wire.write_text("".join(lines[:estimated]))
     (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
     assert (size.tokens, size.note) == (None, COMPACTED)
+
+
+def test_kimi_code_shows_a_later_title_and_that_a_session_is_archived(tmp_path: Path) -> None:
+    """Neither adds a line to the conversation."""
+    world = World(tmp_path, "kimi-code")
+    install(world, "kimi-code-subagent")
+    (before,) = world.sessions().values()
+    assert not before.ended
+    (state,) = world.home.rglob("state.json")
+    changed = {"title": "Mine", "titleKind": "custom", "archived": True}
+    state.write_text(json.dumps(json.loads(state.read_text()) | changed))
+    (reader,) = world.readers
+    assert reader.store_at(world.places, str(state)) in world.stores()
+    billed = world.recorded()
+    (shown,) = world.sessions().values()
+    assert (shown.title, shown.ended) == ("Mine", True)
+    assert world.recorded() == billed
 
 
 def test_vibe_bills_no_call_again_when_its_journal_goes(tmp_path: Path) -> None:
@@ -188,6 +224,51 @@ def test_gemini_cli_file_without_a_reply_never_wins(tmp_path: Path) -> None:
     assert (shown.path, shown.occupancy.tokens, shown.active) == (str(real), 12_904, False)
 
 
+def test_gemini_cli_resumption_in_the_same_file_keeps_the_size(tmp_path: Path) -> None:
+    """In the minute of its start a session goes on in its file: without the replies' tokens."""
+    world = World(tmp_path, "gemini-cli")
+    install(world, "gemini-cli-aborted")
+    (path,) = (world.home / ".gemini/tmp/p/chats").iterdir()
+    lines = path.read_text().splitlines(keepends=True)
+    replies = [n for n, line in enumerate(lines) if '"tokens"' in line]
+    path.write_text("".join(lines[: replies[0] + 1]))
+    for line in lines[replies[0] + 1 : replies[1]]:
+        with path.open("a") as file:
+            file.write(line)
+        assert [one.occupancy.tokens for one in world.sessions().values()] == [12_672]
+
+
+def test_vibe_bills_calls_once_when_their_journals_and_our_state_are_gone(tmp_path: Path) -> None:
+    world = World(tmp_path, "vibe")
+    install(world, "vibe-compaction")
+    world.ingest()
+    billed = world.recorded()
+    assert billed
+    (journal,) = world.home.rglob("0000000000000009.jsonl")
+    journal.unlink()
+    shutil.rmtree(journal.parents[1] / "generations/0000000000000008")
+    with world.ledger.transaction() as connection:
+        connection.execute("UPDATE store SET state = x'', size = 0")
+    assert world.ingest() == 0
+    assert world.recorded() == billed
+
+
+def test_vibe_session_without_its_description_is_read_later(tmp_path: Path) -> None:
+    """Its calls are recorded once, as those of a main conversation."""
+    world = World(tmp_path, "vibe")
+    install(world, "vibe-compaction")
+    (meta,) = world.home.rglob("meta.json")
+    described = meta.read_bytes()
+    meta.unlink()
+    (meta.parent / "CURRENT").touch()
+    world.ingest()
+    assert world.recorded() == {}
+    meta.write_bytes(described)
+    world.ingest()
+    assert len(world.recorded()) == len(world.calls) == 4
+    assert {call.category for call in world.calls} == {"main", "summary"}
+
+
 def test_continue_tells_its_own_costs(tmp_path: Path) -> None:
     world = World(tmp_path, "continue")
     install(world, "continue-abort")
@@ -213,6 +294,23 @@ def test_claude_code_calls_that_made_a_summary_are_billed(tmp_path: Path) -> Non
     (made,) = (call for call in world.calls if call.category == "summary")
     assert (made.usage.prompt_tokens, made.usage.output_tokens) == (50_360, 809)
     assert (made.model, made.workspace) == ("claude-sonnet-4-5", str(world.root))
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_claude_codes_own_cost_stands_beside_ours(tmp_path: Path, *, is_watched: bool) -> None:
+    """A session's calls have the cost of its newest `cost-state` together."""
+    world = World(tmp_path, "claude-code")
+    path, lines = claude_transcript(world)
+    for last in range(len(lines)) if is_watched else ():
+        path.write_text("".join(lines[: last + 1]))
+        world.ingest()
+    path.write_text("".join(lines))
+    world.ingest()
+    totals = [json.loads(line)["totalCostUSD"] for line in lines if '"cost-state"' in line]
+    book = CostBook(world.home / "state", zone=UTC)
+    rows = book.detail(CostDetailParams(by=("session",))).rows
+    book.close()
+    assert sum(row.agent_cost_usd or 0 for row in rows) == pytest.approx(totals[-1])
 
 
 def test_claude_code_subagents_calls_made_no_summary(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ from sidecar.budget.evaluate import evaluate
 from sidecar.budget.finding import Together, severity_of
 from sidecar.budget.rules import Rule, Rules
 from sidecar.config.settings import Budget, Settings
-from sidecar.counting.engines import Purpose, engine
-from sidecar.counting.engines.vocabularies import VOCABULARIES, load_ranks
+from sidecar.counting.engines import VOCABULARIES, Purpose, engine, load_ranks
 from sidecar.counting.tokenizer import Tokenizer
-from sidecar.text.pieces import pieces_of
+from sidecar.text.pieces import split_pieces
 
 if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
@@ -247,7 +246,7 @@ def test_the_seam_is_where_the_token_past_the_budget_begins(
     tokens = ENCODINGS[chosen[0]].encode_ordinary(text)
     before = ENCODINGS[chosen[0]].decode_bytes(tokens[:allowance])
     expected = len(text.encode()[: len(before)].decode("utf-8", "ignore"))
-    assert seam(pieces_of(text), allowance, engine(*chosen)) == expected
+    assert seam(split_pieces(text), allowance, engine(*chosen)) == expected
 
 
 @given(st.text("ab \n", max_size=60), st.integers(-1, 40))

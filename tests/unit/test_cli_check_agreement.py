@@ -17,7 +17,7 @@ from sidecar.cli.check import report_on as run
 from sidecar.config.load import load
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
-from sidecar.text.outline_marks import ignores_file
+from sidecar.text.outline import ignores_file
 from sidecar.text.positions import Range
 
 if TYPE_CHECKING:

@@ -175,6 +175,25 @@ def test_mistakes_in_the_configuration(project: Path) -> None:
     assert (result.exit_code, "has errors" in result.stderr) == (0, False)
 
 
+def test_a_report_says_that_the_configuration_is_broken(project: Path) -> None:
+    write(project, ".token-sidecar.toml", "presets = true\n[[budget\n")
+    assert "No budgets are configured" not in run("fine.txt").stdout
+    assert run("fine.txt").stdout.startswith("1 file checked. Budgets affected by configuration")
+    (problem,) = json.loads(run("--json", "fine.txt").stdout)["problems"]
+    assert (problem["path"], problem["line"], problem["severity"]) == (
+        ".token-sidecar.toml",
+        2,
+        "error",
+    )
+    place = "file=.token-sidecar.toml,line=2,title=Token budget configuration"
+    assert run("--format", "github", "fine.txt").stdout.startswith(f"::error {place}::")
+    (log,) = json.loads(run("--format", "sarif", "fine.txt").stdout)["runs"]
+    (invocation,) = log["invocations"]
+    assert not invocation["executionSuccessful"]
+    (notification,) = invocation["toolConfigurationNotifications"]
+    assert notification["message"]["text"].startswith(".token-sidecar.toml:2: ")
+
+
 @pytest.mark.parametrize("name", [".token-sidecar.toml", "pyproject.toml"])
 @pytest.mark.parametrize("broken", [b"[context", b"# \xff"], ids=["syntax", "bytes"])
 def test_a_broken_configuration_is_exit_2_and_its_rest_does_not_apply(

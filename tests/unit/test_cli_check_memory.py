@@ -16,7 +16,7 @@ from sidecar.cli.checking import cache, reading
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
 from sidecar.counting.calibration_file import save
-from sidecar.counting.engines.fast import Fast
+from sidecar.counting.engines import FastEngine
 from sidecar.counting.tokenizers import Tokenizers
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of the texts that were tokenized as wholes, when they were."""
     seen: list[int] = []
-    original = Fast.count_many
+    original = FastEngine.count_many
 
-    def count_many(self: Fast, texts: Sequence[str]) -> list[int]:
+    def count_many(self: FastEngine, texts: Sequence[str]) -> list[int]:
         seen.extend(map(len, texts))
         return original(self, texts)
 
-    monkeypatch.setattr(Fast, "count_many", count_many)
+    monkeypatch.setattr(FastEngine, "count_many", count_many)
     return seen
 
 
@@ -276,7 +276,7 @@ def test_what_was_learned_since_is_heeded(root: Path, tmp_path: Path) -> None:
     learned = Calibrations()
     for kind in ("prose", "code", "data"):
         key = document_key(model, Tokenizers().for_model(model).name, kind)
-        learned.learn(key, 1_000, 2_000, 1.0)
+        learned.update(key, 1_000, 2_000, 1.0)
     save(tmp_path / "state", learned)
     after, _ = run([str(root)], model)
     assert [file.method for file in after.files] == ["calibrated"] * len(before.files)

@@ -16,10 +16,9 @@ from click.testing import CliRunner
 from sidecar.cli import count as module
 from sidecar.cli import output
 from sidecar.cli.count import count
-from sidecar.cli.gauging import gauging
+from sidecar.cli.counters import local_counters
 from sidecar.config.settings import Settings
-from sidecar.counting.engines import engine
-from sidecar.counting.engines.fast import Fast
+from sidecar.counting.engines import FastEngine, engine
 from sidecar.workspace.documents import Snapshot
 from tests.fuzz import edits
 
@@ -89,12 +88,13 @@ def test_a_binary_file_that_is_named_is_told(folder: Path) -> None:
     [
         *("gpt-5o-mimi", "cluade-sonnet-4-5", "openai/gtp-5-mini", "gpt-55", "claude-sonet-4-5"),
         *("phi-35", "qwen-25-coder", "llama33", "claude-foo", "claude-turbo"),
+        *("gpt-5-trubo", "gemini-3.5-flsh", "grok4", "claude-opis-4-7", "gpt-4oo"),
     ],
 )
 def test_a_misspelt_model_is_reported_and_counted_as_unknown(model: str, folder: Path) -> None:
     result = run("a.md", "--model", model)
     (told,) = result.stderr.splitlines()
-    assert told.startswith(f"token-sidecar: {model} is in no list of models: did you mean ")
+    assert told.startswith(f"token-sidecar: {model} is not a known model: did you mean ")
     assert result.exit_code == 0
     assert result.stdout.startswith("~")
     as_json = run("a.md", "--model", model, "--json")
@@ -119,7 +119,7 @@ def test_a_new_member_of_a_known_family_is_not_reported(model: str, folder: Path
 
 def test_a_name_like_no_known_model_is_reported_as_unknown(folder: Path) -> None:
     result = run("a.md", "--model", "zzyzx", "--json")
-    told = "token-sidecar: zzyzx is in no list of models: counted as an unknown one\n"
+    told = "token-sidecar: zzyzx is not a known model: counted as an unknown one\n"
     assert result.stderr == told
     assert json.loads(result.stdout)["files"][0]["similarModels"] == []
 
@@ -290,20 +290,20 @@ def test_a_byte_order_mark_says_how_to_decode(folder: Path) -> None:
 def test_threads_that_come_at_once_load_a_vocabulary_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would read tables for half a second, and hold up the others meanwhile."""
     loads: list[str] = []
-    counted = Fast.count
+    counted = FastEngine.count
 
-    def count_slowly(self: Fast, text: str) -> int:
+    def count_slowly(self: FastEngine, text: str) -> int:
         loads.append(text)
         time.sleep(0.05)  # the others come meanwhile
         return counted(self, text)
 
-    monkeypatch.setattr(Fast, "count", count_slowly)
-    _, gauge = gauging(Settings(), "bulk")
+    monkeypatch.setattr(FastEngine, "count", count_slowly)
+    _, choose_counter = local_counters(Settings(), "bulk")
     together = threading.Barrier(8)
 
     def one(_: int) -> None:
         together.wait(60)
-        gauge(Snapshot(text="some words"), "gpt-5")
+        choose_counter(Snapshot(text="some words"), "gpt-5")
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(8)))

@@ -102,8 +102,8 @@ def test_a_model_that_no_endpoint_is_for_is_said(tmp_path: Path) -> None:
     endpoint = '[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["qwen*"]\n'
     lines = configured(tmp_path, f'model = "llama3"\n[tokenize]\nuse-endpoint = true\n{endpoint}')
     assert lines[2] == (
-        "    no endpoint is declared for llama3: choose a model that a server of yours has, or add "
-        "this one to the models of an [[endpoint]] of your own configuration"
+        "    no endpoint is configured for llama3: choose a model that one of your servers has, "
+        "or add this one to the models of an [[endpoint]] in your own configuration"
     )
 
 

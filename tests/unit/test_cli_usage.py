@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
+from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import save
 from sidecar.context.session import Session
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
-from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
@@ -39,14 +39,15 @@ def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
     kept = b"".join(path.read_bytes() for path in state.folder.rglob("*.jsonl"))
     assert b"SECRET" not in kept
     shown = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)]).output
-    at = datetime.fromisoformat(usage["session"]["updatedAt"]).astimezone()
-    assert shown.endswith(f", as of {at:%Y-%m-%d %H:%M:%S}\n")
+    assert shown.startswith(f"Context     ~{usage['tokens']:,} tokens (")
+    assert "0 % of 127,500 usable" in shown
+    assert "Updated     just now" in shown
 
 
 def test_says_so_when_nothing_was_kept(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["usage", "--workspace", str(tmp_path)])
     assert done.exit_code == 0
-    assert "No conversation is known here" in done.output
+    assert "No conversation found for this workspace" in done.output
 
 
 def test_a_session_that_is_not_known_is_named(tmp_path: Path) -> None:

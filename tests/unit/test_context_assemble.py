@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.context.assemble import Assembler, last_lines
+from sidecar.context.assemble import PRESETS, Assembler, last_lines, render
 from sidecar.context.conversation import Conversation
-from sidecar.context.packs import PRESETS, render
 from sidecar.context.params import AssembleParams
 from sidecar.context.sections import Section, TextSource
 from sidecar.context.session import Session

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.context.counter import MARKS, Sums, summed
+from sidecar.context.counter import MARKS, ModelCounter, Sums, summed
 from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
 from sidecar.context.params import PreflightParams
 from sidecar.context.persist import restore, save
@@ -20,7 +20,6 @@ from sidecar.counting.kinds import kind_of
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
-from sidecar.workspace.model_counter import ModelCounter
 from tests.unit.held_out import DOCUMENTS
 
 if TYPE_CHECKING:
@@ -157,3 +156,33 @@ def test_a_little_doubt_in_a_long_conversation_is_not_told_as_none() -> None:
     sums = Sums(exact=200_000, estimate=20, error=2.0)
     found = summed(sums, "t", None)
     assert (found.method, found.error_percent) == ("estimate", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "generation"), [("claude-sonnet-4-5", "claude"), ("claude-opus-4-7", "claude-4.7")]
+)
+def test_a_band_holds_when_a_conversation_turns_to_code_of_another_source(
+    model: str, generation: str
+) -> None:
+    """To the source whose code differs most from what the estimate expects."""
+    source = "scss"
+    by_source: dict[str, list[dict[str, Any]]] = {}
+    for document in DOCUMENTS:
+        if kind_of(document["text"]) == "code":
+            by_source.setdefault(document["source"], []).append(document)
+    within = []
+    for other in sorted(by_source):
+        if other == source or len(by_source[other]) < 2:
+            continue
+        for seed in range(3):
+            choice = random.Random(f"{other}{source}{seed}").choice
+            dialogue = Dialogue(model, generation, Calibrations(), 3_000)
+            for turn in range(18):
+                documents = by_source[other if turn < 15 else source]
+                _, held = dialogue.ask(choice(documents))
+                if turn >= 15:
+                    within.append(held)
+                dialogue.answer(choice(documents))
+
+    assert len(within) > 100
+    assert mean(within) >= 0.9

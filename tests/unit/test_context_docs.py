@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from sidecar.context import params as wire
+from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import context_usage
 from sidecar.context.response import handle
-from sidecar.context.session import Session
-from sidecar.context.setting import apply_set
+from sidecar.context.session import Session, apply_set
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
-from sidecar.workspace.model_counter import ModelCounter
 from sidecar.workspace.sessions import DEFAULT_ID, ConversationStore
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sidecar.context.counter import ModelCounter
 from sidecar.context.model_counts import grown_by
 from sidecar.context.session import Session
 from sidecar.counting.calibration import (
@@ -15,7 +16,6 @@ from sidecar.counting.calibration import (
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
-from sidecar.workspace.model_counter import ModelCounter
 from tests.unit.context_fakes import calls, output, reply, user
 
 MODEL = "claude-sonnet-4-5"

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from sidecar.context.assemble import PRESETS, render
+from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import context_usage, occupancy
-from sidecar.context.packs import PRESETS, render
 from sidecar.context.plans import Plans
 from sidecar.context.sections import Section, TextSource
 from sidecar.context.session import Session
@@ -18,7 +19,6 @@ from sidecar.counting.messages import count_messages
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
-from sidecar.workspace.model_counter import ModelCounter
 from tests.unit.context_fakes import calls, output, reply, user, window
 
 TOOLS: list[dict[str, Any]] = [
@@ -95,7 +95,7 @@ def test_reports_teach_and_correct_what_comes_after_them() -> None:
             Usage(input_tokens=real, prompt_tokens=real, output_tokens=84),
         )
         assert told.sample is not None
-        learned.learn(told.sample.estimated, told.sample.reported)
+        learned.update(told.sample.estimated, told.sample.reported)
     assert sum(off) / len(off) < 0.03
     shown = context_usage(session, window(), calibration=learned)
     assert shown.calibration is not None

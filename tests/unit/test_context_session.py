@@ -17,7 +17,7 @@ from sidecar.context.params import SectionSpec, SetParams
 from sidecar.context.persist import from_json, restore, save, to_json
 from sidecar.context.plans import Plans
 from sidecar.context.sections import OTHER_PERCENT, Section, TextSource
-from sidecar.context.setting import apply_set
+from sidecar.context.session import apply_set
 from sidecar.counting.count import Measure
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import Turn

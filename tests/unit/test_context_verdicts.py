@@ -13,8 +13,9 @@ from sidecar.context.preflight import fitting, merged, preflight
 from sidecar.context.results import Alternative, PreflightResult, Reason
 from sidecar.context.sections import heaviest_tools
 from sidecar.context.session import Session
-from sidecar.context.thresholds import budget_message, crossed, level, severity
+from sidecar.context.thresholds import budget_message, crossed
 from sidecar.context.usage import ContextUsage
+from sidecar.context.window import level, severity
 from sidecar.counting.listing import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
@@ -44,7 +45,7 @@ MODELS = [
 
 
 class TestThresholds:
-    """80 and 95 % of what is usable."""
+    """80 and 95 % of the usable window."""
 
     @pytest.mark.parametrize(
         ("tokens", "reached", "shown"),

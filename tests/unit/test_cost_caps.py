@@ -12,7 +12,7 @@ import pytest
 from sidecar.config.settings import Caps
 from sidecar.cost.book import CostBook
 from sidecar.cost.caps import Spend, judge
-from sidecar.cost.params import CostRecordParams
+from sidecar.cost.protocol import CostRecordParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def test_the_reason_names_the_numbers() -> None:
     caps = Caps(session_hard_cap_usd=Decimal("0.5"))
     found = judge(caps, Spend(session=Decimal("0.4")), Decimal("0.2"), "gpt-5")
     assert [reason.message for reason in found.reasons] == [
-        "$0.4000 spent in this session and this call up to $0.2000: over the hard cap of $0.5000."
+        "$0.40 spent in this session and this call up to $0.20: over the hard cap of $0.50."
     ]
 
 

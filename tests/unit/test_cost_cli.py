@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks.agents.others import AIDER
-from sidecar.cli.cost import cost, spark
+from sidecar.cli.cost import cost
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
 from sidecar.cost.ledger import FILE_NAME
-from sidecar.cost.params import CostRecordParams
+from sidecar.cost.protocol import CostRecordParams
 from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
@@ -155,14 +155,14 @@ def test_scopes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--by", "price"], "by takes model"),
-        (["--since", "whenever"], "is no time"),
+        (["--by", "price"], "`by` accepts model"),
+        (["--since", "whenever"], "is not a time"),
         (["--nonsense"], "No such option"),
         (["export", "--format", "xml"], "Invalid value"),
-        (["export", "--since", "whenever"], "is no time"),
+        (["export", "--since", "whenever"], "is not a time"),
         (["--html", "/nowhere/at/all.html"], "cannot be written"),
-        (["update-prices", "--url", "http://127.0.0.1:9/prices.json"], "could not be fetched"),
-        (["update-prices", "--url", "nonsense"], "could not be fetched"),
+        (["update-prices", "--url", "http://127.0.0.1:9/prices.json"], "could not be downloaded"),
+        (["update-prices", "--url", "nonsense"], "could not be downloaded"),
     ],
 )
 def test_wrong_use_ends_with_2(arguments: list[str], said: str) -> None:
@@ -198,7 +198,7 @@ def test_the_users_prices_price_history() -> None:
 @pytest.mark.usefixtures("book")
 def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     from sidecar.cli import cost as module
-    from sidecar.cost.params import CostDetailParams
+    from sidecar.cost.protocol import CostDetailParams
 
     monkeypatch.setenv("COLUMNS", "120")
     runner = CliRunner()
@@ -212,10 +212,6 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unpriced" in shown
     assert "█" * 24 in shown
     assert "187 tokens have no known price" in shown
-
-
-def test_spark_bars() -> None:
-    assert [spark(share, 4) for share in (0.0, 0.5, 0.6, 1.0)] == ["", "██", "██▍", "████"]
 
 
 @pytest.mark.usefixtures("book")
@@ -294,7 +290,7 @@ def test_a_bad_list_replaces_nothing(list_server: str) -> None:
     before = (state_dir() / "prices.json").read_bytes()
     result = run("update-prices", "--url", f"{list_server}/other")
     assert result.exit_code == 2
-    assert "is no price list" in result.output
+    assert "is not a price list" in result.output
     assert [path.name for path in state_dir().iterdir()] == ["prices.json"]
     assert (state_dir() / "prices.json").read_bytes() == before
 

@@ -93,7 +93,7 @@ def test_times_at_the_edges_of_the_calendar_mean_all_or_nothing(
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "21.11.2026", "2026-11-21T25:00"])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time: write 2026-11-21"):
+    with pytest.raises(ValueError, match="is not a time: use 2026-11-21"):
         time_range(text, None, BERLIN)
 
 

@@ -17,7 +17,7 @@ from sidecar.cli.cost import cost
 from sidecar.config.load import load
 from sidecar.config.paths import config_file, state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.params import CostDetailParams, CostRecordParams
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, buckets_of, milliseconds
-from sidecar.cost.params import CostDetailParams, CostRecordParams
-from sidecar.cost.workspaces import folder_name, workspace_key
+from sidecar.cost.ledger import folder_name, workspace_key
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.billing import service_tier
 from sidecar.messages.usage import normalise_usage
 

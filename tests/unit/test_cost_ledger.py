@@ -14,12 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.cost import schema
-from sidecar.cost.bands import REPORTED, THRESHOLDS, band
-from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger
-from sidecar.cost.schema import SUMS
-from sidecar.cost.storage import LedgerError, ReadCancelledError
+from sidecar.cost import ledger as ledger_file
+from sidecar.cost.events import REPORTED, THRESHOLDS, Buckets, LedgerEvent, band
+from sidecar.cost.ledger import SUMS, Ledger, LedgerError, ReadCancelledError
 
 OLD_LEDGER = Path(__file__).parents[1] / "fixtures" / "ledger-seven-migrations.sql"
 """Ten calls, in the schema that seven migrations had made."""
@@ -61,6 +58,24 @@ def test_a_request_id_counts_once(ledger: Ledger) -> None:
     assert rows(ledger, "SELECT sum(calls), sum(input) FROM event_sums") == [(2, 200)]
 
 
+def test_an_agents_call_counts_once_when_its_provider_gets_another_name(ledger: Ledger) -> None:
+    first = msgspec.structs.replace(call(request="a", output=1), agent="cline")
+    renamed = msgspec.structs.replace(first, provider="newco", buckets=Buckets(input=100, output=9))
+    assert ledger.record(first, amend=True) == ("a", False)
+    assert ledger.record(renamed, amend=True) == ("a", True)
+    assert rows(ledger, "SELECT sum(calls), sum(output) FROM event_sums") == [(1, 9)]
+    other_agent = msgspec.structs.replace(renamed, agent="amp", provider="thirdco")
+    assert ledger.record(other_agent, amend=True) == ("a", False)
+
+
+def test_an_agents_call_that_a_plugin_reported_counts_once(ledger: Ledger) -> None:
+    agents = msgspec.structs.replace(call(request="a"), agent="cline")
+    ledger.record(call(request="a"))
+    assert ledger.record(agents, amend=True).duplicate
+    ledger.record(msgspec.structs.replace(agents, request_id="b"), amend=True)
+    assert ledger.record(call(request="b")).duplicate
+
+
 def test_calls_without_a_request_id_all_count(ledger: Ledger) -> None:
     ids = {ledger.record(call()).id for _ in range(3)}
     assert len(ids) == 3
@@ -85,7 +100,7 @@ def test_two_requests_with_one_key_are_both_kept(
 
 
 def test_amending_keeps_the_larger_numbers(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "FOLD_EVERY", 1)
+    monkeypatch.setattr(ledger_file, "FOLD_EVERY", 1)
     ledger.record(call(request="a", output=1))
     assert ledger.record(call(3, request="a", output=9), amend=True).duplicate
     assert ledger.record(call(4, request="a", output=4), amend=True).duplicate
@@ -106,8 +121,10 @@ def test_many_records_are_kept_together_or_not_at_all(ledger: Ledger) -> None:
     def offset(connection: sqlite3.Connection) -> None:
         connection.execute("CREATE TABLE offset (at INTEGER)")
 
-    new = ledger.record_many([call(request="a"), call(request="a"), call(1)], also=offset)
-    assert new == [call(request="a"), call(1)]
+    batch = ledger.record_many([call(request="a"), call(request="a"), call(1)], also=offset)
+    assert batch == ([call(request="a"), call(1)], True)
+    assert ledger.record_many([call(request="a")], amend=True) == ([], False)
+    assert ledger.record_many([call(request="a", output=9_999)], amend=True) == ([], True)
 
     def fail(_connection: sqlite3.Connection) -> None:
         raise RuntimeError
@@ -150,7 +167,7 @@ def test_rollups_are_the_sums_of_the_events(
     calls: list[tuple[LedgerEvent, bool]],
     fold_every: int,
 ) -> None:
-    monkeypatch.setattr(schema, "FOLD_EVERY", fold_every)
+    monkeypatch.setattr(ledger_file, "FOLD_EVERY", fold_every)
     ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger.db")
     for event, amend in calls:
         ledger.record(event, amend=amend)
@@ -235,7 +252,7 @@ def test_a_ledger_of_a_newer_version_is_left_alone(ledger: Ledger) -> None:
     ledger.record(call())
     ledger.close()
     connection = sqlite3.connect(ledger.path)
-    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    connection.execute(f"PRAGMA user_version = {ledger_file.VERSION + 1}")
     connection.commit()
     connection.close()
     with pytest.raises(LedgerError, match="newer version"):
@@ -252,7 +269,9 @@ def test_a_ledger_of_the_last_development_version_is_imported_once(tmp_path: Pat
     path = tmp_path / "ledger.db"
     old = sqlite3.connect(path)
     old.executescript(OLD_LEDGER.read_text())
-    kept = "request, at, session, kind, band, estimated, reported, " + ", ".join(schema.BUCKETS)
+    kept = "request, at, session, kind, band, estimated, reported, " + ", ".join(
+        ledger_file.BUCKETS
+    )
     before = old.execute(f"SELECT {kept} FROM event ORDER BY id").fetchall()  # noqa: S608
     old.close()
     for _ in range(2):
@@ -273,7 +292,7 @@ def test_a_failed_import_leaves_the_ledger_as_it_was(
     old = sqlite3.connect(path)
     old.executescript(OLD_LEDGER.read_text())
     before = list(old.iterdump())
-    monkeypatch.setattr(schema, "_sums", lambda: ["nonsense"])
+    monkeypatch.setattr(ledger_file, "_sums", lambda: ["nonsense"])
     with pytest.raises(LedgerError):
         Ledger(path).record(call())
     assert list(old.iterdump()) == before

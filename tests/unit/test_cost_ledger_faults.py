@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cost import storage
+from sidecar.cost import ledger as ledger_file
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger
-from sidecar.cost.storage import LedgerError
+from sidecar.cost.ledger import Ledger, LedgerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +76,7 @@ def test_a_truncated_file(ledger: Ledger, left: float) -> None:
 def test_a_file_that_another_process_locks(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.record(call(1))
     ledger.close()
-    monkeypatch.setattr(storage, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.2)
     command = [sys.executable, "-c", HOLD, str(ledger.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

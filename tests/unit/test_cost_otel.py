@@ -22,12 +22,13 @@ from sidecar.config.paths import config_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.events import Buckets, LedgerEvent
 from sidecar.cost.otel import OtelExporter
-from sidecar.cost.params import CostRecordParams
 from sidecar.cost.prices import Prices
+from sidecar.cost.protocol import CostRecordParams
 from sidecar.workspace.agents import Sources
 from sidecar.workspace.history import ingest_all
 from sidecar.workspace.services import Services
 from sidecar.workspace.state import State
+from sidecar.workspace.workspace import SettingsChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +218,7 @@ async def test_calls_of_agents_sessions_are_exported_by_the_reading_that_finds_t
     services = Services(state=State(tmp_path / "state"))
     workspace = services.roots.add(root.as_uri())
     loaded = load(root)
-    workspace.take(loaded, Rules(loaded.settings))
+    workspace.apply(SettingsChange(read=(loaded, Rules(loaded.settings))))
     sources = Sources.of(workspace.settings.agents, str(root))
     assert sources is not None
     await services.agents.look(workspace)

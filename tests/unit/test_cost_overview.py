@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.params import CostDetailParams, CostRecordParams
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

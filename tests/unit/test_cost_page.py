@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.cost.book import CostBook
-from sidecar.cost.charts import _scale
-from sidecar.cost.page import _thinned, page
-from sidecar.cost.params import CostRecordParams
+from sidecar.cost.page import _scale, _thinned, page
+from sidecar.cost.protocol import CostRecordParams
 from sidecar.cost.sums import Scope
+from sidecar.text.printable import usd_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,8 +99,8 @@ def test_the_charts_show_the_report(book: CostBook) -> None:
     assert html.count("<svg") == 2
     for number in range(5):
         cost = (1000 * (number + 1) * 1.25 + 10 * 10) / 10**6
-        assert f"<title>2026-11-0{number + 1}: gpt-5 ${cost:.4f}</title>" in html
-    assert "s (protocol): 5,000 tokens at last" in html
+        assert f"<title>2026-11-0{number + 1}: gpt-5 {usd_text(cost)}</title>" in html
+    assert "s (protocol): 5,000 tokens in the last call" in html
     (points,) = re.findall(r'<polyline points="([^"]+)"', html)
     heights = [float(pair.split(",")[1]) for pair in points.split()]
     assert heights == sorted(heights, reverse=True), "a context that grows is drawn rising"
@@ -118,13 +118,13 @@ def test_days_without_spend_are_shown_empty(book: CostBook) -> None:
 def test_an_empty_ledger_makes_a_page(book: CostBook) -> None:
     html = made(book)
     outline(html)
-    assert html.count("Nothing was recorded.") == 3
+    assert html.count("No calls recorded.") == 3
 
 
 def test_unpriced_calls_are_said(book: CostBook) -> None:
     fill(book, "nobody-knows-me")
     html = made(book)
-    assert "unpriced tokens, not in the cost" in html
+    assert "unpriced tokens (not in the cost)" in html
     assert "<td>unpriced</td>" in html
 
 
@@ -142,7 +142,7 @@ def test_many_models_share_the_last_colour(book: CostBook) -> None:
         usage = {"prompt_tokens": 1000 + number, "completion_tokens": 1, "cost": 1.0}
         book.record(CostRecordParams(model=f"model-{number:02}", usage=usage, at=START))
     html = made(book)
-    assert "other models $5.0000" in html
+    assert "other models $5.00" in html
 
 
 def test_a_long_session_is_thinned_to_its_peaks() -> None:

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
-from sidecar.cost.bands import THRESHOLDS
-from sidecar.cost.events import Buckets, LedgerEvent
+from sidecar.cost.events import THRESHOLDS, Buckets, LedgerEvent
 from sidecar.cost.prices import Prices
 from sidecar.models.names import LOCAL_PROVIDERS
 from sidecar.models.price_list import ListedTariff, parse_list, price_list

@@ -15,23 +15,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.config.settings import Price
-from sidecar.cost import schema
+from sidecar.cost import ledger as ledger_file
 from sidecar.cost.book import CostBook
 from sidecar.cost.days import END_MS, TimeRange
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger
-from sidecar.cost.params import CostDetailParams, CostRecordParams
+from sidecar.cost.ledger import Ledger, ReadCancelledError
 from sidecar.cost.prices import Prices
-from sidecar.cost.reports import report
-from sidecar.cost.rows import amount, estimate_note
-from sidecar.cost.storage import ReadCancelledError
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams
+from sidecar.cost.reports import amount, estimate_note, report
 from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sidecar.cost.rows import CostKey, CostReport, CostRow
+    from sidecar.cost.protocol import CostKey, CostReport, CostRow
 
 EXAMPLE = "anthropic/claude-haiku-4.5 main 1 calls, 179 ~est=150 / 8 tokens, $0.000219"
 NEW_YORK = ZoneInfo("America/New_York")
@@ -209,7 +207,7 @@ def test_only_the_keys_asked_for_are_sent(book: CostBook) -> None:
 
 @pytest.mark.parametrize("by", [(), ("price",), ("model", "hour")])
 def test_a_key_that_there_is_not(book: CostBook, by: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="by takes model, category"):
+    with pytest.raises(ValueError, match="`by` accepts model, category"):
         book.detail(CostDetailParams(by=by))  # type: ignore[arg-type]
 
 
@@ -361,7 +359,7 @@ def test_sums_cost_what_their_calls_cost(
     session: str | None,
 ) -> None:
     """The one thing that rollups must not change: what each call costs, at any cut of time."""
-    monkeypatch.setattr(schema, "FOLD_EVERY", 5)
+    monkeypatch.setattr(ledger_file, "FOLD_EVERY", 5)
     folder = tmp_path_factory.mktemp("ledger")
     ledger, prices = Ledger(folder / "ledger.db", zone), _prices_with_house(folder)
     ledger.record_many(calls)

@@ -14,9 +14,8 @@ import pytest
 
 from sidecar.config.settings import Price
 from sidecar.cost.book import CostBook
-from sidecar.cost.params import CostDetailParams, CostRecordParams
-from sidecar.messages.billing import service_tier
-from sidecar.messages.searches import Searches, searches
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams
+from sidecar.messages.billing import Searches, searches, service_tier
 from tests.unit.test_cost_prices import CASES as BY_BUCKETS
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.cost import schema, storage
+from sidecar.cost import ledger as ledger_file
 from sidecar.cost.days import TimeRange, local_day
 from sidecar.cost.events import Buckets, LedgerEvent
-from sidecar.cost.ledger import Ledger
+from sidecar.cost.ledger import Ledger, LedgerError, ReadCancelledError
 from sidecar.cost.prices import Prices
 from sidecar.cost.reports import report
-from sidecar.cost.storage import LedgerError, ReadCancelledError
 from sidecar.cost.sums import Cut, Scope, read_sums
 
 if TYPE_CHECKING:
@@ -43,13 +42,13 @@ def calls(count: int = CALLS) -> Iterator[LedgerEvent]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """Every connection that is opened to read."""
     made: list[sqlite3.Connection] = []
-    connect = storage.connect
+    connect = ledger_file.connect_reader
 
     def counted(path: Path) -> sqlite3.Connection:
         made.append(connect(path))
         return made[-1]
 
-    monkeypatch.setattr(storage, "connect", counted)
+    monkeypatch.setattr(ledger_file, "connect_reader", counted)
     return made
 
 
@@ -60,7 +59,7 @@ def ledger(
     opened: list[sqlite3.Connection],
 ) -> Iterator[Ledger]:
     """All but a few calls are in the rollup of days."""
-    monkeypatch.setattr(schema, "FOLD_EVERY", 25)
+    monkeypatch.setattr(ledger_file, "FOLD_EVERY", 25)
     made = Ledger(tmp_path / "ledger.db", UTC)
     made.record_many(calls())
     yield made

@@ -1,4 +1,4 @@
-"""Calibration: what it learns, what it does not, its error, and that it outlives a restart."""
+"""Calibration: what it learns, what it ignores, its error, and how it is stored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from sidecar.config import private
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import (
+    HIGHEST,
+    LOWEST,
+    MOST_KEPT,
     Calibrations,
     ConversationCalibration,
     document_key,
     key_of,
 )
-from sidecar.counting.calibration_factors import HIGHEST, LOWEST
-from sidecar.counting.calibration_table import MOST_KEPT
 from sidecar.counting.tokenizers import Tokenizers
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def conversation(seed: int, turns: int = 30) -> list[tuple[str, str]]:
 
 
 def predicted_by(calibration: ConversationCalibration, estimated: int) -> int:
-    """Predict a prompt as a context does: the last report and the calibrated growth since."""
+    """Predict a prompt as a context does: the last report plus the calibrated growth since."""
     if calibration._last is None or estimated < calibration._last[0]:
         around = calibration.hidden if calibration._last is None else None
         return max(0, round(calibration.factor * estimated + (around[0] if around else 0.0)))
@@ -84,7 +85,7 @@ def whole_prompt_errors(truth: Tokenizer, estimate: Tokenizer, seed: int) -> lis
         else:
             predicted = anchor[1] + round(calibration.factor * (estimated - anchor[0]))
         errors.append(abs(predicted - real) / real)
-        calibration.learn(estimated, real)
+        calibration.update(estimated, real)
         estimated += estimate.count(reply) + 4
         real += truth.count(reply) + 5
         anchor = (estimated, real)  # the reply's output was reported
@@ -105,14 +106,14 @@ def learn_growth(calibration: ConversationCalibration, ratio: float, turns: int 
     for _ in range(turns):
         estimated += 400
         real += 400 * ratio
-        calibration.learn(round(estimated), round(real))
+        calibration.update(round(estimated), round(real))
 
 
 def test_the_factor_is_what_prompts_grow_by() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     hidden = 3000
     for turn in range(1, 30):
-        calibration.learn(200 * turn, hidden + 260 * turn)
+        calibration.update(200 * turn, hidden + 260 * turn)
 
     assert calibration.factor == pytest.approx(1.3, abs=0.03)
     assert predicted_by(calibration, 200 * 30) == pytest.approx(hidden + 260 * 30, rel=0.005)
@@ -122,8 +123,8 @@ def test_the_error_is_measured_before_a_sample_is_learned() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     before = calibration.error_percent
 
-    calibration.learn(1000, 1000)
-    calibration.learn(2000, 2250)
+    calibration.update(1000, 1000)
+    calibration.update(2000, 2250)
 
     # it was predicted to grow by 1000, and grew by 1250
     assert (before, calibration.error_percent) == (None, 25.0)
@@ -137,21 +138,21 @@ def test_a_model_has_its_own_factor_and_a_new_one_its_generations() -> None:
 
     conversation = ConversationCalibration(shared, "claude-opus-4-7", "x")
     assert conversation.factor == pytest.approx(1.4, abs=0.05)
-    conversation = conversation.switched("claude-opus-4-8", "x")
+    conversation = conversation.for_model("claude-opus-4-8", "x")
     assert conversation.factor == pytest.approx(1.4, abs=0.05)
     assert conversation.samples == 0
-    conversation = conversation.switched("claude-haiku-4-5", "x")
+    conversation = conversation.for_model("claude-haiku-4-5", "x")
     assert conversation.factor == pytest.approx(0.8, abs=0.05)
-    conversation = conversation.switched("gpt-4", "x")
+    conversation = conversation.for_model("gpt-4", "x")
     assert conversation.factor == 1
-    conversation = conversation.switched("claude-opus-4-7", "another way of estimating")
+    conversation = conversation.for_model("claude-opus-4-7", "another way of estimating")
     assert conversation.factor == 1
 
 
 def test_a_reply_is_learned_from_and_known_from_then_on() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
-    calibration.learn(1000, 1000)
-    calibration.replied(400, 600)
+    calibration.update(1000, 1000)
+    calibration.add_reply(400, 600)
 
     assert predicted_by(calibration, 1400) == 1600
     assert calibration.samples == 1
@@ -169,14 +170,14 @@ def test_one_odd_report_hardly_moves_a_factor() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     learn_growth(calibration, 1.0)
     before = calibration.factor
-    calibration.learn(8400, 90_000)
+    calibration.update(8400, 90_000)
 
     assert calibration.factor < before * 1.1
 
 
 def test_a_hidden_prompt_is_no_factor() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
-    calibration.learn(100, 15_000)
+    calibration.update(100, 15_000)
 
     assert calibration.factor == 1
     assert predicted_by(calibration, 400) == 15_300
@@ -187,14 +188,14 @@ def test_a_hidden_prompt_is_no_factor() -> None:
 def test_a_hidden_prompt_is_no_factor_of_documents_or_of_other_models(
     share: float, reports: int
 ) -> None:
-    """It is in the first report of each conversation, and says nothing of any text."""
+    """It is in the first report of each conversation, and unrelated to any text."""
     shared = Calibrations()
     for _ in range(20):
         calibration = ConversationCalibration(shared, "claude-sonnet-4-5", "x", "editor")
         for turn in range(reports):
             seen = 400 + 60 * turn
             real, added = seen + round(400 * share), [("prose", 60 if turn else 400)]
-            calibration.learn(seen, real, "prose", doubt=0.15 * seen, grown=added)
+            calibration.update(seen, real, "prose", doubt=0.15 * seen, grown=added)
 
     document = document_key("claude-sonnet-4-5", "x", "prose")
     learned = shared.learned(document)
@@ -207,10 +208,10 @@ def test_a_hidden_prompt_is_no_factor_of_documents_or_of_other_models(
 def test_a_first_prompt_teaches_without_what_is_known_to_be_hidden_in_it() -> None:
     shared = Calibrations()
     first = ConversationCalibration(shared, "local", "x", "editor")
-    first.learn(1000, 2200)
-    first.learn(2000, 3200)
+    first.update(1000, 2200)
+    first.update(2000, 3200)
     second = ConversationCalibration(shared, "local", "x", "editor")
-    second.learn(50_000, 66_200)
+    second.update(50_000, 66_200)
 
     assert second.samples == 2
     assert second.factor == pytest.approx(1.28, abs=0.02)
@@ -219,7 +220,7 @@ def test_a_first_prompt_teaches_without_what_is_known_to_be_hidden_in_it() -> No
 def test_a_pruned_prompt_starts_anew() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     learn_growth(calibration, 1.2)
-    calibration.learn(500, 620)
+    calibration.update(500, 620)
 
     assert calibration.factor == pytest.approx(1.2, abs=0.05)
     assert predicted_by(calibration, 900) == pytest.approx(620 + 400 * calibration.factor, abs=1)
@@ -232,7 +233,7 @@ NUMBERS = st.integers(-5, 10**9)
 def test_any_reports_leave_a_sane_factor(samples: list[tuple[int, int]]) -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "heuristic")
     for estimated, reported in samples:
-        calibration.learn(estimated, reported)
+        calibration.update(estimated, reported)
 
     assert LOWEST <= calibration.factor <= HIGHEST
     assert predicted_by(calibration, 1000) >= 0
@@ -293,18 +294,18 @@ def test_a_band_narrows_as_reports_confirm_it_and_widens_for_a_new_kind() -> Non
     assert calibration.spread("code") == 1.0
 
     for turn in range(1, 12):
-        calibration.learn(400 * turn, 404 * turn, "code", doubt=60.0 * turn)
+        calibration.update(400 * turn, 404 * turn, "code", doubt=60.0 * turn)
 
     assert calibration.spread("code") == 0.8
     assert calibration.spread("cjk") == 1.0
-    calibration = calibration.switched("claude-sonnet-4-5", "x")
+    calibration = calibration.for_model("claude-sonnet-4-5", "x")
     assert calibration.spread("code") == 1.0
 
 
 def test_a_band_that_did_not_hold_is_widened() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "x")
     for turn in range(1, 8):
-        calibration.learn(
+        calibration.update(
             400 * turn, 400 * turn + (90 if turn % 2 else 0), "log", doubt=20.0 * turn
         )
 
@@ -314,9 +315,9 @@ def test_a_band_that_did_not_hold_is_widened() -> None:
 def test_what_a_client_hides_is_kept_for_its_next_conversation(tmp_path: Path) -> None:
     shared = Calibrations()
     first = ConversationCalibration(shared, "gpt-5", "o200k_base", "Neovim")
-    first.learn(200, 9_210)
+    first.update(200, 9_210)
     assert first.hidden is None
-    first.learn(700, 9_710)
+    first.update(700, 9_710)
     calibration_file.save(tmp_path, shared)
 
     again = calibration_file.load(tmp_path)
@@ -340,11 +341,11 @@ def test_what_an_earlier_version_learned_is_left_out(tmp_path: Path) -> None:
 def test_what_was_learned_for_least_recently_is_forgotten_first(tmp_path: Path) -> None:
     shared = Calibrations()
     for number in range(MOST_KEPT + 20):
-        shared.learn(f"new {number}", 1000, 1500)
-        shared.learn_hidden(f"new {number}", 1500)
+        shared.update(f"new {number}", 1000, 1500)
+        shared.update_hidden(f"new {number}", 1500)
         if number % 100 == 0:
-            shared.learn("daily", 1000, 1500)
-            shared.learn_hidden("daily", 1500)
+            shared.update("daily", 1000, 1500)
+            shared.update_hidden("daily", 1500)
             calibration_file.save(tmp_path, shared)  # and by a process that starts anew
             shared = calibration_file.load(tmp_path)
 
@@ -357,39 +358,39 @@ def test_what_was_learned_for_least_recently_is_forgotten_first(tmp_path: Path) 
     assert [len(shared.to_dict()[part]) for part in ("learned", "hidden")] == [MOST_KEPT] * 2
 
 
-def test_what_is_taken_over_is_a_lesson(tmp_path: Path) -> None:
-    """Counts that were made by other factors do not hold any longer."""
+def test_merged_samples_raise_the_version(tmp_path: Path) -> None:
+    """Counts that used other factors are no longer valid."""
     mine, other = Calibrations(), Calibrations()
-    mine.learn("mine", 1000, 1500)
-    other.learn("mine", 1000, 500)
-    other.learn("other", 1000, 1500)
-    lessons = mine.lessons
+    mine.update("mine", 1000, 1500)
+    other.update("mine", 1000, 500)
+    other.update("other", 1000, 1500)
+    lessons = mine.version
     calibration_file.save(tmp_path, other)
 
     assert calibration_file.save(tmp_path, mine)
-    assert mine.lessons > lessons
+    assert mine.version > lessons
     both = mine.learned("mine")
     assert both is not None
     assert both.samples == 2
     assert mine.learned("other") == other.learned("other")
-    lessons = mine.lessons
+    lessons = mine.version
     assert not calibration_file.save(tmp_path, mine)
-    assert mine.lessons == lessons
+    assert mine.version == lessons
 
 
 K = key_of("unheard-of", "x")
 
 
-def test_two_processes_that_learn_the_same_forget_nothing_of_each_other(tmp_path: Path) -> None:
-    """Whoever writes, both lessons hold; and what was written is no longer newer than others'."""
+def test_two_processes_keep_each_others_samples(tmp_path: Path) -> None:
+    """Both samples survive, whichever process writes; written ones are not applied again."""
     one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
-    one.learn(K, 1_000, 1_300)
+    one.update(K, 1_000, 1_300)
     calibration_file.save(tmp_path, one)
     for _ in range(20):
-        two.learn(K, 1_000, 700)
+        two.update(K, 1_000, 700)
     assert calibration_file.save(tmp_path, two), "it took over the other's lesson"
     assert samples(two) == 21
-    one.learn(key_of("other", "x"), 1_000, 1_000)
+    one.update(key_of("other", "x"), 1_000, 1_000)
     assert calibration_file.save(tmp_path, one)
     assert samples(one) == samples(calibration_file.load(tmp_path)) == 21
     assert one.learned(K) == two.learned(K)
@@ -402,12 +403,12 @@ def test_lessons_that_could_not_be_written_are_written_later(
         raise OSError(28, "No space left on device")
 
     one, two = calibration_file.load(tmp_path), calibration_file.load(tmp_path)
-    one.learn(K, 1_000, 1_300)
+    one.update(K, 1_000, 1_300)
     with monkeypatch.context() as broken:
         broken.setattr(calibration_file, "write", full)
         with pytest.raises(OSError, match="No space"):
             calibration_file.save(tmp_path, one)
-    two.learn(K, 1_000, 700)
+    two.update(K, 1_000, 700)
     calibration_file.save(tmp_path, two)
     calibration_file.save(tmp_path, one)
     assert samples(calibration_file.load(tmp_path)) == 2
@@ -417,10 +418,10 @@ def test_what_is_learned_while_a_file_is_written_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = calibration_file.load(tmp_path)
-    one.learn(K, 1_000, 1_300)
+    one.update(K, 1_000, 1_300)
 
     def slow(path: Path, data: bytes) -> None:
-        one.learn(K, 1_000, 1_200)
+        one.update(K, 1_000, 1_200)
         private.write(path, data)
 
     with monkeypatch.context() as late:

@@ -13,14 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.engines import engine, fast, names, vocabularies
-from sidecar.counting.engines.fast import disputed
-from sidecar.counting.engines.reference import Reference
-from sidecar.counting.engines.vocabularies import (
+from sidecar.counting import engines
+from sidecar.counting.engines import (
     VOCABULARIES,
     DamagedRanksError,
+    Reference,
     Vocabulary,
+    engine,
+    is_disputed,
     load_ranks,
+    names,
 )
 from sidecar.counting.tokenizers import Tokenizers
 from tests.fuzz import differences, edits
@@ -72,30 +74,32 @@ def test_long_texts_are_counted_in_pieces_all_the_same(name: str, seed: int) -> 
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("engine_name", ["rs-bpe", "toktok"])
 def test_where_engines_differ_is_known(engine_name: str, name: str) -> None:
-    """A sample of what `tests.fuzz.differences` looks at in full."""
+    """A sample of what `tests.fuzz.differences` checks in full."""
     texts = [
         *differences.in_contexts(differences.code_points(step=149, start=7)),
         *differences.contractions(random.Random(2), 4_000),
     ]
     ours, truth = differences.fast(engine_name, name), differences.reference(name)
-    assert [text for text in differences.differing(texts, ours, truth) if not disputed(text)] == []
+    assert [
+        text for text in differences.differing(texts, ours, truth) if not is_disputed(text)
+    ] == []
 
 
 def test_what_an_engine_gets_wrong_goes_to_the_reference() -> None:
     text = "'ſ'ſ and \U00010940x\u088f"
-    assert disputed(text)
+    assert is_disputed(text)
     for name in BASES:
-        wrong = fast.Fast(name, lambda _: -1)
+        wrong = engines.FastEngine(name, lambda _: -1)
         assert wrong.count(text) == Reference(name).count_whole(text)
         assert wrong.count("plain") == -1
 
 
 def test_every_disputed_character_is_found() -> None:
-    """The quick look at how characters begin in UTF-8 misses none that the expression has."""
-    known = fast._DISPUTED.findall("".join(differences.code_points()))
+    """The search for first bytes in UTF-8 misses no character of the expression."""
+    known = engines._DISPUTED.findall("".join(differences.code_points()))
     assert len(known) == 4_700
-    assert all(disputed(f"plain {character} text") for character in known)
-    assert not disputed("Ünïcödé 字 😀 \u1ac0 \ua7c1 \U0001093f \U0001e6fd")
+    assert all(is_disputed(f"plain {character} text") for character in known)
+    assert not is_disputed("Ünïcödé 字 😀 \u1ac0 \ua7c1 \U0001093f \U0001e6fd")
 
 
 def test_lone_surrogates_count_as_replacement_characters() -> None:
@@ -114,15 +118,15 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("make", [fast.rs_bpe, fast.toktok])
+@pytest.mark.parametrize("make", [engines.rs_bpe, engines.toktok])
 @pytest.mark.parametrize("character", RUNS)
-def test_a_million_of_the_same(character: str, make: Callable[[str], fast.Fast]) -> None:
+def test_a_million_of_the_same(character: str, make: Callable[[str], engines.FastEngine]) -> None:
     for name, tokens in zip(BASES, RUNS[character], strict=True):
         assert make(name).count(character * MILLION) == tokens
 
 
 @pytest.mark.parametrize("character", [" ", "a"])
-def test_a_million_of_the_same_while_somebody_types(character: str) -> None:
+def test_a_million_equal_characters_are_counted_off_the_event_loop(character: str) -> None:
     """Such a piece goes to tiktoken, which lets the event loop run, and must survive it."""
     assert engine("o200k_base").count(character * MILLION) == RUNS[character][0]
 
@@ -135,14 +139,12 @@ def test_a_million_of_the_same_while_somebody_types(character: str) -> None:
 def test_runs_of_blanks_are_cut_out_exactly(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shown at short runs, where tiktoken can still say what is right of the whole."""
-    from sidecar.counting.engines import reference
-
+    """Tested on short runs, which tiktoken can still count as a whole."""
     few = text.format(*[" \t" * 40] * 2)
     truth = len(Reference(name).tokens(few))
-    blanks = f"[{reference.BLANK}]"
-    monkeypatch.setattr(reference, "MANY_BLANKS", 20)
-    monkeypatch.setattr(reference, "LONG_BLANKS", re.compile(f"(?<!{blanks}){blanks}{{20,}}+"))
+    blanks = f"[{engines.BLANK}]"
+    monkeypatch.setattr(engines, "MANY_BLANKS", 20)
+    monkeypatch.setattr(engines, "LONG_BLANKS", re.compile(f"(?<!{blanks}){blanks}{{20,}}+"))
     assert Reference(name).count_whole(few) == truth
 
 
@@ -155,10 +157,10 @@ def test_tiktoken_alone_survives_a_million_blanks(name: str, text: str) -> None:
 
 def test_slow_pieces_are_known_before_they_are_counted() -> None:
     interactive = engine("o200k_base")
-    assert isinstance(interactive, fast.Fast)
-    assert interactive.slow("ſ")
-    assert interactive.slow("a" * 70_000)
-    assert not interactive.slow("plain " * 1_000)
+    assert isinstance(interactive, engines.FastEngine)
+    assert interactive.is_slow("ſ")
+    assert interactive.is_slow("a" * 70_000)
+    assert not interactive.is_slow("plain " * 1_000)
 
 
 def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,24 +168,24 @@ def test_without_the_fast_engines_tiktoken_counts(monkeypatch: pytest.MonkeyPatc
     def missing(*_: Any) -> Any:
         raise ImportError
 
-    monkeypatch.setattr(fast, "rs_bpe", missing)
-    monkeypatch.setattr(fast, "toktok", missing)
-    monkeypatch.setattr("sidecar.counting.engines._made", {})
+    monkeypatch.setattr(engines, "rs_bpe", missing)
+    monkeypatch.setattr(engines, "toktok", missing)
+    monkeypatch.setattr("sidecar.counting.engines._engines", {})
     for purpose in PURPOSES:
         assert isinstance(engine("cl100k_base", purpose), Reference)
         assert engine("cl100k_base", purpose).count("hello world") == 2
 
 
 def test_an_engine_is_loaded_by_its_first_count_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever lists models names what counts them, and has no use for 33 MB of tables."""
-    loads, real = list[str](), fast._rs_bpe
+    """Listing models names their engines without loading 33 MB of tables."""
+    loads, real = list[str](), engines._rs_bpe
 
     def load(name: str) -> Any:
         loads.append(name)
         return real(name)
 
-    monkeypatch.setattr(fast, "_rs_bpe", load)
-    monkeypatch.setattr("sidecar.counting.engines._made", {})
+    monkeypatch.setattr(engines, "_rs_bpe", load)
+    monkeypatch.setattr("sidecar.counting.engines._engines", {})
     tokenizers = Tokenizers()
     assert tokenizers.describe("gpt-4") == ("cl100k_base", "exact")
     assert tokenizers.describe("claude-sonnet-4-5")[1] != "exact"
@@ -231,7 +233,7 @@ def test_damaged_ranks_are_refused(
     if damage != "missing":
         file.write_bytes(data if damage == "changed" else data[:-4])
     monkeypatch.setattr(importlib.resources, "files", lambda _: tmp_path)
-    small = Vocabulary("small", "small", vocabularies.VOCABULARIES["cl100k_base"].sha256, "x")
+    small = Vocabulary("small", "small", VOCABULARIES["cl100k_base"].sha256, "x")
     with pytest.raises(DamagedRanksError, match="install token-sidecar again"):
         load_ranks(small)
 

@@ -44,7 +44,7 @@ OTHERS = ("qwen2", "claude", "claude-4.7", "mistral-v3", "llama2")
 
 @pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As on a machine where no optional package is installed."""
+    """Hide optional packages."""
     monkeypatch.setattr(vocabularies, "PACKAGED", {})
     vocabularies.packaged_file.cache_clear()
     yield
@@ -137,12 +137,14 @@ def test_every_generation_that_a_name_can_have_is_counted_or_approximated() -> N
     inside = {generation for _, generation in families._INSIDE}
 
     for generation in rows | inside | {"claude", "claude-4.7", families.UNKNOWN}:
-        assert generation in vocabularies.ENGINES or estimates.fitted(generation), generation
+        assert generation in vocabularies.ENGINES or estimates.approximation_of(generation), (
+            generation
+        )
 
 
 def test_every_generation_has_a_band_for_every_kind() -> None:
     for generation in estimates.generations():
-        row = estimates.fitted(generation)
+        row = estimates.approximation_of(generation)
         assert row is not None
         assert len(row.weights) == 1 + len(NAMES)
         for document in DOCUMENTS:
@@ -178,10 +180,10 @@ def test_a_text_is_known_by_its_beginning(text: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("generation", estimates.generations())
-def test_no_character_makes_a_text_less(generation: str) -> None:
+def test_no_character_lowers_an_estimate(generation: str) -> None:
     """Emoji, rare Han and styled letters had weights that few documents had spoken of: an ordinary
     text with seven emoji came out as one token."""
-    found, basis = estimates.fitted(generation), engine(estimates.BASIS)
+    found, basis = estimates.approximation_of(generation), engine(estimates.BASIS)
     assert found is not None
 
     def estimate(text: str) -> float:

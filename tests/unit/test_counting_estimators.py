@@ -1,4 +1,4 @@
-"""Estimators: their formulas, plug-ins, and that the default adds up."""
+"""Estimators: their formulas, plug-ins, and that the default's numbers add up."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.counting import estimators
-from sidecar.counting.estimators import Estimated, Estimator, estimator
+from sidecar.counting.estimators import Estimator, EstimatorTokenizer, estimator, heuristic_units
 from sidecar.counting.fit import allowance, fit
-from sidecar.counting.heuristic import heuristic_units
 from sidecar.counting.tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
 from tests.unit.held_out import DOCUMENTS
@@ -150,7 +149,7 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0, 3.0])
 def test_the_band_of_a_plug_in_holds_what_the_heuristics_does(share: float) -> None:
-    """Nobody has measured a plug-in: it is as uncertain as where it stands in a band that was."""
+    """Plug-ins were not measured: their band covers the heuristic's."""
 
     class Shares(estimators.Heuristic):
         name = "shares"
@@ -160,7 +159,10 @@ def test_the_band_of_a_plug_in_holds_what_the_heuristics_does(share: float) -> N
 
     for document in DOCUMENTS:
         text = document["text"]
-        plain, plug_in = Tokenizers(estimator="heuristic").for_model("x"), Estimated(Shares())
+        plain, plug_in = (
+            Tokenizers(estimator="heuristic").for_model("x"),
+            EstimatorTokenizer(Shares()),
+        )
         known, shown = (one.measure(one.count(text), text[:4096]) for one in (plain, plug_in))
         assert known.error_percent is not None
         assert shown.error_percent is not None
@@ -171,7 +173,7 @@ def test_the_band_of_a_plug_in_holds_what_the_heuristics_does(share: float) -> N
 
 
 def test_no_count_of_a_plug_in_is_without_a_band() -> None:
-    for plug_in in (Estimated(Constant()), Estimated(_Broken())):
+    for plug_in in (EstimatorTokenizer(Constant()), EstimatorTokenizer(_Broken())):
         assert plug_in.error_percent is not None
         for text in ("a", "word " * 2000, "上下文" * 50, "\ud800"):
             for sample in (text[:4096], ""):
@@ -185,7 +187,7 @@ def test_one_can_be_registered_and_may_fail() -> None:
     estimators.register(Broken())
 
     assert Tokenizers(estimator="broken").for_model("some-model").count("hello world") == 2
-    assert Estimated(Broken()).count("") == 0
+    assert EstimatorTokenizer(Broken()).count("") == 0
 
 
 class _Broken(estimators.Chars4):
@@ -216,7 +218,7 @@ def test_installed_plugins_are_values_of_the_setting(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(estimators, "_plugins_read", False)
     monkeypatch.setattr(estimators, "_registry", dict(estimators._registry))
-    monkeypatch.setattr(estimators, "_broken", {})
+    monkeypatch.setattr(estimators, "_unusable", {})
     halves = Tokenizers(estimator="halves")
     assert halves.for_model("no-such-model").count("x" * 40) == 20
     assert halves.problems == []
@@ -227,7 +229,7 @@ def test_installed_plugins_are_values_of_the_setting(
         assert name in problem
         assert "SECRET" not in problem
     assert {"halves", "default"} <= set(estimators.names())
-    assert set(estimators.broken()) == {"broken"}
+    assert set(estimators.unusable_plugins()) == {"broken"}
 
 
 class _NoName:
@@ -270,7 +272,7 @@ def test_what_a_plug_in_may_be(
     fails counted under its own name. What is wrong is told, and the default counts."""
     point = EntryPoint("mine", f"{__name__}:{written}", estimators.ENTRY_POINTS)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints([point]))
-    monkeypatch.setattr(estimators, "_broken", {})
+    monkeypatch.setattr(estimators, "_unusable", {})
     tokenizers = Tokenizers(estimator="mine")
     tokenizer = tokenizers.for_model("no-such-model")
     if problem is None:
@@ -288,20 +290,20 @@ def test_what_a_plug_in_may_be(
 
 @pytest.mark.usefixtures("registry")
 def test_a_plug_in_does_not_take_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counted in `doctor` alone: what is built in was found before plug-ins are looked for."""
+    """Built-in estimators are found before plug-ins are loaded."""
     points = [
         EntryPoint(name, f"{__name__}:_Halves", estimators.ENTRY_POINTS)
         for name in ("heuristic", "default")
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints(points))
-    monkeypatch.setattr(estimators, "_broken", {})
-    assert set(estimators.broken()) == {"heuristic (plug-in)", "default (plug-in)"}
+    monkeypatch.setattr(estimators, "_unusable", {})
+    assert set(estimators.unusable_plugins()) == {"heuristic (plug-in)", "default (plug-in)"}
     assert type(named("heuristic")) is type(named("default")) is estimators.Heuristic
     assert Tokenizers(estimator="heuristic").problems == []
 
 
 class _Words(estimators.Chars4):
-    """A token a word, cut between words."""
+    """One token per word, cut between words."""
 
     name = "words"
     modes: ClassVar[list[str]] = []
@@ -316,7 +318,7 @@ class _Words(estimators.Chars4):
 
 
 class _Greedy(_Words):
-    """Keeps all of it."""
+    """Keeps the whole text."""
 
     name = "greedy"
 
@@ -343,17 +345,23 @@ def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> N
 
     assert allowance(5, tokenizer, WORDS) == 2  # its band is as wide as the heuristic's
     assert fit(WORDS, 5, mode, tokenizer).text == kept
-    fitted = fit(WORDS, 5, mode, learned)
-    assert (fitted.text, fitted.tokens, fitted.removed_tokens) == (kept, 4, 12)
+    approximation_of = fit(WORDS, 5, mode, learned)
+    assert (approximation_of.text, approximation_of.tokens, approximation_of.removed_tokens) == (
+        kept,
+        4,
+        12,
+    )
     assert _Words.modes[-1] == mode
 
 
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("made", [_Greedy(), _Raising()])
 def test_a_cut_that_is_none_is_made_here(made: _Words, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimators, "_broken", {})
+    monkeypatch.setattr(estimators, "_unusable", {})
     estimators.register(made)
-    fitted = fit(WORDS, 5, "start", Tokenizers(estimator=made.name).for_model("some-model"))
+    approximation_of = fit(
+        WORDS, 5, "start", Tokenizers(estimator=made.name).for_model("some-model")
+    )
 
-    assert fitted.text.split() == ["one", "two"]
-    assert "SECRET" not in str(estimators.broken())
+    assert approximation_of.text.split() == ["one", "two"]
+    assert "SECRET" not in str(estimators.unusable_plugins())

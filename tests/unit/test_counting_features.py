@@ -23,7 +23,7 @@ KINDS = "aZ5é \t\n\r./'ññßłΓяѓեאعکހกकẻა’あ漢한ﬁ😀\
 
 
 def differing(text: str) -> list[str]:
-    """The features that are not the sum of those of the pieces, cut wherever a text may be."""
+    """Return features whose sum over the pieces differs from the whole, at every possible cut."""
     summed = map(sum, zip_longest(*map(features, split(text, 1)), fillvalue=0))
     whole = zip_longest(NAMES, features(text), fillvalue=0)
     return [str(name) for (name, one), other in zip(whole, summed, strict=False) if one != other]

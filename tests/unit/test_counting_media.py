@@ -1,4 +1,4 @@
-"""Pictures, clips and tool prompts: the examples of the vendors' own pages, and what is in doubt."""
+"""Pictures, clips and tool prompts: the examples of the vendors' pages, and the doubts."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.clips import FILE_TOKENS, clip_tokens
-from sidecar.counting.images import Seen, image_tokens
+from sidecar.counting.media import FILE_TOKENS, UncertainTokens, clip_tokens, image_tokens
 from sidecar.counting.messages import count_messages, tools_tokens
 from sidecar.counting.tokenizers import Tokenizers
-from sidecar.messages import pages
-from sidecar.messages.clips import Clip, clip_of
+from sidecar.messages import media
 from sidecar.messages.content import read_message
+from sidecar.messages.media import Clip, clip_of
 from sidecar.models.families import generation_of
 
 TOKENIZERS = Tokenizers()
 
 
-def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> Seen:
+def seen(model: str, size: tuple[int, int] | None, detail: str = "auto") -> UncertainTokens:
     return image_tokens(model, generation_of(model), size, detail)
 
 
@@ -280,7 +279,7 @@ def test_a_page_costs_what_the_vendors_publish(
 
 
 def test_a_page_costs_openai_its_text_and_its_picture() -> None:
-    """No page says how large the picture is: the doubt reaches from text alone to twice as much."""
+    """The pages do not give the picture's size, so the doubt covers none to twice as much."""
     page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
     assert page.doubt == page.tokens > 1_000
     low = clip_tokens(
@@ -335,9 +334,9 @@ def test_a_pdf_of_endless_trees_of_pages_is_looked_at_in_part(
         looked.append(len(part))
         return part
 
-    monkeypatch.setattr(pages, "_without_inner", counted)
+    monkeypatch.setattr(media, "_without_inner", counted)
     trees = b"<</Type /Pages >> " * 50_000
     stream = b"/Type /ObjStm stream\n" + zlib.compress(trees) + b"\n"
     body = stream * 64 if packed else trees
-    assert pages.pages_in((b"%PDF-1.7\n" + body, body)) is None
+    assert media.pages_in((b"%PDF-1.7\n" + body, body)) is None
     assert 0 < len(looked) <= 4 * 256

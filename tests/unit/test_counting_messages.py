@@ -1,4 +1,4 @@
-"""Messages and tools: OpenAI's published figures, every vendor's form, pictures, honest methods."""
+"""Messages and tools: OpenAI's published figures, every vendor's form, pictures, methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sidecar.counting.count import Measure
 from sidecar.counting.messages import count_messages, message_tokens, tools_tokens
 from sidecar.counting.tokenizer import Tokenizer
 from sidecar.counting.tokenizers import CalibratedTokenizer, Tokenizers
-from sidecar.messages.images import size_of
+from sidecar.messages.media import size_of
 
 TOKENIZERS = Tokenizers()
 
@@ -147,7 +147,7 @@ def test_a_tool_costs_the_same_in_every_form(model: str) -> None:
 
 
 class Watched(Tokenizer):
-    """A tokenizer that says what it was asked."""
+    """A tokenizer that records what it counts."""
 
     name = "watched"
 
@@ -170,7 +170,7 @@ def test_a_tool_set_is_counted_once() -> None:
 
 
 def test_a_tool_set_has_the_band_of_its_tokenizer_as_it_is_now() -> None:
-    """A factor that reports confirm stays as it is, and its band narrows."""
+    """Reports that confirm a factor leave it unchanged and narrow its band."""
     plain = TOKENIZERS.for_model("llama-3.3-70b")
     first, then = (
         tools_tokens(
@@ -183,8 +183,8 @@ def test_a_tool_set_has_the_band_of_its_tokenizer_as_it_is_now() -> None:
     assert then < first
 
 
-def test_what_begins_the_reply_is_in_the_band_too() -> None:
-    """Three tokens that no page tells for these models: half of them may be wrong."""
+def test_priming_tokens_widen_the_band() -> None:
+    """Three unpublished tokens, half of which may be wrong."""
     message = {"role": "user", "content": "hello"}
 
     def doubt(model: str) -> float:

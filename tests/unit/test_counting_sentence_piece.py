@@ -12,9 +12,12 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.counting.rank_files import VocabularyError
-from sidecar.counting.sentence_piece import SentencePiece, of_pieces
-from sidecar.counting.vocabulary_files import load
+from sidecar.counting.vocabulary_files import (
+    SentencePieceTokenizer,
+    VocabularyError,
+    load,
+    tokenizer_from_pieces,
+)
 from tests.fuzz.edits import STOCK
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ TEXTS = st.lists(
 
 @cache
 def trained(kind: str) -> bytes:
-    """A small model of SentencePiece's own making: BPE as Llama 2 has it, or Unigram."""
+    """Train a small SentencePiece model: BPE like Llama 2's, or Unigram."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SAMPLE),
@@ -69,7 +72,7 @@ def test_a_model_file_is_known_by_its_first_bytes(kind: str, tmp_path: Path) -> 
 
 
 def pieces() -> tuple[list[str], list[float], list[int]]:
-    """What a converter writes into a GGUF header: pieces, scores, types."""
+    """Return what a converter writes into a GGUF header: pieces, scores, types."""
     model = library("bpe")
 
     def kind(one: int) -> int:
@@ -85,8 +88,8 @@ def pieces() -> tuple[list[str], list[float], list[int]]:
 
 
 @cache
-def rebuilt(*, space_before: bool) -> SentencePiece:
-    return of_pieces("mine", *pieces(), space_before=space_before)
+def rebuilt(*, space_before: bool) -> SentencePieceTokenizer:
+    return tokenizer_from_pieces("mine", *pieces(), space_before=space_before)
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 from sidecar.config.settings import TokenizerFile
 from sidecar.counting import estimates, patterns, vocabularies
 from sidecar.counting.incremental import count_text
-from sidecar.counting.listing import find
+from sidecar.counting.listing import model_info
 from sidecar.counting.tokenizers import LazyTokenizer, ScaledTokenizer, Tokenizers
 from sidecar.models.families import UNKNOWN
 from sidecar.text.document import TextDocument
@@ -74,7 +74,7 @@ def test_the_users_file_wins_over_everything(tmp_path: Path) -> None:
     written = str(tmp_path / "tokenizer.json")
     tokenizers = Tokenizers([TokenizerFile(models=("gpt-*", "mine*"), file=written)])
 
-    assert find("gpt-5", tokenizers.describe).tokenizer == written
+    assert model_info("gpt-5", tokenizers.describe).tokenizer == written
     for model in ("gpt-5", "openai/GPT-5", "mine-8b.gguf"):
         tokenizer = tokenizers.for_model(model)
         assert tokenizer.count("hello") > 0
@@ -231,7 +231,7 @@ def test_settings_entries_serve_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_stand_in_counts_a_document_as_it_counts_a_text(tmp_path: Path) -> None:
-    """What stands in for a file that cannot be read scales a sum of pieces once, not each piece."""
+    """The fallback for an unreadable file scales a sum of pieces once, not each piece."""
     missing = Tokenizers([TokenizerFile(models=("claude-*",), file=str(tmp_path / "missing.json"))])
     stand_in, own = (known.for_model("claude-opus-4-6") for known in (missing, Tokenizers()))
     text = "def percent(tokens, limit):\n    return 100 * tokens // limit\n" * 2_000

@@ -14,12 +14,19 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from sidecar.counting import patterns, vocabularies
-from sidecar.counting.engines.fast import without_lone_surrogates
-from sidecar.counting.gguf import load_gguf
-from sidecar.counting.huggingface import HuggingFace, load_tokenizer_json, ranked
+from sidecar.counting.engines import without_lone_surrogates
 from sidecar.counting.patterns import PATTERNS, Pattern
-from sidecar.counting.rank_files import Ranked, VocabularyError, load_rank_file, load_tekken
-from sidecar.counting.vocabulary_files import load
+from sidecar.counting.vocabulary_files import (
+    BytePairTokenizer,
+    HuggingFaceTokenizer,
+    VocabularyError,
+    as_byte_pairs,
+    load,
+    load_gguf,
+    load_rank_file,
+    load_tekken,
+    load_tokenizer_json,
+)
 from sidecar.text.cuts import LETTERS
 from sidecar.text.pieces import split
 from tests.fuzz.edits import STOCK
@@ -89,7 +96,7 @@ WRITTEN = [pattern for pattern in PATTERNS if pattern.written]
 
 @cache
 def trained(pattern: Pattern) -> bytes:
-    """A small `tokenizer.json` that splits as `pattern` is written in such files."""
+    """Return a small `tokenizer.json` that splits by `pattern`."""
     tokenizer = Tokenizer(models.BPE())
     splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pattern.written[0]]
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is patterns.GPT2)
@@ -107,10 +114,10 @@ def trained(pattern: Pattern) -> bytes:
 
 
 @cache
-def both(pattern: Pattern) -> tuple[Ranked, HuggingFace]:
-    fast = ranked(json.loads(trained(pattern)), pattern.name)
+def both(pattern: Pattern) -> tuple[BytePairTokenizer, HuggingFaceTokenizer]:
+    fast = as_byte_pairs(json.loads(trained(pattern)), pattern.name)
     assert fast is not None
-    return fast, HuggingFace(pattern.name, trained(pattern))
+    return fast, HuggingFaceTokenizer(pattern.name, trained(pattern))
 
 
 @pytest.mark.parametrize("pattern", WRITTEN, ids=lambda pattern: pattern.name)
@@ -122,7 +129,7 @@ def test_tiktoken_counts_as_the_tokenizers_library(pattern: Pattern, text: str) 
     assert fast.count_whole(_nfc(fast, text)) == library.count(text)
 
 
-def _nfc(tokenizer: Ranked, text: str) -> str:
+def _nfc(tokenizer: BytePairTokenizer, text: str) -> str:
     import unicodedata
 
     return unicodedata.normalize("NFC", text) if tokenizer._nfc else text
@@ -165,16 +172,16 @@ def test_a_tokenizer_json_needs_the_library_only_where_tiktoken_is_not_the_same(
 ) -> None:
     spec = json.loads(trained(patterns.LLAMA3))
     variants: list[tuple[type, dict[str, Any]]] = [
-        (Ranked, {}),
-        (HuggingFace, {"normalizer": {"type": "Lowercase"}}),
-        (HuggingFace, {"pre_tokenizer": {"type": "Whitespace"}}),
-        (HuggingFace, {"pre_tokenizer": None}),
+        (BytePairTokenizer, {}),
+        (HuggingFaceTokenizer, {"normalizer": {"type": "Lowercase"}}),
+        (HuggingFaceTokenizer, {"pre_tokenizer": {"type": "Whitespace"}}),
+        (HuggingFaceTokenizer, {"pre_tokenizer": None}),
     ]
     for kind, change in variants:
         (tmp_path / "tokenizer.json").write_text(json.dumps(spec | change))
         tokenizer = load_tokenizer_json(tmp_path / "tokenizer.json", "mine")
         assert isinstance(tokenizer, kind)
-        assert tokenizer.cuts == ("lines" if kind is Ranked else "none")
+        assert tokenizer.cuts == ("lines" if kind is BytePairTokenizer else "none")
         assert tokenizer.count("hello") > 0
 
 
@@ -182,14 +189,14 @@ def test_merges_out_of_order_are_left_to_the_library() -> None:
     spec = json.loads(trained(patterns.LLAMA3))
     spec["model"]["merges"].reverse()
 
-    assert ranked(spec, "mine") is None
+    assert as_byte_pairs(spec, "mine") is None
 
 
 def test_special_tokens_in_text_are_text() -> None:
     tokenizer = Tokenizer.from_buffer(trained(patterns.LLAMA3))
     tokenizer.add_special_tokens(["<|end|>"])
     data = tokenizer.to_str().encode()
-    fast, library = ranked(json.loads(data), "mine"), HuggingFace("mine", data)
+    fast, library = as_byte_pairs(json.loads(data), "mine"), HuggingFaceTokenizer("mine", data)
 
     assert fast is not None
     assert fast.count("a<|end|>b") == library.count("a<|end|>b") > 3
@@ -199,7 +206,7 @@ def test_truncation_and_padding_in_the_file_do_not_count() -> None:
     tokenizer = Tokenizer.from_buffer(trained(patterns.QWEN2))
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=64)
-    changed = HuggingFace("mine", tokenizer.to_str().encode())
+    changed = HuggingFaceTokenizer("mine", tokenizer.to_str().encode())
 
     assert changed.count("a b c d e f") == both(patterns.QWEN2)[1].count("a b c d e f") < 64
 
@@ -213,7 +220,7 @@ def test_lone_surrogates_count_as_the_replacement_character(text: str) -> None:
 
 
 def rank_lines(count: int) -> bytes:
-    """A rank file: all bytes, then pairs of them."""
+    """Return a rank file: all bytes, then pairs of them."""
     tokens = [bytes([n]) for n in range(256)]
     tokens += [bytes([n // 256 % 256, n % 256]) for n in range(256, 65_536 + 256)]
     tokens += [b"\0\0" + token for token in tokens[256:]]
@@ -275,7 +282,7 @@ def test_a_tekken_file_uses_as_many_tokens_as_it_says(tmp_path: Path) -> None:
 
 
 def gguf(pattern: Pattern, pre: str) -> bytes:
-    """The header of a GGUF model with the trained vocabulary, no weights after it."""
+    """Return the header of a GGUF model with the trained vocabulary."""
     model = json.loads(trained(pattern))["model"]
     tokens = [token.encode() for token in sorted(model["vocab"], key=model["vocab"].get)]
     merges = [" ".join(merge).encode() for merge in model["merges"]]
@@ -334,7 +341,7 @@ def test_packaged_vocabularies_are_found_and_exact(generation: str) -> None:
     assert file is not None
     tokenizer = load(file, generation)
 
-    assert isinstance(tokenizer, Ranked)
+    assert isinstance(tokenizer, BytePairTokenizer)
     assert tokenizer.cuts == "lines"
     assert tokenizer.count("hello world") == 2
     assert vocabularies.counted_by(generation) == (generation, "exact")
@@ -343,7 +350,7 @@ def test_packaged_vocabularies_are_found_and_exact(generation: str) -> None:
 def test_deepseek_counts_as_its_own_tokenizer_json() -> None:
     file = vocabularies.packaged_file("deepseek")
     assert file is not None
-    fast, library = load(file, "deepseek"), HuggingFace("deepseek", file.read_bytes())
+    fast, library = load(file, "deepseek"), HuggingFaceTokenizer("deepseek", file.read_bytes())
 
     for text in (SAMPLE, *STOCK):
         assert fast.count(text) == library.count(text)

@@ -113,7 +113,7 @@ def test_every_command_of_the_server_has_a_row() -> None:
 
 
 def test_what_others_do_wrong_is_held_by_tests_that_are_there() -> None:
-    part = PAGE.read_text("utf-8").split("\n## Where others go wrong\n")[1]
+    part = PAGE.read_text("utf-8").split("\n## What other tools get wrong\n")[1]
     rows = [row for row in part.splitlines() if row.startswith("| ")][1:]
     named = [re.fullmatch(r"\| .+ \| .+ \| `([^`:]+)::(\w+)` \|", row) for row in rows]
     assert len(rows) > 40

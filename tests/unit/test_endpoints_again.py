@@ -1,4 +1,4 @@
-"""What was once found out about a server is asked again when it may have changed."""
+"""Probe results are refreshed when the server may have changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sidecar.cli.count import count
 from sidecar.config.settings import Endpoint
-from sidecar.endpoints.outcome import OFF, WINDOWS_ALONE, EndpointCount, Miss
+from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 from tests.unit.endpoints_fake_server import REASONS, Canned, FakeServer, Ollama, llamacpp
 
@@ -37,9 +37,9 @@ async def test_a_reply_larger_than_the_window_has_it_asked_again() -> None:
             body={"default_generation_settings": {"n_ctx": 16_384}}
         )
         asked = endpoints.requests
-        await endpoints.replied("tiny", 2_000)
+        await endpoints.refresh_window("tiny", 2_000)
         assert (endpoints.requests, endpoints.known_limit("tiny")) == (asked, 2048)
-        await endpoints.replied("tiny", 3_000)
+        await endpoints.refresh_window("tiny", 3_000)
         assert endpoints.known_limit("tiny") == 16_384
         await endpoints.aclose()
 
@@ -110,14 +110,14 @@ async def test_the_window_alone_by_its_own_setting() -> None:
         assert await endpoints.limit("tiny") == 2048
         assert not endpoints.serves("tiny")
         found = await endpoints.count_text("tiny", "hello world")
-        assert (server.posts(), found) == ([], Miss(OFF, "off"))
+        assert (server.posts(), found) == ([], Miss(ENDPOINTS_OFF, "off"))
         [row] = endpoints.capabilities()
-        assert (row.limit, row.reason) == (2048, WINDOWS_ALONE)
+        assert (row.limit, row.reason) == (2048, WINDOW_ONLY)
         await endpoints.aclose()
         silent = Endpoints(declared, False, {})
         assert await silent.limit("tiny") is None
         [row] = await silent.probe()
-        assert (row.reason, silent.requests) == (OFF, 0)
+        assert (row.reason, silent.requests) == (ENDPOINTS_OFF, 0)
 
 
 WINDOW_ALONE = 'model = "tiny"\n[tokenize]\nendpoint-window = true\n[[endpoint]]\nurl = "{}"\n'

@@ -1,4 +1,4 @@
-"""Conversations and tools in every vendor's form, told in OpenAI's."""
+"""Conversations and tools of every vendor's form, converted to OpenAI's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sidecar.endpoints.chats import openai_messages, openai_tools
-from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.outcome import EndpointError
 from sidecar.messages.tool_schemas import read_tools
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -133,7 +133,7 @@ def test_a_developer_speaks_as_the_system() -> None:
     "block", [{"type": "image_url", "image_url": {}}, {"type": "image"}, {"inlineData": {}}, 7]
 )
 def test_what_is_no_text_is_refused(block: Any) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(EndpointError):
         openai_messages([{"role": "user", "content": [block]}])
 
 

@@ -1,4 +1,6 @@
-"""Vendors' own count endpoints: known by host, never probed with a POST, asked in their forms."""
+"""Vendors' own count endpoints: known by host, never probed with a POST, asked in their
+own form.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ import pytest
 
 from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints.address import root_of
-from sidecar.endpoints.clouds.table import CLOUDS, find_cloud
+from sidecar.endpoints.clouds import CLOUDS, find_cloud
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from tests.unit.endpoints_fake_server import Asked, Canned, FakeServer, Route, words
 
 if TYPE_CHECKING:
-    from sidecar.endpoints.clouds.base import Cloud
+    from sidecar.endpoints.clouds import Cloud
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Weather?"}
@@ -34,7 +36,7 @@ def cloud(name: str) -> Cloud:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes loopback stand for a vendor's host."""
+    """Make loopback stand for a vendor's host."""
 
     def as_cloud(name: str) -> None:
         monkeypatch.setattr(endpoint_module, "find_cloud", lambda _: cloud(name))
@@ -322,7 +324,7 @@ MODELS_THAT_ARE_PATHS = (
 async def test_no_models_name_leads_a_request_elsewhere(
     name: str, model: str, pretend: Any
 ) -> None:
-    """Each goes to a count of the vendor's, or below its models with nothing to resolve."""
+    """Each request goes to the vendor's count, or to a path below its models."""
     pretend(name)
     routes = VENDORS[name][0]
     counts = {path.rpartition("m-1")[2] for method, path in routes if method == "POST"}

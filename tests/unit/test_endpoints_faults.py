@@ -1,4 +1,4 @@
-"""Servers that fail in every way: a miss that says why, in time, and nothing raised."""
+"""Servers that fail in every way: a miss with a reason, in time, and no exception."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[Callable[[], FakeServer], str]] = {
 
 @pytest.fixture
 def short_times(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A quarter of the times for servers that hang, so that they are not waited for so long."""
+    """Use a quarter of the timeouts, so that servers that hang take less time."""
 
     def shorten(case: str) -> None:
         assert (endpoint_module.PROBE_SECONDS, http_module.REQUEST_SECONDS) == (2.0, 2.0)

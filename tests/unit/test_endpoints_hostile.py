@@ -1,4 +1,4 @@
-"""A server that means harm: what it sends fills no memory, stops nothing and prints nothing."""
+"""Malicious servers: their answers fill no memory, block nothing and print nothing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ import pytest
 
 from sidecar.config.load import load
 from sidecar.config.settings import Endpoint
-from sidecar.cost.update import UpdateError, update_prices
+from sidecar.cost.price_list import UpdateError, update_prices
 from sidecar.endpoints import endpoint as endpoint_module
 from sidecar.endpoints import http as http_module
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
-from sidecar.endpoints.servers import ollama
-from sidecar.endpoints.servers.base import MOST_TOKENS, NAME_CHARACTERS, positive
+from sidecar.endpoints.servers import MOST_TOKENS, NAME_CHARACTERS, OLLAMA, valid_window
 from tests.unit.endpoints_fake_server import Canned, FakeServer, listing, llamacpp
 
 if TYPE_CHECKING:
@@ -39,13 +38,13 @@ CONTENTS = 400 * ONE_MB
 
 @pytest.fixture(autouse=True)
 def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is bounded here is bounded by its size: no test depends on how fast the machine is."""
+    """Limits here are limits of size, so no test depends on the machine's speed."""
     monkeypatch.setattr(http_module, "REQUEST_SECONDS", 60.0)
     monkeypatch.setattr(endpoint_module, "PROBE_SECONDS", 60.0)
 
 
 def gzipped(times: int) -> bytes:
-    """A body of a kilobyte or less, the innermost coding of which holds CONTENTS."""
+    """Return a body of at most a kilobyte whose innermost coding holds CONTENTS."""
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9) as file:
         for _ in range(CONTENTS // ONE_MB):
@@ -67,7 +66,7 @@ BOMBS = {
 
 
 async def memory_for(server: FakeServer, miss: str | None) -> int:
-    """The most bytes that Python held at once until a text was counted, or missed as told."""
+    """Return the most bytes that Python held until a text was counted or missed."""
     endpoints = server.endpoints()
     tracemalloc.start()
     try:
@@ -218,7 +217,7 @@ async def test_counts_and_windows_out_of_any_sense_are_none(tokens: object) -> N
         assert isinstance(miss, Miss)
         assert await endpoints.limit("tiny", SECONDS) is None
         await endpoints.aclose()
-    assert positive(MOST_TOKENS) == MOST_TOKENS
+    assert valid_window(MOST_TOKENS) == MOST_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -234,12 +233,12 @@ async def test_no_text_of_ollamas_stops_the_server(parameters: str) -> None:
     async with server:
         endpoints = server.endpoints()
         assert await endpoints.limit("tiny", SECONDS) is None
-        assert [row.server for row in endpoints.capabilities()] == [ollama.SERVER.name]
+        assert [row.server for row in endpoints.capabilities()] == [OLLAMA.name]
         await endpoints.aclose()
 
 
 async def _raw(answer: AsyncIterator[bytes]) -> tuple[Miss | EndpointCount, int]:
-    """What comes of a server that writes these bytes to each request, and how many it wrote."""
+    """Serve these bytes for each request; return the result and how many bytes were sent."""
     written = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -342,8 +341,10 @@ def test_what_is_shown_of_an_address_holds_no_secret(url: str) -> None:
     assert "s3cret" not in repr(rows)
 
 
-async def test_a_certificate_that_nobody_vouches_for_gets_no_request(tmp_path: Path) -> None:
-    """Neither a key nor a model's name: the handshake fails. The same server is used once trusted."""
+async def test_an_untrusted_certificate_gets_no_request(tmp_path: Path) -> None:
+    """Neither key nor model name is sent: the handshake fails. Once trusted, the same server is
+    used.
+    """
     pem = Path(__file__).parents[1] / "fixtures" / "self-signed.pem"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from sidecar.endpoints import lmstudio
 from sidecar.endpoints.outcome import EndpointCount, Miss
-from sidecar.endpoints.servers import lmstudio
 from tests.unit.endpoints_fake_server import Canned, FakeServer, words
 from tests.unit.endpoints_server_forms import SERVERS
 
@@ -24,7 +24,7 @@ HELLO = "hello world, how many tokens are you?"
 
 @dataclass
 class FakeSdk:
-    """What was asked of the SDK, and how it behaves."""
+    """Records calls of the SDK, and fails as told."""
 
     loaded: list[str] = field(default_factory=lambda: ["tiny"])
     failure: Exception | None = None

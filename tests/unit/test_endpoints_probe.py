@@ -1,4 +1,4 @@
-"""Recognising servers, binding models to them, and how few requests that takes."""
+"""Recognising servers and their models, and how few requests that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slow server that is well is sent what somebody waits for, the newest first, and nothing else."""
+"""A slow server gets only requests whose callers still wait, the newest first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, no request runs out of time."""
+    """Let no request time out, however slow the machine is."""
     monkeypatch.setattr("sidecar.endpoints.http.REQUEST_SECONDS", PATIENCE)
     monkeypatch.setattr("sidecar.endpoints.endpoint.PROBE_SECONDS", PATIENCE)
 
 
 def held(server: FakeServer) -> asyncio.Event:
-    """Have texts answered only once the event is set."""
+    """Answer texts only once the event is set."""
     real, gate = server.routes["POST", "/tokenize"], asyncio.Event()
 
     async def slow(asked: Asked) -> Canned:
@@ -37,7 +37,7 @@ def held(server: FakeServer) -> asyncio.Event:
 
 
 def texts(server: FakeServer) -> list[str]:
-    """The texts that were sent to be counted."""
+    """Return the texts that were sent to be counted."""
     return [one.body["content"] for one in server.asked if one.path == "/tokenize"]
 
 
@@ -65,7 +65,7 @@ async def test_what_nobody_waits_for_any_more_is_never_sent() -> None:
         gate.set()
         assert isinstance(await first, EndpointCount)
         assert isinstance(await last, EndpointCount)
-        await until(lambda: not endpoints._tasks)
+        await until(lambda: not endpoints._asking)
         assert texts(server) == ["first", "last"]
         await endpoints.aclose()
 
@@ -99,7 +99,7 @@ async def test_what_was_not_sent_says_nothing_of_the_server() -> None:
         await endpoints.aclose()
 
 
-async def test_another_model_after_a_restart_is_found_out_though_nobody_waited() -> None:
+async def test_a_restart_with_another_model_is_noticed_after_the_caller_left() -> None:
     """The first answer shows that the server was restarted; what it has now was not asked then."""
     async with llamacpp("tiny") as server:
         endpoints = server.endpoints("tiny")
@@ -115,7 +115,7 @@ async def test_another_model_after_a_restart_is_found_out_though_nobody_waited()
         given_up.cancel()
         await asyncio.wait({given_up})
         gate.set()
-        await until(lambda: not endpoints._tasks)
+        await until(lambda: not endpoints._asking)
         found = await endpoints.count_text("tiny", "hello again", PATIENCE)
         assert isinstance(found, Miss), "another model's count is none of this one"
         await endpoints.aclose()

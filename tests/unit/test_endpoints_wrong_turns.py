@@ -1,4 +1,4 @@
-"""What somebody does wrong who sets up a model server, and the sentence that gets them on."""
+"""Mistakes in setting up a model server, and the message that helps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from sidecar.cli import main
 from sidecar.config.settings import Endpoint
-from sidecar.endpoints.outcome import OFF, WINDOWS_ALONE, EndpointCount, Miss
+from sidecar.endpoints.outcome import ENDPOINTS_OFF, WINDOW_ONLY, EndpointCount, Miss
 from sidecar.endpoints.registry import Endpoints
 from sidecar.server.server import create_server
 from tests.protocol.client import Client
@@ -24,7 +24,7 @@ KEY = "LLAMA_API_KEY"
 
 
 async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
-    """Why the endpoint does not count; a count's miss says it as the row does."""
+    """Return why the endpoint does not count; a count's miss has the same reason."""
     endpoints = Endpoints([declared], True, environment)
     found = await endpoints.count_text("tiny", "hello world")
     [row] = endpoints.capabilities()
@@ -37,7 +37,7 @@ async def sentence_of(declared: Endpoint, environment: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("named", "held", "reason", "step"),
     [
-        (None, {}, "the server needs a key (HTTP 401)", "name that as api-key-env"),
+        (None, {}, "the server needs a key (HTTP 401)", "name it in api-key-env"),
         (KEY, {KEY: "wrong"}, "refused the key (HTTP 401)", f"does {KEY} hold the server's key?"),
         (KEY, {}, f"{KEY} (api-key-env) is not set", "where the editor or the shell is started"),
         (KEY, {KEY: "a\nb"}, "holds no usable key", "where the editor or the shell is started"),
@@ -80,8 +80,8 @@ async def test_a_window_that_is_asked_for_alone_is_not_said_to_be_off() -> None:
         endpoints = Endpoints([Endpoint(url=server.url)], False, {}, window=True)
         assert await endpoints.limit("tiny") == 2048
         [row] = endpoints.capabilities()
-        assert row.reason == WINDOWS_ALONE
-        assert "use-endpoint = true" in WINDOWS_ALONE
+        assert row.reason == WINDOW_ONLY
+        assert "use-endpoint = true" in WINDOW_ONLY
         await endpoints.aclose()
     gone = Endpoints([Endpoint(url="http://127.0.0.1:9")], False, {}, window=True)
     assert await gone.limit("tiny") is None
@@ -94,15 +94,15 @@ async def test_a_window_that_is_asked_for_alone_is_not_said_to_be_off() -> None:
 UNASKED = [
     ("use-endpoint = true\n", "config init --user"),
     ('use-endpoint = true\n[[endpoint]]\nurl = "http://127.0.0.1:9"\nmodels = ["a*"]\n', "[[endp"),
-    ('[[endpoint]]\nurl = "http://127.0.0.1:9"\n', OFF),
+    ('[[endpoint]]\nurl = "http://127.0.0.1:9"\n', ENDPOINTS_OFF),
 ]
 
 
 @pytest.mark.parametrize(("written", "step"), UNASKED, ids=["none", "for another", "off"])
-async def test_a_count_says_why_nobody_was_asked(
+async def test_a_count_reports_why_no_endpoint_was_asked(
     written: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server and the command line by the same sentence; an exact count needs no server."""
+    """The server and the command line give the same reason; an exact count needs no server."""
     config, file = tmp_path / "config.toml", tmp_path / "a.md"
     config.write_text(f'model = "tiny"\n[tokenize]\n{written}')
     file.write_text("hello world\n")

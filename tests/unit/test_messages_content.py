@@ -1,4 +1,4 @@
-"""One reader of messages: counting, the conversation and the endpoints read the same in each form."""
+"""One reader of messages: counting, conversations and endpoints read every form alike."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from sidecar.endpoints.chats import openai_tools, plain_message
-from sidecar.endpoints.outcome import Fault
+from sidecar.endpoints.outcome import EndpointError
 from sidecar.messages.content import read_message
-from sidecar.messages.turns import Turn, joined, parts
+from sidecar.messages.turns import Turn, join_texts, parts
 
 ARGUMENTS = {"city": "Bonn"}
 TEXT = json.dumps(ARGUMENTS, separators=(",", ":"))
@@ -79,7 +79,9 @@ def test_a_result_is_the_same_result_to_every_room(form: str) -> None:
     [paired] = parts(msgspec.convert(message, Turn))
     [sent] = plain_message(message).results
 
-    assert [(block.id, joined(block.inner)) for block in (counted, paired)] == [("c1", "Rain")] * 2
+    assert [(block.id, join_texts(block.inner)) for block in (counted, paired)] == [
+        ("c1", "Rain")
+    ] * 2
     assert (sent.id, sent.text) == ("c1", "Rain")
     assert read_message(message).texts == ["Rain"]
 
@@ -115,5 +117,5 @@ def test_a_picture_is_refused_where_only_text_can_be_counted() -> None:
         [picture],
         [{"type": "tool_result", "tool_use_id": "c1", "content": [picture]}],
     ):
-        with pytest.raises(Fault):
+        with pytest.raises(EndpointError):
             plain_message({"role": "user", "content": content})

@@ -1,4 +1,4 @@
-"""Every vendor's replies, whole and as streams, cut off inside a tool call and not."""
+"""Replies of every vendor, whole and streamed, complete and cut off inside a tool call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.messages.errors import VendorFormatError
+from sidecar.errors import VendorFormatError
 from sidecar.messages.replies import FORMATS, read_reply
 from sidecar.messages.reply import Overflow
 from tests.unit.messages_vendor_forms import (

@@ -1,4 +1,4 @@
-"""Usage of every vendor's form, to the same disjoint buckets."""
+"""Usage of every vendor, in the same disjoint parts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.errors import VendorFormatError
 from sidecar.messages.billing import reported_cost
 from sidecar.messages.bounds import MOST_TOKENS
-from sidecar.messages.errors import VendorFormatError
 from sidecar.messages.usage import Usage, normalise_usage
 
 
 def buckets(usage: Usage | None) -> tuple[int, int, int, int, int, int, int]:
-    """(input, cache read, cache write, of it 1 h, output, reasoning, whole prompt)."""
+    """Return (input, cache read, cache write, 1 h part, output, reasoning, whole prompt)."""
     assert usage is not None
     return (
         usage.input_tokens,

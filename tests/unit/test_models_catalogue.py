@@ -8,11 +8,12 @@ import sys
 import msgspec
 import pytest
 
-from sidecar.counting.listing import find, search
+from sidecar.counting.listing import model_info, search
 from sidecar.models.catalogue import (
     billing_provider,
     known_window,
     providers,
+    similar_if_known,
     similar_models,
     warm,
     window_of,
@@ -43,7 +44,7 @@ from sidecar.models.names import parse
 )
 def test_windows(model: str, window: int | None) -> None:
     assert window_of(model) == window
-    assert find(model).context_window == window
+    assert model_info(model).context_window == window
 
 
 @pytest.mark.parametrize(
@@ -56,16 +57,16 @@ def test_windows(model: str, window: int | None) -> None:
     ],
 )
 def test_output_limits(model: str, tokens: int | None) -> None:
-    assert find(model).max_output == tokens
+    assert model_info(model).max_output == tokens
 
 
 def test_the_price_list_is_not_loaded_for_a_tokenizer() -> None:
     code = (
         "import sys\n"
-        "from sidecar.counting.listing import find, known_window\n"
+        "from sidecar.counting.listing import known_window, model_info\n"
         "from sidecar.counting.tokenizers import Tokenizers\n"
         "assert Tokenizers().for_model('gpt-5').count('hello world') == 2\n"
-        "assert find('gpt-5').tokenizer == 'o200k_base'\n"
+        "assert model_info('gpt-5').tokenizer == 'o200k_base'\n"
         "assert known_window('gpt-5') is None\n"
         "heavy = {'genai_prices', 'httpx', 'tokenizers', 'tiktoken', 'pydantic'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
@@ -97,7 +98,7 @@ def test_search_lists_everything_without_a_query() -> None:
 
 
 def test_the_wire_form_is_camel_case() -> None:
-    wire = msgspec.to_builtins(find("gpt-4"))
+    wire = msgspec.to_builtins(model_info("gpt-4"))
 
     assert set(wire) == {"id", "provider", "tokenizer", "contextWindow", "maxOutput", "method"}
 
@@ -109,6 +110,12 @@ def test_no_listed_model_is_taken_for_a_misspelling() -> None:
     assert len(listed) > 1000
     assert [name for name in listed if is_misspelt(parse(name).bare)] == []
     assert [name for name in listed if similar_models(name) is not None] == []
+
+
+def test_a_name_of_a_misspelt_form_is_reported_before_the_list_was_searched() -> None:
+    assert similar_if_known("claude-sonet-7-1") == ()
+    assert similar_if_known("gpt-5.71") is None
+    assert similar_if_known("ollama/claude-sonet-7-1") is None
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.counting.listing import find
+from sidecar.counting.listing import model_info
 from sidecar.models.catalogue import provider_of
-from sidecar.models.families import UNKNOWN, generation_of
+from sidecar.models.families import UNKNOWN, generation_of, is_misspelt
 from sidecar.models.names import matches, parse, same_model
 from sidecar.text.globs import MAX_LENGTH
 
@@ -123,7 +123,7 @@ def test_a_name_is_taken_apart(
 
 @given(st.text(max_size=60) | st.from_regex(r"[a-z0-9:/@.\-_]{0,40}", fullmatch=True))
 def test_any_name_is_something(model: str) -> None:
-    info = find(model)
+    info = model_info(model)
 
     assert info.id == model
     assert info.tokenizer
@@ -131,7 +131,7 @@ def test_any_name_is_something(model: str) -> None:
 
 
 def test_an_unknown_model_is_estimated_and_says_so() -> None:
-    info = find("some-model-of-mine")
+    info = model_info("some-model-of-mine")
 
     assert (info.tokenizer, info.method) == ("unknown~o200k_base", "estimate")
     assert (info.provider, info.context_window, info.max_output) == (None, None, None)
@@ -197,3 +197,14 @@ def test_an_invented_name_is_of_no_family_whose_vocabulary_is_known(name: str) -
 )
 def test_the_families_of_the_package_keep_theirs(name: str) -> None:
     assert generation_of(name) == "qwen2"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt-5.7", "gpt-6-mini", "gpt-6-orion", "gpt-4o-mini", "gpt4o", "claude-opus-5-2"),
+        *("claude-opal-6-1", "gemini-4-ultra", "gemini-4-micro", "grok-5-fast", "gpt-oss-20b"),
+    ],
+)
+def test_a_future_member_of_a_family_is_not_taken_for_a_misspelling(name: str) -> None:
+    assert not is_misspelt(name)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sidecar.counting.incremental import Stopped
+from sidecar.errors import WorkStoppedError
 from sidecar.server.commitment import Commitment, cancel, commitment
 
 
@@ -33,5 +33,5 @@ async def test_only_what_was_committed_to_goes_on(made: bool) -> None:
 def test_given_up_first_it_is_never_made() -> None:
     mine = Commitment()
     assert mine.give_up()
-    with pytest.raises(Stopped):
+    with pytest.raises(WorkStoppedError):
         mine.make()

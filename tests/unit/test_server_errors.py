@@ -6,12 +6,11 @@ import pytest
 
 from sidecar.context.plans import stale_plan
 from sidecar.context.sections import no_text
-from sidecar.cost.storage import LedgerError, ReadCancelledError
-from sidecar.cost.update import UpdateError
-from sidecar.counting.engines.vocabularies import DamagedRanksError
-from sidecar.counting.rank_files import VocabularyError
-from sidecar.errors import BadParamsError, RequestError, SidecarError
-from sidecar.messages.errors import VendorFormatError
+from sidecar.cost.ledger import LedgerError, ReadCancelledError
+from sidecar.cost.price_list import UpdateError
+from sidecar.counting.engines import DamagedRanksError
+from sidecar.counting.vocabulary_files import VocabularyError
+from sidecar.errors import BadParamsError, RequestError, SidecarError, VendorFormatError
 from sidecar.server.errors import error_body
 
 

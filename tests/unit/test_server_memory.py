@@ -8,7 +8,7 @@ import sys
 _CHECK = r"""
 import sys
 from sidecar.counting.engines import engine
-from sidecar.server.memory import give_back, library_tables
+from sidecar.workspace.memory import give_back, library_tables
 tokenizer = engine("o200k_base", "interactive")
 text = "a few words, and äöü 中文 too " * 50
 before = tokenizer.count(text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sidecar.server import stdio
+from sidecar.server.scheduler import Scheduler
 from sidecar.server.stdio import MAX_UNREAD_BYTES, Writer
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def test_nothing_is_read_of_a_client_that_reads_nothing(
     writer = Writer(written)
     frames: list[Frames] = []
     loop = asyncio.get_running_loop()
-    stdio._read_on_loop(loop, taken, frames.append, writer)
+    stdio._read_on_loop(Scheduler(), taken, frames.append, writer)
     os.write(sent, FRAME)
     await until(lambda: frames)
     writer.write(b"x" * (MAX_UNREAD_BYTES + 1_000_000))
@@ -66,7 +67,7 @@ async def test_a_pipe_that_was_reported_in_vain_is_not_at_its_end(
     frames: list[Frames] = []
     loop = asyncio.get_running_loop()
     for end in (taken, twin):
-        assert stdio._read_on_loop(loop, end, frames.append, Writer(written))
+        assert stdio._read_on_loop(Scheduler(), end, frames.append, Writer(written))
     for count in range(1, 4):
         os.write(sent, FRAME)
         while len(frames) < count:

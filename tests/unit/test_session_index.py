@@ -16,8 +16,9 @@ import pytest
 from benchmarks.agents import claude, codex
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
-from sidecar.agents.adapter import index_readers
+from benchmarks.transcripts import recorded
 from sidecar.agents.events import (
+    CallFinished,
     Compacted,
     ContextSize,
     SessionChanged,
@@ -28,9 +29,8 @@ from sidecar.agents.events import (
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
-from sidecar.agents.values import Call
 from sidecar.config.settings import Agents
-from sidecar.cost import storage
+from sidecar.cost import ledger as ledger_file
 from sidecar.cost.ledger import Ledger
 from sidecar.messages.usage import Usage
 from sidecar.workspace import session_index
@@ -38,7 +38,6 @@ from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.services import Services
 from sidecar.workspace.session_index import IndexedSession, Ingested, Pace, SessionIndex
 from sidecar.workspace.state import State
-from tests.unit.agents_world import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +61,7 @@ class World:
         settings = Agents(sources=("claude-code", "codex"))
         self.places = Places.of(settings, {"HOME": str(folder)})
         self.roots = Roots.of([self.root])
-        self.readers = index_readers(readers_of(settings), self.places, self.roots)
+        self.readers = readers_of(settings)
         self.ledger = Ledger(folder / "state" / "ledger.db")
         self.index = SessionIndex(self.ledger)
 
@@ -112,7 +111,7 @@ def test_only_sessions_that_work_in_the_roots_are_shown_with_their_size(world: W
 
 
 def test_a_call_is_kept_with_the_cost_that_its_agent_reckoned() -> None:
-    call = Call(
+    call = CallFinished(
         at=AT,
         agent="pi",
         session="a",
@@ -318,7 +317,7 @@ async def test_sessions_show_with_a_note_where_the_ledger_cannot_be_used(
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(storage, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.2)
     home = ClaudeHome(tmp_path / ".claude")
     home.clock.now = datetime.now(UTC) - timedelta(hours=1)
     session = home.session(root)

@@ -35,14 +35,14 @@ assert CliRunner().invoke(check, ["."]).exit_code == 0
 from sidecar.config.paths import state_dir
 from sidecar.workspace.calibrations import CalibrationStore
 store = CalibrationStore(state_dir())
-store.loaded().learn("k", 10, 12, 1.0)
+store.loaded().update("k", 10, 12, 1.0)
 store.changed()
 store.save()
 """,
     "ledger": """
 from sidecar.config.paths import state_dir
 from sidecar.cost.book import CostBook
-from sidecar.cost.params import CostRecordParams
+from sidecar.cost.protocol import CostRecordParams
 book = CostBook(state_dir())
 book.record(CostRecordParams(model="gpt-5", usage={"prompt_tokens": 5, "completion_tokens": 1}))
 """,
@@ -54,7 +54,7 @@ State().save_sessions("file:///w", [], set())
     "prices": """
 import threading, http.server, json
 from sidecar.config.paths import state_dir
-from sidecar.cost.update import update_prices
+from sidecar.cost.price_list import update_prices
 LIST = [{"id": "h", "name": "H", "api_pattern": "h", "models": []}]
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -131,7 +131,7 @@ def test_a_damaged_calibration_is_set_aside_once(
     assert aside.name.startswith("calibration.json.broken-")
     assert aside.read_bytes() == data
     learned = Calibrations()
-    learned.learn("key", 100, 120, 1.0)
+    learned.update("key", 100, 120, 1.0)
     calibration_file.save(folder, learned)
     assert calibration_file.load(folder).learned("key") is not None
     assert len(caplog.records) == 1
@@ -163,8 +163,8 @@ print("ready", flush=True)
 sys.stdin.read()
 for number in range(40):
     store = CalibrationStore(folder)
-    store.loaded().learn(f"{name} {number}", 1000, 1500)
-    store.loaded().learn("shared", 1000, 1500)
+    store.loaded().update(f"{name} {number}", 1000, 1500)
+    store.loaded().update("shared", 1000, 1500)
     store.changed()
     store.save()
 """
@@ -229,7 +229,7 @@ def test_what_could_not_be_written_is_due_again(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.write_text("where the folder should be")
     store = CalibrationStore(folder)
-    store.loaded().learn("k", 10, 12)
+    store.loaded().update("k", 10, 12)
     store.changed()
     with pytest.raises((FileExistsError, NotADirectoryError)):
         store.save()

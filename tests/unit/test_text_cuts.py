@@ -1,4 +1,4 @@
-"""Safe cuts: where they are, where they are not, and that the letters named are letters."""
+"""Safe cuts: where they are, where they are not, and that the named letters are letters."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_next_cut_is_the_first_one() -> None:
 def test_a_long_stretch_is_searched_in_windows(
     monkeypatch: pytest.MonkeyPatch, end: str, blanks: int
 ) -> None:
-    """Wherever a window ends: what decides about its last characters lies behind it."""
+    """Wherever a window ends, the following characters decide about its last ones."""
     for length in range(40):
         text = "=" * length + " " * blanks + end
         monkeypatch.setattr("sidecar.text.cuts._WINDOW", 10**9)

@@ -1,4 +1,4 @@
-"""Every cut that is called safe, at every place: the tokens of both sides are those of the whole."""
+"""Safe cuts at every position: the tokens of both sides add up to those of the whole."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 import tiktoken
 
 from sidecar.counting import patterns
-from sidecar.counting.engines.reference import Reference
-from sidecar.counting.engines.vocabularies import VOCABULARIES, load_ranks
+from sidecar.counting.engines import VOCABULARIES, Reference, load_ranks
 from sidecar.counting.patterns import Pattern
 from sidecar.text.cuts import is_cut, is_word_cut
 from tests.fuzz import edits
@@ -26,7 +25,7 @@ ALPHABET = "aB1 \t\n\r/'.s字ー。é😀\u0301\u3000\x1c<"
 
 @cache
 def ranks() -> dict[bytes, int]:
-    """Any ranks will do: only where the expression splits is asked."""
+    """Return any ranks: only where the pattern splits is tested."""
     return load_ranks(VOCABULARIES["cl100k_base"])
 
 

@@ -1,7 +1,8 @@
-"""Documents against the plain ones of `tests.fuzz.oracle`, in all three encodings."""
+"""Documents compared with the simple ones of `tests.fuzz.oracle`, in all three encodings."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
@@ -92,20 +93,20 @@ def test_edits_of_a_text_that_is_not_cut_yet_are_those_of_one_that_is(
     changes: list[tuple[bool, Position, Position, str]],
     cut_after: int,
 ) -> None:
-    """They wait until it is cut; who held it in between gets what it held."""
+    """Edits wait until the text is cut; snapshots taken before keep their text."""
     with patch("sidecar.text.document.LONG_CHARACTERS", -1):
         doc, text = document(text, encoding), oracle.joined(text)
         held: list[tuple[Callable[[], TextDocument], str]] = []
         late = doc.cutting()
         for number, (whole_text, start, end, new) in enumerate(changes):
             if number == cut_after:
-                doc.adopt(doc.cutting()(), doc.cutting())
-            held += [] if doc.is_cut else [(doc.reopening(), text)]
+                doc.set_pieces(doc.cutting()(), doc.cutting())
+            held += [] if doc.is_cut else [(doc.reopen(), text)]
             doc.apply(None if whole_text else span(start, end), new)
             edited = oracle.edited(text, span(start, end), new, encoding)
             text = oracle.joined(new) if whole_text else edited
         edition = doc.edition
-        doc.adopt(late(), late)  # of the text as it was opened, which may have been replaced
+        doc.set_pieces(late(), late)  # of the text as it was opened, which may have been replaced
         assert (doc.text, doc.edition is edition) == (text, True)
         assert [reopen().text for reopen, _ in held] == [then for _, then in held]
 
@@ -261,7 +262,7 @@ def test_pieces_are_joined_again() -> None:
 
 
 class Watched(Piece):
-    """A piece that records which pieces anybody looks into."""
+    """A piece that records every access to any of its kind."""
 
     visited: ClassVar[set[int]] = set()
 
@@ -271,16 +272,16 @@ class Watched(Piece):
 
 
 def visits(monkeypatch: pytest.MonkeyPatch, characters: int) -> list[int]:
-    """How many pieces each of some edits with a count after it looks into, at random places: of
-    the document, and as the server counts it."""
+    """Return how many pieces each of some random edits, with the count after it, accesses."""
     for module in ("pieces", "document"):
         monkeypatch.setattr(f"sidecar.text.{module}.Piece", Watched)
     rng, line = random.Random(characters), "some words; and others\n"
     doc = TextDocument("untitled:big", line * (characters // len(line)))
     tokenizer, found = engine("o200k_base"), []
-    documents, workers = Documents(), Workers()
+    documents = Documents()
+    workers = Workers(documents)
     documents[doc.uri] = doc
-    workers.load(tokenizer)
+    asyncio.run(workers.load([tokenizer]))
     document_tokens(doc, tokenizer)
     for step in range(300):
         line_number = (0, doc.line_count - 1, rng.randrange(doc.line_count))[step % 3]
@@ -304,7 +305,7 @@ def test_an_edit_and_count_look_into_as_many_pieces_at_10_mb_as_at_10_kb(
 
 
 class Searched:
-    """The pattern of cuts, noting how many characters are searched by it."""
+    """The cut pattern, recording how many characters it searches."""
 
     def __init__(self) -> None:
         self.characters, self._pattern = 0, cuts._cut()
@@ -338,7 +339,7 @@ def test_an_edit_in_a_stretch_without_cuts_searches_little_of_it(
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
-def test_a_place_in_a_long_line_is_found_by_blocks(
+def test_a_place_in_a_long_line_is_found_without_looking_at_all_of_it(
     monkeypatch: pytest.MonkeyPatch, encoding: Encoding
 ) -> None:
     for module in ("pieces", "document"):

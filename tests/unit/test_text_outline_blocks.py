@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text.outline import blocks, is_markdown, outline
-from sidecar.text.outline_lines import Lines
-from sidecar.text.outline_markdown import sections
-from sidecar.text.outline_marks import ignored, ignores_file, regions
+from sidecar.text.outline import (
+    Lines,
+    blocks,
+    ignored_sections,
+    ignores_file,
+    is_markdown,
+    marked_regions,
+    outline,
+    sections,
+)
 
 PYTHON = '''\
 """Module."""
@@ -118,16 +124,18 @@ f
 
 
 def test_regions_in_any_comment_syntax() -> None:
-    found = [(part.limit, part.start_line, part.end_line) for part in regions(Lines(REGIONS))]
+    found = [
+        (part.limit, part.start_line, part.end_line) for part in marked_regions(Lines(REGIONS))
+    ]
     assert found == [(500, 1, 8), (1000, 3, 6), (7, 10, 13)]
-    outer = regions(Lines(REGIONS))[0]
+    outer = marked_regions(Lines(REGIONS))[0]
     assert REGIONS[outer.start : outer.end].startswith("<!--")
     assert REGIONS[outer.start : outer.end].endswith("*/\n")
 
 
 @pytest.mark.parametrize("line", ["my-token-budget: 5", "token-budget: five", "token-budget: 5x"])
 def test_what_is_no_mark(line: str) -> None:
-    assert regions(Lines(line)) == []
+    assert marked_regions(Lines(line)) == []
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -142,5 +150,5 @@ def test_a_file_is_ignored_from_its_first_ten_lines(newline: str) -> None:
 def test_a_section_is_ignored_from_under_its_heading() -> None:
     text = "# A\ntoken-budget: ignore\n## B\n## C\n\n% token-budget: ignore\n# D\n"
     lines = Lines(text)
-    found = ignored(lines, list(sections(lines)))
+    found = ignored_sections(lines, list(sections(lines)))
     assert [part.path_text for part in found] == ["A", "A > C"]

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sidecar.text.outline_lines import Lines, Part
-from sidecar.text.outline_markdown import heading_path, matches, sections
+from sidecar.text.outline import Lines, Part, heading_path, matches, sections
 
 EXAMPLE = """\
 ---

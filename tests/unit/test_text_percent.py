@@ -1,4 +1,4 @@
-"""One form and one rule for percent, wherever a person reads it."""
+"""Percentages have one format and one rounding, everywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWNERS = {"sidecar/text/printable.py", "sidecar/counting/count.py", "editors/vsc
     [(0, "0 %"), (13, "13 %"), (99.97, "99 %"), (100, "100 %"), (117.2, "117 %"), (-0.0, "0 %")],
 )
 def test_a_share_is_rounded_down(share: float, text: str) -> None:
-    """100 % is never less than all of it."""
+    """100 % never stands for less."""
     assert percent_text(share) == text
 
 

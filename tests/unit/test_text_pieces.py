@@ -1,4 +1,4 @@
-"""Pieces: the whole text in order, every cut safe, joined again without losing counts."""
+"""Pieces: the whole text in order, safe cuts only, joined again without losing counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.text.cuts import is_cut, is_word_cut
-from sidecar.text.pieces import Piece, merge_counted, pieces_of, split, word_pieces
+from sidecar.text.pieces import Piece, merge_counted, split, split_pieces, word_pieces
 from tests.fuzz import edits, oracle
 
 TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
@@ -29,7 +29,7 @@ def test_a_stretch_without_a_cut_stays_whole() -> None:
 
 
 def test_pieces_are_about_as_long_as_asked() -> None:
-    pieces = pieces_of(edits.document_text(Random(1), 50_000), 1_000)
+    pieces = split_pieces(edits.document_text(Random(1), 50_000), 1_000)
     assert 40 <= len(pieces) <= 52
 
 

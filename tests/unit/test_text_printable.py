@@ -1,4 +1,4 @@
-"""What others name, on its way to a person: neither a terminal, a CI nor Markdown acts on it."""
+"""Names from outside reach people without effect on terminals, CI or Markdown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_harmless_is_unchanged(text: str) -> None:
 
 
 def forged(line: str) -> bool:
-    """As GitHub's runner reads a line (and Azure's, which reads `##vso[` alike)."""
+    """Read a line like GitHub's runner, and Azure's, which treats `##vso[` alike."""
     return line.lstrip().startswith("::") or bool(re.search(r"##\w*\[", line))
 
 
@@ -89,7 +89,7 @@ BARE_LINK = re.compile(r"(https?|ftp)://|www\.|\w@\w", re.IGNORECASE)
 
 
 def rendered(text: str) -> str:
-    """The text of the only cell of a row, or a proof that something else came out of it."""
+    """Return the text of a row's only cell; fail if Markdown makes anything else of it."""
     source = f"| head |\n|---|\n| a{markdown(text)}z |\n"
     assert not BARE_LINK.search(source), "which GitHub's Markdown makes a link of"
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])

@@ -1,4 +1,4 @@
-"""Lengths and offsets in code units, against character-by-character widths."""
+"""Lengths and offsets in code units, compared with widths per character."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text.units import index_at, join_surrogates, units
+from sidecar.text.positions import index_at, join_surrogates, units
 from tests.fuzz import oracle
 
 if TYPE_CHECKING:

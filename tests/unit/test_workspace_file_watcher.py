@@ -175,6 +175,26 @@ def test_a_path_that_appears_and_one_that_is_replaced_are_watched(
         following.until_told_to_look()
 
 
+@pytest.mark.usefixtures("events_only")
+def test_a_missing_path_is_watched_as_soon_as_it_appears(
+    tmp_path: Path, follow: Callable[..., Following]
+) -> None:
+    """An agent's first session makes its home, then the followed folder in it."""
+    home = tmp_path / "user"
+    tree, file = home / "agent" / "sessions", home / "settings"
+    following = follow(tree, file)
+    for folder in (home, home / "agent", tree):
+        folder.mkdir()
+        following.until_told_to_look()
+    (tree / "session").write_text("a line")
+    following.until_reported(tree / "session")
+    for _ in range(2):
+        file.write_text("new")
+        following.until_told_to_look()
+        file.unlink()
+        following.until_reported(file)
+
+
 def test_a_folder_made_anew_with_the_same_inode_number_is_watched(
     tmp_path: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,10 +295,10 @@ def test_a_change_that_a_tick_reported_is_not_reported_again(
         if changed.is_set():
             ticked.release()
 
-    def report_(watcher: FileWatcher) -> None:
+    def report_(watcher: FileWatcher, watches: _Watches) -> None:
         has_changes = any(each._changed for each in watcher._subscriptions)
         steps.append("report" if has_changes else "empty report")
-        report(watcher)
+        report(watcher, watches)
 
     monkeypatch.setattr(FileWatcher, "_tick", tick_)
     monkeypatch.setattr(FileWatcher, "_report", report_)

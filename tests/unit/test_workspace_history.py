@@ -17,21 +17,22 @@ from benchmarks.agents import claude, codex
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.agents.truth import Tokens
-from sidecar.agents.values import Call
+from benchmarks.transcripts import recorded
+from sidecar.agents.events import CallFinished
 from sidecar.config.settings import Agents, Settings
 from sidecar.cost.book import CostBook
-from sidecar.cost.params import CostDetailParams, CostRecordParams
+from sidecar.cost.protocol import CostDetailParams, CostRecordParams
 from sidecar.messages.usage import Usage
 from sidecar.workspace.agents import Sources
 from sidecar.workspace.history import (
     LOCK_NAME,
     ingest_all,
     ingest_missed,
+    is_read,
 )
 from sidecar.workspace.session_index import Ingested, event_of
 from sidecar.workspace.spending import Spending
 from sidecar.workspace.state import State
-from tests.unit.agents_world import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +103,24 @@ def test_all_agents_calls_once_and_each_byte_once(world: World) -> None:
     assert world.recorded() == world.truth()
     assert (done.calls, done.refused, done.whole) == (len(world.truth()), 0, True)
     assert world.read() == Ingested()
+
+
+def test_asking_whether_all_is_read_opens_no_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = claude.everyday(world.claude, world.root)
+    sources, opened, open_ = world.sources, list[str](), os.open
+
+    def watched(path: str, flags: int, *mode: int) -> int:
+        opened.append(str(path))
+        return open_(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", watched)
+    assert not is_read(world.book, sources)
+    assert str(session.path) not in opened
+    ingest_missed(world.book, sources)
+    assert str(session.path) in opened
+    assert is_read(world.book, sources)
 
 
 def test_the_workspace_first_and_then_the_rest(world: World) -> None:
@@ -251,8 +270,8 @@ def test_a_vanished_file_keeps_its_calls(world: World) -> None:
     assert str(session.path) not in world.stores()
 
 
-def _call(agent: str, provider: str, cost: str | None, request: str) -> Call:
-    return Call(
+def _call(agent: str, provider: str, cost: str | None, request: str) -> CallFinished:
+    return CallFinished(
         at=datetime.now(UTC),
         agent=agent,
         session=agent,

@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from sidecar.config.settings import Settings
+from sidecar.context.counter import ModelCounter
 from sidecar.context.sections import Section, SectionCount, TextSource
 from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration, document_key
 from sidecar.counting.count import Measure
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
-from sidecar.workspace.model_counter import ModelCounter
-from sidecar.workspace.sections import SectionCounts
-from sidecar.workspace.shared import Shared
+from sidecar.workspace.conversations import SectionCounts
+from sidecar.workspace.services import Services
 
 MODEL = "claude-sonnet-4-5"
 PROSE = "The quick brown fox jumps over the lazy dog and then some more. " * 40
@@ -26,8 +26,8 @@ class Chat:
     """A conversation with one section, and documents' counts as the server makes them."""
 
     def __init__(self) -> None:
-        self.shared = Shared()
-        self.counts = SectionCounts(self.shared.counts)
+        self.shared = Services()
+        self.counts = SectionCounts(self.shared.counts, self.shared.documents)
         self.tokenizer = self.shared.counts.tokenizers(SETTINGS).for_model(MODEL)
         self.session = Session("a", ModelCounter(MODEL, self.tokenizer))
         self.session.sections = [Section(name="doc", source=TextSource(PROSE))]
@@ -47,7 +47,7 @@ class Chat:
         """Have documents of a kind be this much larger than they are estimated at."""
         known = self.shared.calibrations.loaded()
         key = document_key(MODEL, self.tokenizer.name, kind)
-        known.learn(key, 3_000, round(3_000 * factor), 1.0)
+        known.update(key, 3_000, round(3_000 * factor), 1.0)
 
 
 async def test_a_text_that_is_put_back_has_the_number_that_it_had() -> None:

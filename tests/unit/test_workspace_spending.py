@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from sidecar.config.settings import Caps, Settings
-from sidecar.cost.params import CostRecordParams
+from sidecar.cost.protocol import CostRecordParams
 from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state import State
 
@@ -29,12 +29,12 @@ def test_an_older_reading_never_takes_the_place_of_a_newer_one(tmp_path: Path) -
     assert second is not None
     costs = Costs()
     for late in (second, first):
-        costs.take(late)
+        costs.update(late)
     assert (costs.today, costs.workspace) == (Decimal(2), Decimal(2))
     assert costs.severity == "error", "caps are judged by the same sums"
     assert costs.sessions == {"a": 1.0, "b": 1.0}, "nothing newer is known of the first session"
     every = spending.spent("a", every=True)
     _, third = spending.record(call("b"))
-    costs.take(third)
-    costs.take(every)
+    costs.update(third)
+    costs.update(every)
     assert (costs.workspace, costs.sessions) == (Decimal(3), {"a": 1.0, "b": 2.0})

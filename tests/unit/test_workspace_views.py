@@ -12,8 +12,7 @@ from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
 from sidecar.text.tables import aligned, bar, gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
-from sidecar.workspace.views import age, session_rows
-from sidecar.workspace.wording import BEING_READ, session_cost
+from sidecar.workspace.views import BEING_READ, age, session_cost, session_rows
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
@@ -40,11 +39,12 @@ def a_row(**fields: Any) -> SessionRow:
 @pytest.mark.parametrize(
     ("source", "known", "reading", "text", "row"),
     [
-        ("codex", {"s": 1.92}, False, "$1.92", "| This session | $1.9200 at API prices |"),
+        ("codex", {"s": 1.92}, True, "$1.92", "| This session | $1.92 at API prices |"),
+        ("codex", {"s": 1.92}, False, "≥$1.92", "| This session | ≥$1.92 at API prices |"),
         ("codex", {}, True, "$0.40 today", "| This session | cost is being read |"),
         ("codex", {}, False, "$0.40 today", "| This session | cost not read yet |"),
         ("codex", {"s": None}, True, "$0.40 today", "| This session | unpriced |"),
-        ("protocol", {"s": 1.92}, True, "$0.40 today", "| Today | $0.4000 |"),
+        ("protocol", {"s": 1.92}, True, "$0.40 today", "| Today | $0.40 |"),
     ],
 )
 def test_the_status_says_whose_cost_it_shows(
@@ -56,7 +56,7 @@ def test_the_status_says_whose_cost_it_shows(
     shown = cost_status(costs, ContextUsage(session=session))
     assert shown is not None
     assert shown.text == text
-    assert f"${shown.cost_usd:,.2f}" == text.removesuffix(" today")
+    assert f"${shown.cost_usd:,.2f}" == text.removesuffix(" today").strip("≥")
     assert row in shown.tooltip
 
 
@@ -64,9 +64,9 @@ def test_a_row_says_agent_title_size_cost_age_state_and_model() -> None:
     costs = Costs(sessions={"0123456789abcdef": 1.916})
     titled, bare = session_rows([a_row(title="Mend the 試験", shown=True), a_row()], costs, NOW)
     assert (titled.label, bare.label) == ("Mend the 試験", "codex")
-    assert titled.detail == "43 % ██▏░░ · $1.92 · 3 min · running · gpt-5 · codex"
+    assert titled.detail == "43 % ██▏░░ · $1.92 · 3 min ago · running · gpt-5 · codex"
     assert titled.text.startswith(
-        "●  codex  Mend the 試験    43 % ████▎░░░░░  $1.92  3 min  running"
+        "●  codex  Mend the 試験  43,000    43 % ████▎░░░░░  $1.92  3 min ago  running"
     )
     assert bare.text.index("codex") == titled.text.index("codex")
     assert session_rows([], costs, NOW) == []
@@ -75,7 +75,7 @@ def test_a_row_says_agent_title_size_cost_age_state_and_model() -> None:
 def test_a_row_without_a_size_says_why_and_a_pinned_one_that_it_is() -> None:
     rows = [a_row(tokens=None, percent=None, method=None, note="compacted", pinned=True)]
     (row,) = session_rows([*rows], Costs(read=True), NOW)
-    assert row.detail == "compacted · 3 min · running, pinned · gpt-5 · 01234567"
+    assert row.detail == "compacted · 3 min ago · running, pinned · gpt-5 · 01234567"
     (guess,) = session_rows([a_row(method="estimate")], Costs(read=True), NOW)
     assert "~43 %" in guess.detail
     (windowless,) = session_rows([a_row(percent=None, limit=None)], Costs(read=True), NOW)
@@ -111,10 +111,10 @@ def test_a_cost_that_was_not_read_is_not_unpriced(
 @pytest.mark.parametrize(
     ("at", "text"),
     [
-        ("2026-11-22T11:59:30Z", "now"),
-        ("2026-11-22T11:01:00Z", "59 min"),
-        ("2026-11-21T11:00:00Z", "25 h"),
-        ("2026-11-12T11:00:00Z", "10 days"),
+        ("2026-11-22T11:59:30Z", "just now"),
+        ("2026-11-22T11:01:00Z", "59 min ago"),
+        ("2026-11-21T11:00:00Z", "25 h ago"),
+        ("2026-11-12T11:00:00Z", "10 days ago"),
         ("", ""),
     ],
 )

@@ -25,7 +25,7 @@ const FIT_TITLE = "Fit to budget";
 
 type Action = (...args: unknown[]) => Promise<unknown>;
 
-/** The palette's commands by the last part of their id. */
+/** The palette's commands, by the last part of their id. */
 export function actions(context: ExtensionContext, server: Server): Record<string, Action> {
   return {
     count: () => count(server),
@@ -51,7 +51,7 @@ export function actions(context: ExtensionContext, server: Server): Record<strin
   };
 }
 
-/** Register them; what one throws is shown as it is. */
+/** Register the commands; a thrown error is shown to the user. */
 export function registerCommands(context: ExtensionContext, server: Server): void {
   for (const [name, action] of Object.entries(actions(context, server))) {
     const run = (...args: unknown[]): Promise<unknown> =>
@@ -102,13 +102,13 @@ async function compareModels(server: Server, context: ExtensionContext): Promise
   await context.globalState.update(COMPARED, ids);
   const result = await server.request<CountResult>("tokens/count", { textDocument, models: ids });
   const counts = (result.models ?? []).sort((a, b) => a.tokens - b.tokens);
-  await window.showQuickPick(counts.map(comparison), { title: "The same document for each model" });
+  await window.showQuickPick(counts.map(comparison), { title: "Tokens by Model" });
   return counts;
 }
 
 function comparison(each: Count): QuickPickItem {
   const share = each.percent === null ? "" : `, ${percent(each.percent)} of the window`;
-  const cost = each.inputCostUsd === null ? "" : `, ${usd(each.inputCostUsd)} as input`;
+  const cost = each.inputCostUsd === null ? "" : `, ${usd(each.inputCostUsd)} input cost`;
   return { label: tokensText(each), description: plain(each.model), detail: plain(how(each)) + share + cost };
 }
 
@@ -118,7 +118,7 @@ async function contextUsage(server: Server): Promise<ContextUsage> {
   return usage;
 }
 
-/** The server's own fixes; where it has none to offer, a size that the user names. */
+/** Apply one of the server's fixes; if there are none, ask for a size. */
 async function fitToBudget(server: Server): Promise<boolean> {
   const { document } = activeEditor();
   const version = document.version;
@@ -131,7 +131,7 @@ async function fitToBudget(server: Server): Promise<boolean> {
   const choices = fixes.map((fix) => ({ label: fix.title, fix }));
   const chosen = choices.length === 1 ? choices[0] : await window.showQuickPick(choices, { title: FIT_TITLE });
   if (!chosen) return false;
-  if (document.version !== version) throw new Error("the document changed meanwhile: try again");
+  if (document.version !== version) throw new Error("the document changed in the meantime: try again");
   const { edit, command } = chosen.fix;
   if (edit && !(await workspace.applyEdit(edit))) throw new Error("the edit could not be applied");
   if (command) await commands.executeCommand(command.command, ...((command.arguments ?? []) as unknown[]));
@@ -142,18 +142,18 @@ async function fitToSize(server: Server): Promise<boolean> {
   const { document } = activeEditor();
   const version = document.version;
   const answer = await window.showInputBox({
-    title: "Fit to budget: at most how many tokens?",
-    prompt: "No budget of this document is exceeded. The middle is taken out; undo brings it back.",
+    title: "Fit to budget: maximum number of tokens",
+    prompt: "This document is within its budgets. Text is removed from the middle; undo restores it.",
     validateInput: (text) => (/^\d+$/.test(text.trim()) ? undefined : "a whole number of tokens"),
   });
   if (answer === undefined) return false;
   const params = { textDocument: { uri: server.uri(document.uri) }, maxTokens: Number(answer) };
   const fitted = await server.request<FitTextResult>("tokens/fit", params);
   if (!fitted.changed) {
-    void window.showInformationMessage(`It fits: ${counted(fitted.tokens, "token")}.`);
+    void window.showInformationMessage(`Already fits: ${counted(fitted.tokens, "token")}.`);
     return false;
   }
-  if (document.version !== version) throw new Error("the document changed meanwhile: try again");
+  if (document.version !== version) throw new Error("the document changed in the meantime: try again");
   const edit = new WorkspaceEdit();
   edit.replace(document.uri, new Range(0, 0, document.lineCount, 0), fitted.text);
   return workspace.applyEdit(edit);
@@ -174,20 +174,20 @@ async function resetContext(server: Server): Promise<ContextUsage> {
 async function probeEndpoints(server: Server): Promise<Capability[]> {
   const found = await server.request<Capability[]>("capabilities/probe", workspaceParam(server));
   if (found.length === 0) {
-    void window.showInformationMessage("No endpoint is declared: tokenSidecar.endpoint in your user settings names one.");
+    void window.showInformationMessage("No endpoint is configured. Add one to tokenSidecar.endpoint in your user settings.");
     return found;
   }
   const items = found.map((each) => ({
     label: plain(each.endpoint),
     description: plain([each.server, each.model, able(each)].filter(Boolean).join(", ")),
-    detail: plain(each.reason ?? "texts and chats are counted by the server"),
+    detail: plain(each.reason ?? "counts texts and chats"),
   }));
   void window.showQuickPick(items, { title: "Endpoints" });
   return found;
 }
 
 function able(each: Capability): string {
-  return `text ${each.text}, chat ${each.chat}, window ${each.limit === null ? "not known" : number(each.limit)}`;
+  return `text ${each.text}, chat ${each.chat}, window ${each.limit === null ? "unknown" : number(each.limit)}`;
 }
 
 const MENU: readonly (readonly [icon: string, label: string, command: string] | undefined)[] = [
@@ -200,8 +200,8 @@ const MENU: readonly (readonly [icon: string, label: string, command: string] | 
   ["symbol-parameter", "Select model", "selectModel"],
   ["clear-all", "Reset context", "resetContext"],
   ["list-selection", "Sessions", "sessions"],
-  ["filter", "Fit the context", "fitContext"],
-  ["discard", "Undo the fit of the context", "undoFitContext"],
+  ["filter", "Fit context", "fitContext"],
+  ["discard", "Undo fit context", "undoFitContext"],
   ["plug", "Probe endpoints", "probeEndpoints"],
   undefined,
   ["debug-restart", "Restart server", "restart"],

@@ -16,12 +16,12 @@ import { workspaceParam } from "./workspaceParam";
 const REFRESH_MS = 200;
 const AGES_MS = 60_000;
 
-/** A session, or a line of what fills the one that the status shows. */
-export interface Row extends ViewRow {
+/** A session, or a row of the shown session's view. */
+export interface Row extends Pick<ViewRow, "label" | "value" | "children"> {
   session?: SessionRow;
 }
 
-/** The sessions of the workspace, as `context/sessions` and `context/usage` write them. */
+/** A tree of the workspace's sessions; the rows are those of `context/sessions` and `context/usage`. */
 export class ContextView implements TreeDataProvider<Row> {
   private readonly changed = new EventEmitter<undefined>();
   readonly onDidChangeTreeData = this.changed.event;
@@ -47,9 +47,9 @@ export class ContextView implements TreeDataProvider<Row> {
     for (const each of this.disposables) each.dispose();
   }
 
-  /** Ask again soon, also while somebody types without a pause; a hidden view asks nothing. */
+  /** Refresh soon, at most every REFRESH_MS; a hidden view does nothing. */
   readonly refresh = (): void => {
-    if (!this.view.visible || this.timer) return; // it asks when it is shown
+    if (!this.view.visible || this.timer) return; // refreshed when it becomes visible
     this.timer = setTimeout(() => {
       this.timer = undefined;
       this.changed.fire(undefined);

@@ -12,7 +12,7 @@ const FEWEST_COLUMNS = 14;
 
 let panel: WebviewPanel | undefined;
 
-/** Show what the workspace has cost, in one panel that a second call fills again. */
+/** Show the cost report of the workspace; a second call refreshes the same panel. */
 export async function showCostReport(server: Server): Promise<CostReport> {
   const asked = server.request<CostReport>("cost/detail", { ...workspaceParam(server), charts: true });
   if (!panel) {
@@ -20,7 +20,7 @@ export async function showCostReport(server: Server): Promise<CostReport> {
     panel.onDidDispose(() => (panel = undefined));
   }
   const early = await Promise.race([asked, setTimeout(PATIENCE_MS, undefined)]);
-  if (!early) panel.webview.html = page("<p>What calls have cost is being read …</p>");
+  if (!early) panel.webview.html = page("<p>Reading recorded calls …</p>");
   const detail = early ?? (await asked);
   panel.webview.html = page(body(detail));
   panel.reveal(undefined, true);
@@ -63,7 +63,7 @@ function chart({ by, title, bars }: CostChart): string {
   return `<section><h2>${escape(title)}</h2>${by === "day" ? columns(bars) : bars.map(bar).join("")}</section>`;
 }
 
-// No attribute `style`, which the policy refuses: sizes are those of SVG.
+// Sizes are SVG attributes: the content security policy refuses `style` attributes.
 function bar({ label, share, text }: CostBar): string {
   return `<div class="bar"><span>${escape(label)}</span><svg aria-hidden="true"><rect width="${100 * share}%" height="100%"/></svg><b>${escape(text)}</b></div>`;
 }
@@ -74,7 +74,7 @@ function columns(bars: CostBar[]): string {
   const most = bars.reduce((one, other) => (other.share > one.share ? other : one));
   const [first, last] = [bars[0]?.label ?? "", bars.at(-1)?.label ?? ""];
   const ends = bars.length < FEWEST_COLUMNS ? [first === last ? first : `${first} – ${last}`] : [first, last];
-  const label = `At most ${most.text} a day, on ${most.label}`;
+  const label = `Highest day: ${most.text} on ${most.label}`;
   return `<p>${escape(label)}</p><svg class="days" viewBox="0 0 ${10 * Math.max(bars.length, FEWEST_COLUMNS)} 100" preserveAspectRatio="none" role="img" aria-label="${escape(label)}">
 ${drawn.join("")}</svg><div class="ends">${ends.map((each) => `<span>${escape(each)}</span>`).join("")}</div>`;
 }

@@ -32,23 +32,25 @@ export function how(count: Count): string {
   return `${count.tokenizer}, ${count.method}${error}`;
 }
 
-/** Dollars with what a single request needs of digits. */
+/** Dollars as the server writes them: `$8.27`, two significant digits below $1, `<$0.001`. */
 export function usd(value: number): string {
-  return `$${value.toFixed(value >= 1 ? 2 : 6)}`;
+  if (value >= 0.995 || value === 0) return `$${value.toFixed(2)}`;
+  if (value < 0.001) return "<$0.001";
+  return `$${value.toFixed(1 - Math.floor(Math.log10(value)))}`;
 }
 
-/** The message of anything that was thrown. */
+/** Return the message of a thrown value. */
 export function reason(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-// C0 but the line feed, DEL, C1, what reorders text or hides in it, and line ends in all but name.
-const OBEYED = /[\0-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+// C0 except the line feed, DEL, C1, bidirectional and invisible characters, line separators.
+const CONTROLS = /[\0-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
-/** A name of somebody else's, as it reads: no control characters, no link of a message, no icon of a label. */
+/** Escape a name that we did not choose: control characters, links of messages, icons of labels. */
 export function plain(text: string): string {
   return text
-    .replace(OBEYED, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`)
+    .replace(CONTROLS, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`)
     .replaceAll("](", "] (")
     .replaceAll("$(", "$ (");
 }

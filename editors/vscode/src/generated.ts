@@ -94,7 +94,7 @@ export interface CalibrationInfo {
 }
 
 /**
- * What is known of the endpoints; asks nobody.
+ * Known capabilities of the endpoints; sends no request.
  */
 export interface CapabilitiesParams {
   workspace?: string | null;
@@ -102,7 +102,7 @@ export interface CapabilitiesParams {
 }
 
 /**
- * What one endpoint can do for one model (contract: `capabilities/list`).
+ * What one endpoint can do for one model (`capabilities/list`).
  */
 export interface Capability {
   endpoint: string;
@@ -133,7 +133,7 @@ export interface ContextPart {
 }
 
 /**
- * The conversation's part; `percent` is of the usable window.
+ * The conversation's part of the status. `percent` is of the usable window.
  */
 export interface ContextStatus {
   tokens: number | null;
@@ -168,6 +168,7 @@ export interface ContextUsage {
   calibration: CalibrationInfo | null;
   costUsd: number | null;
   note: string | null;
+  severity: "error" | "ok" | "warning";
   text: string;
   rows: ViewRow[];
 }
@@ -193,7 +194,7 @@ export interface CostBar {
 }
 
 /**
- * One bar for each value of a key; days are all there, from the first to the last.
+ * One bar per value of a key. Days without calls are included.
  */
 export interface CostChart {
   by: "agent" | "category" | "day" | "model" | "session" | "workspace";
@@ -202,7 +203,7 @@ export interface CostChart {
 }
 
 /**
- * `cost/detail`: which calls, and what the rows are grouped by.
+ * `cost/detail`: which calls, and how to group them.
  */
 export interface CostDetailParams {
   workspace?: string | null;
@@ -223,7 +224,7 @@ export interface CostFilesParams {
 }
 
 /**
- * `cost/record`: a call that was made, with the vendor's usage object as it came.
+ * `cost/record`: a finished call with the vendor's unchanged usage object.
  */
 export interface CostRecordParams {
   workspace?: string | null;
@@ -249,7 +250,7 @@ export interface CostRecorded {
 }
 
 /**
- * The result of `cost/detail`. `text`: the rows' texts, and a total below several.
+ * The result of `cost/detail`. `text`: the rows' texts, with a total below several rows.
  */
 export interface CostReport {
   rows: CostRow[];
@@ -263,7 +264,7 @@ export interface CostReport {
 }
 
 /**
- * The calls that have the keys asked for in common. Keys not asked for are null or absent.
+ * Calls with the same values of the requested keys. Other keys are null or absent.
  */
 export interface CostRow {
   model: string | null;
@@ -290,10 +291,9 @@ export interface CostRow {
 }
 
 /**
- * USD: what the agent's session that is shown has cost, else what was spent today, everywhere:
- *     then `text` says `today`.
+ * Cost in USD: of the agent session that is shown, else of all workspaces today.
  *
- *     The tooltip has both, and the workspace's total.
+ *     `text` says `today` in the second case. The tooltip has both, and the workspace's total.
  */
 export interface CostStatus {
   costUsd: number | null;
@@ -303,7 +303,7 @@ export interface CostStatus {
 }
 
 /**
- * A report as a table, ready to be shown; `total` is its last row, empty for a single one.
+ * A report as a table of texts. `total` is its last row; empty if there is a single row.
  */
 export interface CostTable {
   heads: string[];
@@ -313,7 +313,7 @@ export interface CostTable {
 }
 
 /**
- * Totals of a report. `cost_usd` is of the calls with a price; the others' tokens are apart.
+ * Totals of a report. `cost_usd` covers the calls with a price, `unpriced_tokens` the rest.
  */
 export interface CostTotals {
   calls: number;
@@ -328,7 +328,7 @@ export interface CostTotals {
 }
 
 /**
- * The public answer to "how many tokens is this" (contract: `Count`).
+ * The public answer to "how many tokens is this?".
  */
 export interface Count {
   tokens: number;
@@ -346,7 +346,7 @@ export interface Count {
 }
 
 /**
- * What to count: one of `textDocument`, `text` and `messages`; for which model or models.
+ * One of `textDocument`, `text` and `messages` to count, and the models to count it for.
  */
 export interface CountParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -360,7 +360,7 @@ export interface CountParams {
 }
 
 /**
- * A count, and the version of the document that was counted.
+ * A count, with the version of the counted document.
  */
 export interface CountResult {
   tokens: number;
@@ -382,7 +382,7 @@ export interface CountResult {
 }
 
 /**
- * The document's part; `percent` is of its budget, else of the usable window.
+ * The document's part of the status. `percent` is of its budget, else of the usable window.
  */
 export interface DocumentStatus {
   tokens: number;
@@ -402,7 +402,7 @@ export interface Dropped {
 }
 
 /**
- * A prompt file that rides along with every request of an agent, and what that has cost.
+ * The cost of a prompt file, which agents send with every request.
  */
 export interface FileCost {
   uri: string;
@@ -445,7 +445,7 @@ export interface FitResult {
 }
 
 /**
- * A text, a document or a part of it, to be shortened to a number of tokens.
+ * A text, a document or a part of it to shorten to a number of tokens.
  */
 export interface FitTextParams {
   textDocument?: TextDocumentIdentifier | null;
@@ -458,7 +458,7 @@ export interface FitTextParams {
 }
 
 /**
- * A text that fits, what it lost, and how it was counted.
+ * A fitted text, what was removed, and how it was counted.
  */
 export interface FitTextResult {
   text: string;
@@ -473,7 +473,7 @@ export interface FitTextResult {
 }
 
 /**
- * What is known of a model (contract: `models/list`).
+ * What is known of a model (`models/list`).
  */
 export interface ModelInfo {
   id: string;
@@ -485,7 +485,7 @@ export interface ModelInfo {
 }
 
 /**
- * Which models to list: those whose `provider/id` holds every word of `query`.
+ * The models to list: those whose `provider/id` contains every word of `query`.
  */
 export interface ModelsParams {
   workspace?: string | null;
@@ -511,7 +511,7 @@ export interface PendingToolCall {
 }
 
 /**
- * A zero-based line, and an offset in it counted in code units of the negotiated encoding.
+ * A zero-based line, and a character offset in code units of the negotiated encoding.
  */
 export interface Position {
   line: number;
@@ -546,7 +546,7 @@ export interface PreflightResult {
 }
 
 /**
- * Ask again: every endpoint that the user declared, or one of them, for a model.
+ * Ask the user's endpoints for a model again, all or one of them.
  */
 export interface ProbeParams {
   endpoint?: string | null;
@@ -556,7 +556,7 @@ export interface ProbeParams {
 }
 
 /**
- * A half-open span of a document: `start` is in it, `end` is the first position after it.
+ * A half-open span: `end` is the first position after it.
  */
 export interface Range {
   start: Position;
@@ -708,9 +708,9 @@ export interface SetParams {
 }
 
 /**
- * Params of `status/update`: `text` is the line to show; null parts are not known.
+ * Params of `status/update`. `text` is the line to show; a null part is not known.
  *
- *     The text of a document whose text is not known, for a change of it was not understood, is `?`.
+ *     After a change that the server could not apply, the document's part of `text` is `?`.
  */
 export interface StatusUpdate {
   workspace: string | null;
@@ -731,7 +731,7 @@ export interface TextDocumentIdentifier {
 }
 
 /**
- * One message of a conversation, in the form in which the client sent it.
+ * A message of a conversation, in the form in which the client sent it.
  */
 export interface Turn {
   role: string;
@@ -752,7 +752,7 @@ export interface UndoParams {
 }
 
 /**
- * Tokens of one call. `prompt_tokens` = `input_tokens` + cache reads + cache writes.
+ * The tokens of one call: `prompt_tokens` = `input_tokens` + cache reads + cache writes.
  */
 export interface Usage {
   inputTokens: number;
@@ -773,10 +773,12 @@ export interface UsageParams {
 }
 
 /**
- * A line of a view: what it is, its value, and lines below it.
+ * A row of a view. A group of rows has children and no value.
  */
 export interface ViewRow {
   label: string;
   value: string;
+  share: number | null;
+  severity: "error" | "ok" | "warning";
   children: ViewRow[];
 }

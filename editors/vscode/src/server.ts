@@ -121,10 +121,10 @@ export class Server implements Disposable {
     try {
       const found = await findServer(this.context);
       if (found) await this.run(found);
-      else this.failed(`Its server was not found. ${HOW_TO_INSTALL}`, "Install", "Open Settings");
+      else this.failed(`The server was not found. ${HOW_TO_INSTALL}`, "Install", "Open Settings");
     } catch (error) {
       const ended = reason(error).startsWith("Pending response rejected");
-      this.failed(`Its server did not start: ${ended ? "it ended at once" : reason(error)}.`, "Restart", "Show Log", "Open Settings");
+      this.failed(`The server did not start: ${ended ? "it exited immediately" : reason(error)}.`, "Restart", "Show Log", "Open Settings");
     }
   }
 
@@ -185,10 +185,10 @@ export class Server implements Disposable {
     const now = Date.now();
     this.ends = [...this.ends.filter((time) => now - time < RESTART_WINDOW_MS), now];
     if (this.ends.length > MOST_RESTARTS) {
-      this.failed(`Its server ended ${this.ends.length} times in three minutes and was left stopped.`, "Restart", "Show Log");
+      this.failed(`The server exited ${this.ends.length} times in three minutes and was not restarted.`, "Restart", "Show Log");
       return;
     }
-    const message = `Token Sidecar's server ended unexpectedly and is started again (${this.ends.length} of ${MOST_RESTARTS}).`;
+    const message = `The Token Sidecar server exited unexpectedly and is being restarted (${this.ends.length} of ${MOST_RESTARTS}).`;
     this.log.warn(message);
     void window.showWarningMessage(message, "Show Log").then((choice) => {
       if (choice) this.log.show();

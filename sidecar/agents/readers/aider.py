@@ -9,30 +9,27 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import provider_of
-from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import AIDER_FILE, homes
 from sidecar.agents.listing import stat_of
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.tail import lines_backwards, open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import disjoint
+from sidecar.agents.stores import Lines, SessionState, read_lines
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
 
 AGENT = "aider"
-_TAIL = 4 << 20
 _BAND = 75.0
 """Percent: aider sums up to four calls of one message (three reflections), counts a streamed
 prompt by a tokenizer that need not be the model's, and rounds."""
@@ -47,95 +44,97 @@ _TOKENS = re.compile(
 _SCALE = {b"": 1, b"k": 1_000, b"M": 1_000_000}
 
 
-class _State(msgspec.Struct, frozen=True):
-    """Of a history, after some of its lines."""
-
-    started: str | None = None
-    """In local time."""
-    model: str | None = None
-    calls: int = 0
-    """Of the present chat."""
-
-
-class Aider:
-    """See `sidecar.agents.reader.Reader`."""
+class Aider(StoreReader):
+    """See `sidecar.agents.events.StoreReader`. Each chat of a history is a session."""
 
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(map(str, homes(places, AGENT)))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         known = (*self.folders(places), *(roots.paths if roots is not None else ()))
         for folder in dict.fromkeys(known):
-            found = stat_of(AGENT, os.path.join(folder, AIDER_FILE))
-            if found is not None:
-                yield found
+            store = stat_of(AGENT, os.path.join(folder, AIDER_FILE))
+            if store is not None:
+                yield store
 
-    def store_at(self, places: Places, path: str) -> Found | None:  # noqa: ARG002
+    def store_at(self, places: Places, path: str) -> Store | None:  # noqa: ARG002
         return stat_of(AGENT, path) if os.path.basename(path) == AIDER_FILE else None
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        cwd = os.path.dirname(found.path)
-        if not look.roots.hold(cwd):
-            return Glance(found)
-        reading = model = active = None
-        started = ""
-        with open_quietly(found.path) as file:
-            for line in lines_backwards(file, most=_TAIL):
-                if active is None and line.startswith(b"#### "):
-                    active = not line.startswith(b"#### /")  # a prompt, and no command
-                elif active is None and _TOKENS.match(line):
-                    active = False
-                if reading is None and (numbers := _TOKENS.match(line)):
-                    prompt, _, _, output = _counts(numbers)
-                    reading = Reading(prompt, output)
-                elif model is None and (named := _MODEL.match(line)):
-                    model = named.group(1).decode("utf-8", "replace")
-                elif begun := _STARTED.match(line):
-                    started = begun.group(1).decode()
-                    break
-        size = occupancy(Track(newest=reading), "estimate", error_percent=_BAND)
-        session = stored(found, f"{cwd}#{started}", cwd, None, size, model=model, active=active)
-        return Glance(found, (session,))
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, _State(), partial(_fold, str(Path(found.path).parent)))
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_lines(store, state, partial(_History.of, os.path.dirname(store.path)))
 
 
 READER = Aider()
 
 
-def _fold(folder: str, state: _State, data: bytes) -> Folded[_State]:
-    calls = []
-    for line in data.split(b"\n"):
-        if begun := _STARTED.match(line):
-            state = _State(begun.group(1).decode())
-        elif named := _MODEL.match(line):
-            model = named.group(1).decode("utf-8", "replace")
-            state = msgspec.structs.replace(state, model=model)
-        elif (numbers := _TOKENS.match(line)) and state.started is not None:
-            state = msgspec.structs.replace(state, calls=state.calls + 1)
-            calls.append(_call(folder, state, numbers))
-    return Folded(state, calls)
+class _History(msgspec.Struct, dict=True):
+    """Of a history, after some of its lines."""
 
+    folder: str
+    chat: SessionState
+    """The newest chat; as new as the file, as no line but its heading has a time."""
+    started: datetime | None = None
+    calls: int = 0
+    """Of the newest chat."""
 
-def _call(folder: str, state: _State, numbers: re.Match[bytes]) -> Call:
-    prompt, write, read, output = _counts(numbers)
-    cost, model, started = numbers.group(9), state.model or "unknown", state.started or ""
-    return Call(
-        at=datetime.fromisoformat(started).astimezone(),
-        agent=AGENT,
-        session=f"{folder}#{started}",
-        model=model,
-        provider=provider_of(model),
-        usage=disjoint(prompt - min(prompt, read + write), read, write, 0, output, 0),
-        request=f"{folder}#{started}#{state.calls}",
-        workspace=folder,
-        cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
-        quality="estimate",
-    )
+    @classmethod
+    def of(cls, folder: str) -> _History:
+        """Return the state before the first line."""
+        return cls(folder, SessionState(f"{folder}#", folder, folder))
+
+    @property
+    def ended(self) -> list[SessionState]:
+        """The chats that ended in the lines of this reading: not kept."""
+        ended: list[SessionState] = self.__dict__.setdefault("ended_chats", [])
+        return ended
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        for line in lines.records(bytes):
+            if begun := _STARTED.match(line):
+                self._begin_chat(begun.group(1).decode())
+            elif named := _MODEL.match(line):
+                self.chat.model = named.group(1).decode("utf-8", "replace")
+            elif line.startswith(b"#### "):
+                self.chat.active = not line.startswith(b"#### /")  # a prompt, and no command
+            elif numbers := _TOKENS.match(line):
+                yield from self._calls(numbers)
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        for chat in (*self.ended, self.chat):
+            yield from chat.events("estimate", _BAND)
+
+    def _begin_chat(self, started: str) -> None:
+        chat = self.chat
+        if self.started is not None:
+            chat.at, chat.active, chat.ended = self.started, False, True
+            self.ended.append(chat)
+        self.started, self.calls = None, 0
+        with suppress(ValueError):
+            self.started = datetime.fromisoformat(started).astimezone()
+        self.chat = SessionState(f"{self.folder}#{started}", self.folder, self.folder)
+
+    def _calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
+        """Yield the calls of one message as one: aider counts them together."""
+        prompt, write, read, output = _counts(numbers)
+        cost, chat = numbers.group(9), self.chat
+        chat.active, chat.track = False, chat.track.call(Reading(prompt, output))
+        if self.started is None:
+            return
+        self.calls += 1
+        model = chat.model or "unknown"
+        yield CallFinished(
+            at=self.started,
+            agent=AGENT,
+            session=chat.id,
+            model=model,
+            provider=provider_of(model),
+            usage=usage_from_parts(prompt - min(prompt, read + write), read, write, 0, output, 0),
+            request=f"{chat.id}#{self.calls}",
+            workspace=self.folder,
+            agent_cost_usd=Decimal(cost.decode().replace(",", "").rstrip(".")) if cost else None,
+        )
 
 
 def _counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidecar.agents.events import CallFinished, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -18,17 +20,16 @@ from sidecar.agents.fields import (
     whole,
     whole_file,
 )
-from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.line_files import LineFiles
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading, stored
+from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.values import Reading
 from sidecar.agents.vscode import local_path
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sidecar.agents.reader import Look
+    from sidecar.agents.events import Store, StoreRead
 
 AGENT = "amp"
 
@@ -49,7 +50,7 @@ class _Usage(CamelRecord):
         if provider_of(self.model or "") == "openai":
             fresh, write = fresh + write, 0
         read = count(self.cache_read_input_tokens)
-        return disjoint(fresh, read, write, 0, count(self.output_tokens), 0)
+        return usage_from_parts(fresh, read, write, 0, count(self.output_tokens), 0)
 
     @property
     def at(self) -> datetime | None:
@@ -95,8 +96,8 @@ class _Thread(Record):
                 yield str(number if one.message_id is None else one.message_id), one.usage
 
 
-class Amp(LineFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class Amp(LineFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
     inner = "threads"
@@ -105,47 +106,41 @@ class Amp(LineFiles):
     def is_store(self, path: str) -> bool:
         return super().is_store(path) and os.path.basename(path).startswith("T-")
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        thread = whole_file(found.path, _Thread)
-        cwd = next(filter(look.roots.hold, thread.folders), None)
-        if cwd is None:
-            return Glance(found)
-        track, at, model = Track(), from_ms(thread.created), None
-        for _, one in thread.replies:
-            usage, model, at = one.usage, one.model, one.at or at
-            window = count(one.max_input_tokens) or None
-            track = track.call(Reading.of(usage, model, window))
-        name, title = thread.id or Path(found.path).stem, thread.title or None
-        session = stored(found, name, cwd, at, occupancy(track), model=model, title=title)
-        return Glance(found, (session,))
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
+        return read_document(store, partial(_events, Path(store.path).stem))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_whole(found, mark, CallOrigin(Path(found.path).stem), _fold)
+    def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
+        return whole_file(store.path, _Thread).title
 
 
 READER = Amp()
 
 
-def _fold(state: CallOrigin, data: bytes) -> Folded[CallOrigin]:
+def _events(stem: str, data: bytes) -> Events:
     thread = whole(data, _Thread)
-    name, folders = thread.id or state.session, thread.folders
+    folders = thread.folders
+    session = SessionState(thread.id or stem, at=from_ms(thread.created))
+    session.work_in("\n".join(folders))
+    session.title_at = session.id if thread.title else None
     calls = []
     for request, one in thread.replies:
-        at = one.at or from_ms(thread.created)
+        usage, session.model, at = one.usage, one.model, one.at
+        window = count(one.max_input_tokens) or None
+        session.at = at or session.at
+        session.track = session.track.call(Reading.of(usage, one.model, window))
+        at = at or from_ms(thread.created)
         if at is None:
             continue
         calls.append(
-            Call(
+            CallFinished(
                 at=at,
                 agent=AGENT,
-                session=name,
+                session=session.id,
                 model=one.model or "unknown",
                 provider=provider_of(one.model or ""),
-                usage=one.usage,
-                request=f"{name}/{request}",
+                usage=usage,
+                request=f"{session.id}/{request}",
                 workspace=folders[0] if folders else "",
-                quality="lower bound",
             )
         )
-    return Folded(state, calls)
+    return Events([*calls, *session.events()])

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.fields import provider_of, when
-from sidecar.agents.folding import Folded, fold_lines
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.fields import provider_of, usd, when
 from sidecar.agents.homes import homes
-from sidecar.agents.line_files import Decoded, Newest
 from sidecar.agents.listing import below, entries, listed, stat_of
-from sidecar.agents.occupancy import COMPACTED, Track
-from sidecar.agents.readers.claude_costs import CostCheck, parts_of
+from sidecar.agents.readers.claude_costs import CostCheck
 from sidecar.agents.readers.claude_lines import (
+    TITLES,
+    ClaudeMessage,
+    MessageUsage,
     TranscriptLine,
     decode,
     five_minutes,
@@ -33,34 +34,28 @@ from sidecar.agents.readers.claude_lines import (
     tier_of,
     usage_of,
 )
-from sidecar.agents.tail import first_lines, lines_with_any
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark
+from sidecar.agents.stores import Lines, SessionState, first_records, read_lines, record_at
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.messages.usage import Usage
+    from sidecar.agents.values import StoredSession
 
 AGENT = "claude-code"
 _LONGEST_SLUG = 200
 _SMALL_WINDOW, _LARGE_WINDOW = 200_000, 1_000_000
 _HEAD = 64 << 10
-_NEEDLES = (b'"usage"', b'"cost-state"', b'"compact_boundary"')
-_TITLES = ("custom_title", "ai_title", "summary")
 
 
-class ClaudeCode:
-    """See `sidecar.agents.reader.Reader`."""
+class ClaudeCode(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(str(folder) for folder in _projects(places))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         slugs = None if roots is None else (*map(_slug, roots.paths), *_given(places))
         for projects in _projects(places):
             for project in entries(projects):
@@ -68,7 +63,7 @@ class ClaudeCode:
                     ours = slugs is None or project.name.startswith(slugs)
                     yield from _of_project(project.path) if ours else _newest(project.path)
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         for projects in _projects(places):
             parts = _below(projects, path)
             if parts and path.endswith(".jsonl"):
@@ -78,163 +73,163 @@ class ClaudeCode:
                     return stat_of(AGENT, path, live=False)
         return None
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        start = look.before.memory if look.before else _first_entry(found.path)
-        newest = _Newest()
-        newest.look(found.path, decode)
-        cwd = next(filter(look.roots.hold, (newest.cwd, start.cwd)), None)
-        if cwd is None:
-            return Glance(found, memory=start, skipped=newest.skipped)
-        small = bool(look.places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT"))
-        window, title = _window(newest.track, small=small), newest.title or start.summary
-        session = newest.session(found, Path(found.path).stem, cwd, title=title, window=window)
-        return Glance(found, (session,), newest.skipped, start)
-
-    def is_copy(self, found: Found) -> bool:
+    def is_copy(self, store: Store) -> bool:
         """A background fork copies its parent's lines and names no parent; its kind shows it."""
-        return _first_entry(found.path).session_kind == "bg"
+        for line in first_records(store, decode, _HEAD):
+            if line.session_kind or line.cwd:
+                return line.session_kind == "bg"
+        return False
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, _State(Path(found.path).stem), partial(_fold, found.path))
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_lines(store, state, partial(_Transcript.of, store))
+
+    def title(self, store: Store, title_at: str) -> str | None:
+        line = record_at(store, title_at, decode)
+        return line.title if line else None
+
+    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
+        small = places.variable("CLAUDE_CODE_DISABLE_1M_CONTEXT")
+        return _SMALL_WINDOW if small else None
 
 
 READER = ClaudeCode()
 
 
-class _Newest(Newest[TranscriptLine]):
-    """What the lines of a transcript say, from the newest back to the last call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cwd: str | None = None
-        self._titles: dict[str, str] = {}
-        self._message: str | None = None
-
-    @property
-    def title(self) -> str | None:
-        """The user's own title before the agent's, and that before an old summary."""
-        return next((self._titles[kind] for kind in _TITLES if kind in self._titles), None)
-
-    def take(self, entry: TranscriptLine) -> bool:
-        for kind in _TITLES:
-            if title := getattr(entry, kind):
-                self._titles.setdefault(kind, title)
-        if entry.is_sidechain:
-            return False
-        self.at, self.cwd = self.at or when(entry.timestamp), self.cwd or entry.cwd
-        if entry.subtype == "compact_boundary" or entry.is_compact_summary:
-            if self._is_measured:
-                return True
-            left = entry.compact_metadata.post_tokens if entry.compact_metadata else None
-            if self.track.newest is None:  # the newest compaction counts
-                self.track = self.track.compaction().estimate(left or 0, None)
-            return False
-        return self._take(entry)
-
-    @property
-    def _is_measured(self) -> bool:
-        return self.track.newest is not None and not self.track.is_estimate
-
-    def _take(self, entry: TranscriptLine) -> bool:
-        if self.active is None and entry.type in ("user", "assistant"):
-            self.active = not entry.ends_turn
-        if entry.call is None or entry.is_api_error_message:
-            return False
-        message, usage = entry.call
-        if self.track.why == COMPACTED or self.track.is_estimate:
-            self.model = message.model
-            return True
-        reading, newest = reading_of(message, usage), self.track.newest
-        if newest is None:
-            self.track, self._message = self.track.call(reading), message.id
-            return False
-        if message.id is None or message.id != self._message:
-            return True
-        larger = max(reading.output, newest.output)
-        self.track = self.track.call(msgspec.structs.replace(newest, output=larger))
-        return False
-
-
-def _window(track: Track, *, small: bool) -> int | None:
-    """What is known of the window beside the model's name, which is written without `[1m]`."""
-    newest = track.newest
-    if newest is not None and newest.prompt > _SMALL_WINDOW:
-        return _LARGE_WINDOW
-    return _SMALL_WINDOW if small else None
-
-
-class _State(msgspec.Struct, frozen=True):
+class _Transcript(msgspec.Struct):
     """Of a transcript, after some of its lines."""
 
-    session: str
-    workspace: str = ""
+    session: SessionState
+    is_live: bool
+    """Whether a main conversation can be in it."""
     timestamp: str | None = None
     """Of the newest line that has one."""
+    folder: str = ""
+    """Of the newest line that names one."""
+    message: str | None = None
+    """The newest message of the main conversation."""
+    titles: dict[str, str] = {}
+    """By its kind, where the newest title stands."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
+    own_cost: float = 0.0
+    """USD of the session by the newest `cost-state`."""
+    newest_call: CallFinished | None = None
+    """Of the main conversation."""
+
+    @classmethod
+    def of(cls, store: Store) -> _Transcript:
+        """Return the state before the first line."""
+        return cls(SessionState(Path(store.path).stem), store.live)
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        """Yield each message once, with the most output that these lines give."""
+        replies: dict[str, tuple[int, TranscriptLine]] = {}
+        newest: str | None = None
+        for line in lines.records(decode):
+            # A line without a time has that of the line before it.
+            line.timestamp = self.timestamp = line.timestamp or self.timestamp
+            self.folder = line.cwd or self.folder
+            call = line.call
+            self._apply(line, call, lines)
+            if line.type == "cost-state":
+                yield from self._summary(line, lines.path)
+                self._keep_call(newest, replies)
+                yield from self._call_with_own_cost(line)
+            if call is None:
+                continue
+            message, usage = call
+            name = message.id or line.request_id or line.uuid or str(line.timestamp)
+            output, known = usage.output_tokens or 0, replies.get(name)
+            if known is None or known[0] <= output:
+                replies[name] = output, line
+                newest = newest if line.is_sidechain else name
+            self.costs.add_message(name, message.model, usage)
+        self._keep_call(newest, replies)
+        for name, (_, line) in replies.items():
+            yield from _calls(name, line, self.session.id)
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        session = self.session
+        if not self.is_live:
+            return
+        session.title_at = next(filter(None, map(self.titles.get, TITLES)), None)
+        yield from session.events()
+
+    def _apply(
+        self, line: TranscriptLine, call: tuple[ClaudeMessage, MessageUsage] | None, lines: Lines
+    ) -> None:
+        """Take what a line says of the main conversation."""
+        session = self.session
+        if (title_kind := line.title_kind) is not None:
+            self.titles[title_kind] = lines.position
+        if line.is_sidechain:
+            return
+        session.at = when(line.timestamp) or session.at
+        session.work_in(line.cwd)
+        if line.type in ("user", "assistant"):
+            session.active = not line.ends_turn
+        if line.subtype == "compact_boundary":
+            self.costs.compacted_model = session.model
+            left = line.compact_metadata.post_tokens if line.compact_metadata else None
+            session.track = session.track.compaction().estimate(left or 0, None)
+        elif line.is_compact_summary:
+            if not session.track.is_estimate:
+                session.track = session.track.compaction()
+        elif call is not None and not line.is_api_error_message:
+            self._measure(*call)
+
+    def _measure(self, message: ClaudeMessage, usage: MessageUsage) -> None:
+        """Take a line of a message, of which several may come: the most output counts."""
+        session, reading = self.session, reading_of(message, usage)
+        known = session.track.newest
+        if known is not None and message.id is not None and message.id == self.message:
+            reading = msgspec.structs.replace(reading, output=max(reading.output, known.output))
+        if message.model != session.model:
+            session.window = None
+        if reading.prompt > _SMALL_WINDOW:  # the model's name is written without `[1m]`
+            session.window = _LARGE_WINDOW
+        self.message, session.model = message.id, message.model
+        session.track = session.track.call(reading)
+
+    def _summary(self, line: TranscriptLine, path: str) -> Iterator[CallFinished]:
+        """Yield the call, or calls in one, that made the summary of a compaction."""
+        made, at = self.costs.apply(line, path), when(line.timestamp)
+        if made is None or at is None:
+            return
+        model, usage = made
+        yield CallFinished(
+            at=at,
+            agent=AGENT,
+            session=line.session_id or self.session.id,
+            model=model,
+            provider=provider_of(model) or "anthropic",
+            usage=usage,
+            request=f"summary/{at.isoformat()}/{usage.prompt_tokens}/{usage.output_tokens}",
+            workspace=self.folder,
+            category="summary",
+        )
+
+    def _keep_call(self, name: str | None, replies: dict[str, tuple[int, TranscriptLine]]) -> None:
+        """Keep the newest call of the main conversation, with the cost that it has so far."""
+        call = next(_calls(name, replies[name][1], self.session.id), None) if name else None
+        known = self.newest_call
+        if call is not None and known is not None and call.request == known.request:
+            call = msgspec.structs.replace(call, agent_cost_usd=known.agent_cost_usd)
+        self.newest_call = call or known
+
+    def _call_with_own_cost(self, line: TranscriptLine) -> Iterator[CallFinished]:
+        """Yield the newest call with the cost that Claude Code computed since the last one."""
+        total = sum(one.cost_usd or 0.0 for one in (line.model_usage or {}).values())
+        # The agent begins at 0 again when a session is resumed.
+        new = total - self.own_cost if total >= self.own_cost else total
+        call, self.own_cost = self.newest_call, total
+        if call is None or new <= 0:
+            return
+        cost = usd(new + float(call.agent_cost_usd or 0))
+        self.newest_call = msgspec.structs.replace(call, agent_cost_usd=cost)
+        yield self.newest_call
 
 
-def _fold(path: str, state: _State, data: bytes) -> Folded[_State]:
-    """The calls in some lines; each message once, with the most output that its lines give.
-
-    A line without a time has that of the line before it.
-    """
-    replies: dict[str, tuple[int, TranscriptLine]] = {}
-    summaries: list[Call] = []
-    costs, folder = msgspec.structs.replace(state.costs), state.workspace
-    entries = Decoded(lines_with_any(data, *_NEEDLES), decode)
-    for entry in entries:
-        if entry.timestamp is None:
-            entry.timestamp = _newest_time(data[: data.find(entries.line)]) or state.timestamp
-        call, folder = entry.call, entry.cwd or folder
-        if entry.type == "cost-state":
-            made = costs.apply(entry, entry.timestamp, path)
-            if made is not None and (at := when(entry.timestamp)) is not None:
-                summaries.append(_summary(entry.session_id or state.session, folder, at, *made))
-        elif entry.subtype == "compact_boundary":
-            costs.compacted = costs.compacted or not entry.is_sidechain
-        if call is None:
-            continue
-        name = call[0].id or entry.request_id or entry.uuid or str(entry.timestamp)
-        output = call[1].output_tokens or 0
-        known = replies.get(name)
-        if known is None or known[0] <= output:
-            replies[name] = output, entry
-        costs.add_message(name, parts_of(usage_of(call[1])))
-    calls = [call for name, (_, entry) in replies.items() for call in _calls(name, entry, state)]
-    newest = _newest_time(data) or state.timestamp
-    after = _State(state.session, folder, newest, costs)
-    return Folded(after, [*calls, *summaries], entries.skipped)
-
-
-def _newest_time(data: bytes) -> str | None:
-    """The time of the newest line that has one."""
-    end = len(data)
-    while (stop := data.rfind(b"\n", 0, end)) >= 0:
-        end = stop
-        line = data[data.rfind(b"\n", 0, stop) + 1 : stop]
-        for entry in Decoded((line,), decode):
-            if entry.timestamp:
-                return entry.timestamp
-    return None
-
-
-def _summary(session: str, folder: str, at: datetime, model: str, usage: Usage) -> Call:
-    """The call, or calls, that made the summary of a compaction."""
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=session,
-        model=model,
-        provider=provider_of(model) or "anthropic",
-        usage=usage,
-        request=f"summary/{at.isoformat()}/{usage.prompt_tokens}/{usage.output_tokens}",
-        workspace=folder,
-        category="summary",
-    )
-
-
-def _calls(request: str, entry: TranscriptLine, state: _State) -> Iterator[Call]:
+def _calls(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFinished]:
     """The calls behind a line: one, but for a message that other models had a part in."""
     at = when(entry.timestamp)
     if entry.call is None or at is None:
@@ -244,10 +239,10 @@ def _calls(request: str, entry: TranscriptLine, state: _State) -> Iterator[Call]
     parts = usage.iterations or ()
     own = [part for part in parts if part.model in (None, message.model)]
     numbers = sum_of(own) if len(own) > 1 else usage_of(usage)
-    call = Call(
+    call = CallFinished(
         at=at,
         agent=AGENT,
-        session=entry.session_id or state.session,
+        session=entry.session_id or session,
         model=model,
         provider=provider_of(model) or "anthropic",
         usage=numbers,
@@ -257,7 +252,6 @@ def _calls(request: str, entry: TranscriptLine, state: _State) -> Iterator[Call]
         tier=tier_of(usage),
         cache_write_5m_tokens=five_minutes(numbers, usage),
         web_searches=usage.searches,
-        quality="exact" if message.stop_reason else "lower bound",
     )
     yield call
     others = [part for part in parts if part.model not in (None, message.model)]
@@ -278,7 +272,7 @@ def _projects(places: Places) -> Iterator[Path]:
         yield folder if folder.name == "projects" else folder / "projects"
 
 
-def _of_project(folder: str) -> Iterator[Found]:
+def _of_project(folder: str) -> Iterator[Store]:
     for entry in entries(folder):
         if entry.name.endswith(".jsonl"):
             yield from listed(AGENT, entry, live=_is_main(entry.name))
@@ -289,7 +283,7 @@ def _of_project(folder: str) -> Iterator[Found]:
                     yield found
 
 
-def _newest(folder: str) -> list[Found]:
+def _newest(folder: str) -> list[Store]:
     """The newest session of a folder that bears another name than the roots give it.
 
     Folders can be renamed, and their lines say where the agent works. Sub-agents' folders, which
@@ -324,14 +318,3 @@ def _below(folder: Path, path: str) -> tuple[str, ...]:
     with suppress(ValueError):
         return Path(path).relative_to(folder).parts
     return ()
-
-
-def _first_entry(path: str) -> TranscriptLine:
-    """The folder and kind that a session was begun with, and its summary if it has one."""
-    cwd = summary = kind = None
-    for entry in Decoded(first_lines(path, _HEAD), decode):
-        cwd, summary = cwd or entry.cwd, summary or entry.summary
-        kind = kind or entry.session_kind
-        if cwd:
-            break
-    return TranscriptLine(cwd=cwd, summary=summary, session_kind=kind)

@@ -1,7 +1,8 @@
 """Calls of Claude Code that no message tells: those that made the summary of a compaction.
 
-`cost-state` lines say what a session took so far, sub-agents and summaries included. Where a
-compaction lies between two of them, what no message since the first accounts for made the summary.
+`cost-state` lines say what a session took of each model so far, sub-agents and summaries included.
+Where a compaction lies between two of them, or before the first, what no message since then
+accounts for made the summary, by the model of the conversation that was compacted.
 """
 
 from __future__ import annotations
@@ -12,56 +13,74 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.agents.fields import when
-from sidecar.agents.line_files import Decoded
 from sidecar.agents.listing import below
-from sidecar.agents.readers.claude_lines import ModelParts, TranscriptLine, decode, usage_of
-from sidecar.agents.tail import chunks, lines_with, open_quietly
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.agents.readers.claude_lines import (
+    MessageUsage,
+    ModelParts,
+    TranscriptLine,
+    decode,
+    usage_of,
+)
+from sidecar.agents.stores import Lines
+from sidecar.agents.tail import chunks, open_quietly
+from sidecar.messages.usage import Usage, usage_from_parts
+from sidecar.models.names import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from datetime import datetime
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
-_MOST_MESSAGES = 2_000
+_MOST_MESSAGES = 500
 """A turn with more is not compared: no state holds so many."""
 
 
 class CostCheck(msgspec.Struct):
-    """Of a transcript, since its newest `cost-state`."""
+    """Of a transcript, since its newest `cost-state`, or since its first line."""
 
-    total: ModelParts | None = None
-    """Of that line; None before the first."""
+    totals: dict[str, ModelParts] = {}
+    """Of each model in that line."""
     at: str | None = None
     """When it was written."""
-    messages: dict[str, ModelParts] = {}
-    """What each message since took."""
-    compacted: bool = False
+    messages: dict[str, tuple[str, ModelParts]] = {}
+    """The model of each message since, and what it took."""
+    compacted_model: str | None = None
+    """The model of the conversation that was compacted since, if one was."""
 
-    def add_message(self, name: str, parts: ModelParts) -> None:
+    def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
         """Add a message, or its newest line: the one with the most output counts."""
-        if self.total is None or len(self.messages) > _MOST_MESSAGES:
-            return
-        known = self.messages.get(name, _NOTHING)
-        self.messages = self.messages | {name: max(known, parts, key=lambda one: one[-1])}
+        if len(self.messages) <= _MOST_MESSAGES:
+            _add(self.messages, name, model, usage)
 
-    def apply(self, line: TranscriptLine, at: str | None, path: str) -> tuple[str, Usage] | None:
-        """Apply a `cost-state`; the model and usage of the summaries since the last one."""
-        used = {name: one.parts for name, one in (line.model_usage or {}).items()}
-        total, before = _sum(used.values()), self.total or _NOTHING
-        rest = _less(total, before)
-        made_summary = self.compacted and self.total is not None
-        if made_summary and len(self.messages) <= _MOST_MESSAGES and min(rest) >= 0:
-            rest = _less(rest, _sum(self.messages.values()))
-            rest = _less(rest, _sum(_of_subagents(path, when(self.at), when(at))))
-        else:
-            rest = _NOTHING
-        self.total, self.at, self.messages, self.compacted = total, at, {}, False
+    def apply(self, line: TranscriptLine, path: str) -> tuple[str, Usage] | None:
+        """Apply a `cost-state`; return the model and usage of the summaries since the last one."""
+        totals: dict[str, ModelParts] = {}
+        for name, used in (line.model_usage or {}).items():
+            totals[_bare(name)] = _sum((totals.get(_bare(name), _NOTHING), used.parts))
+        rest, model = _NOTHING, self.compacted_model
+        if model is not None and len(self.messages) <= _MOST_MESSAGES:
+            messages = {**self.messages, **_of_subagents(path, when(self.at), when(line.timestamp))}
+            total = _growth(self.totals, totals).get(_bare(model), _NOTHING)
+            taken = (parts for name, parts in messages.values() if name == _bare(model))
+            rest = _less(total, _sum(taken))
+        self.totals, self.at, self.messages = totals, line.timestamp, {}
+        self.compacted_model = None
         fresh, read, write, hour, output = (max(0, number) for number in rest)
-        if not (fresh + read + write and output):
+        if model is None or not (fresh + read + write and output):
             return None
-        model = max(used, key=lambda name: sum(used[name]))
-        return model, disjoint(fresh, read, write, min(hour, write), output, 0)
+        return model, usage_from_parts(fresh, read, write, min(hour, write), output, 0)
+
+
+def _growth(before: dict[str, ModelParts], after: dict[str, ModelParts]) -> dict[str, ModelParts]:
+    """Return what each model took between two totals: all of it if they began again."""
+    grown = {name: _less(parts, before.get(name, _NOTHING)) for name, parts in after.items()}
+    has_all = before.keys() <= after.keys()
+    return grown if has_all and all(min(parts) >= 0 for parts in grown.values()) else after
+
+
+def _bare(model: str) -> str:
+    """Return a model's name as the messages have it: totals add a marker of a large window."""
+    return parse(model.removesuffix("[1m]")).bare
 
 
 def _sum(all_parts: Iterable[ModelParts]) -> ModelParts:
@@ -77,26 +96,30 @@ def _less(one: ModelParts, other: ModelParts) -> ModelParts:
 
 def _of_subagents(
     path: str, since: datetime | None, until: datetime | None
-) -> Iterator[ModelParts]:
-    """What each message of a transcript's sub-agents took between two times."""
-    if since is None or until is None:
-        return
-    messages: dict[str, ModelParts] = {}
+) -> dict[str, tuple[str, ModelParts]]:
+    """Return what each message of a transcript's sub-agents took between two times."""
+    messages: dict[str, tuple[str, ModelParts]] = {}
     for found in below("claude-code", Path(path).with_suffix("") / "subagents", ".jsonl"):
         with open_quietly(found.path) as file:
             for data, _ in chunks(file):
-                for line in Decoded(lines_with(data, b'"usage"'), decode):
+                for line in Lines(found.path, data, 0).records(decode):
                     at = when(line.timestamp)
-                    if line.call is None or at is None or not since < at <= until:
+                    if line.call is None or at is None or (until and at > until):
                         continue
-                    name = line.call[0].id or line.uuid or ""
-                    parts = parts_of(usage_of(line.call[1]))
-                    known = messages.get(name, _NOTHING)
-                    messages[name] = max(known, parts, key=lambda one: one[-1])
-    yield from messages.values()
+                    if since is None or at > since:
+                        message, usage = line.call
+                        _add(messages, message.id or line.uuid or "", message.model, usage)
+    return messages
 
 
-def parts_of(usage: Usage) -> ModelParts:
+def _add(
+    messages: dict[str, tuple[str, ModelParts]], name: str, model: str | None, usage: MessageUsage
+) -> None:
+    new = _bare(model or ""), _parts_of(usage_of(usage))
+    messages[name] = max(messages.get(name, new), new, key=lambda one: one[1][-1])
+
+
+def _parts_of(usage: Usage) -> ModelParts:
     return (
         usage.input_tokens,
         usage.cache_read_tokens,

@@ -7,11 +7,15 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.fields import CamelRecord, Number, Record, TokenCount
 from sidecar.agents.values import Reading
-from sidecar.messages.billing import normal_tier, place_of
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.messages.billing import normal_tier, region_suffix
+from sidecar.messages.usage import Usage, usage_from_parts
 
 _SYNTHETIC = "<synthetic>"
 _MARKED_SINCE = (2, 1, 300)
+_UNFINISHED = (None, "tool_use", "pause_turn")
+"""Stop reasons after which the agent goes on; also of a message's lines before its last."""
+TITLES = ("custom_title", "ai_title", "summary")
+"""Fields of lines: the user's own title comes before the agent's, and that before a summary."""
 
 
 class _Split(Record):
@@ -130,7 +134,19 @@ class TranscriptLine(CamelRecord):
         """Whether the agent has nothing more to do after this line of a conversation."""
         if self.type != "assistant" or self.message is None:
             return self.type == "user" and not self.starts_turn
-        return self.call is None or self.message.stop_reason == "end_turn"
+        return self.call is None or self.message.stop_reason not in _UNFINISHED
+
+    @property
+    def title_kind(self) -> str | None:
+        """Which of `TITLES` the line gives the session."""
+        if self.custom_title:
+            return "custom_title"
+        return "ai_title" if self.ai_title else "summary" if self.summary else None
+
+    @property
+    def title(self) -> str | None:
+        """The title that the line gives the session."""
+        return self.custom_title or self.ai_title or self.summary
 
     @property
     def call(self) -> tuple[ClaudeMessage, MessageUsage] | None:
@@ -168,12 +184,12 @@ def usage_of(part: PartUsage) -> Usage:
         part.cache_creation_input_tokens or 0, hour + (split.ephemeral_5m_input_tokens or 0)
     )
     fresh, read, output = part.input_tokens, part.cache_read_input_tokens, part.output_tokens
-    return disjoint(fresh or 0, read or 0, written, hour, output or 0, 0)
+    return usage_from_parts(fresh or 0, read or 0, written, hour, output or 0, 0)
 
 
 def sum_of(parts: list[PartUsage]) -> Usage:
     each = [usage_of(part) for part in parts]
-    return disjoint(
+    return usage_from_parts(
         sum(one.input_tokens for one in each),
         sum(one.cache_read_tokens for one in each),
         sum(one.cache_write_tokens for one in each),
@@ -192,4 +208,4 @@ def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
 def tier_of(usage: MessageUsage) -> str:
     """Fast mode has prices of its own, as a service tier has; so has a place it is confined to."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
-    return tier + place_of(usage.inference_geo)
+    return tier + region_suffix(usage.inference_geo)

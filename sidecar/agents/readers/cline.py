@@ -5,7 +5,7 @@ The numbers of a call are JSON in the text of a message, beside the prompt, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -24,18 +25,16 @@ from sidecar.agents.fields import (
     from_ms,
     provider_of,
     whole,
-    whole_file,
 )
-from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.homes import editors
 from sidecar.agents.line_files import NamedFiles
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import Usage, disjoint, included
+from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
+    from sidecar.agents.occupancy import Track
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
 
 
 class _Numbers(CamelRecord):
@@ -50,7 +49,7 @@ class _Numbers(CamelRecord):
     def usage(self) -> Usage:
         """The cache comes beside the input, but where Roo says that it is OpenAI's form."""
         parts = count(self.tokens_in), count(self.cache_reads), count(self.cache_writes)
-        form = included if self.api_protocol == "openai" else disjoint
+        form = usage_from_prompt if self.api_protocol == "openai" else usage_from_parts
         return form(*parts, 0, count(self.tokens_out), 0)
 
 
@@ -106,9 +105,10 @@ class _Item(CamelRecord):
 _numbers = typed.decoder(_Numbers)
 
 
-class Tasks(NamedFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class Tasks(NamedFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
+    agent = ""
     name = "ui_messages.json"
 
     def __init__(self, agent: str, extension: str, *, has_copies: bool = False) -> None:
@@ -123,51 +123,41 @@ class Tasks(NamedFiles):
         extension = Path("globalStorage") / self._extension / "tasks"
         return tuple(str(user / extension) for user in editors(places, self.agent))
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        task = _task(found.path)
-        if not look.roots.hold(task.workspace):
-            return Glance(found)
-        messages = whole_file(found.path, list[_Message])
-        track, model = Track(), None
-        models = _models(found.path)
-        for one in messages:
-            numbers = one.numbers
-            if one.say == "condense_context" and not one.partial:
-                track = _condensed(track, one)
-            elif numbers is not None:
-                usage, model = numbers.usage, _model(one, models)[0]
-                track = track.call(Reading.of(usage, model))
-        at = from_ms(messages[-1].ts if messages else None)
-        session = stored(found, task.session, task.workspace, at, occupancy(track), model=model)
-        return Glance(found, (session,))
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        fold = partial(_fold, self.agent, _models(found.path))
-        return fold_whole(found, mark, _task(found.path), fold)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
+        return read_document(store, partial(_events, self.agent, Path(store.path)))
 
 
-def _fold(agent: str, models: Sequence[_Used], task: CallOrigin, data: bytes) -> Folded[CallOrigin]:
-    calls = []
-    for one in whole(data, list[_Message]):
-        numbers, at = one.numbers, from_ms(one.ts)
-        if numbers is None or at is None:
+def _events(agent: str, path: Path, data: bytes) -> Events:
+    """Return a task and all its calls."""
+    messages, models = whole(data, list[_Message]), _models(path)
+    session, calls = SessionState(path.parent.name), list[CallFinished]()
+    session.work_in(_folder(path.parent))
+    session.at = from_ms(messages[-1].ts if messages else None)
+    for message in messages:
+        if message.say == "condense_context" and not message.partial:
+            session.track = _condensed(session.track, message)
+        numbers, at = message.numbers, from_ms(message.ts)
+        if numbers is None:
             continue
-        model, provider = _model(one, models)
+        usage, (model, provider) = numbers.usage, _model(message, models)
+        session.model = model
+        session.track = session.track.call(Reading.of(usage, model))
+        if at is None:
+            continue
         calls.append(
-            Call(
+            CallFinished(
                 at=at,
                 agent=agent,
-                session=task.session,
+                session=session.id,
                 model=model or "unknown",
                 provider=provider,
-                usage=numbers.usage,
-                request=f"{task.session}/{int(one.ts or 0)}",
-                workspace=task.workspace,
+                usage=usage,
+                request=f"{session.id}/{int(message.ts or 0)}",
+                workspace=session.folder or "",
                 cost_usd=reported_usd(numbers.cost),
             )
         )
-    return Folded(task, calls)
+    return Events([*calls, *session.events()])
 
 
 def reported_usd(cost: Number) -> Decimal | None:
@@ -191,15 +181,14 @@ def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
     return name, (used[-1].model_provider_id or provider_of(name or "")) if used else ""
 
 
-def _models(path: str) -> Sequence[_Used]:
-    found = beside(Path(path).with_name("task_metadata.json"), _Metadata)
-    return (found.model_usage if found else None) or ()
+def _models(path: Path) -> Sequence[_Used]:
+    metadata = beside(path.with_name("task_metadata.json"), _Metadata)
+    return (metadata.model_usage if metadata else None) or ()
 
 
-def _task(path: str) -> CallOrigin:
-    """A task and the folder that it works in: by its own item, else by the list of all tasks."""
-    folder = Path(path).parent
-    if item := beside(folder / "history_item.json", _Item):
-        return CallOrigin(folder.name, item.folder)
-    items = beside(folder.parents[1] / "state" / "taskHistory.json", list[_Item]) or ()
-    return CallOrigin(folder.name, next((one.folder for one in items if one.id == folder.name), ""))
+def _folder(task: Path) -> str:
+    """The folder that a task works in: by its own item, else by the list of all tasks."""
+    if item := beside(task / "history_item.json", _Item):
+        return item.folder
+    items = beside(task.parents[1] / "state" / "taskHistory.json", list[_Item]) or ()
+    return next((item.folder for item in items if item.id == task.name), "")

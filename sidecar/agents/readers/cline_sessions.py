@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -22,20 +23,17 @@ from sidecar.agents.fields import (
     from_ms,
     provider_of,
     whole,
-    whole_file,
 )
-from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.homes import cline_sessions
 from sidecar.agents.listing import entries, stat_of
-from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.cline import Tasks, reported_usd
 from sidecar.agents.readers.two_stores import TwoStores
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import Usage, included
+from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
 
 AGENT = "cline"
@@ -53,7 +51,9 @@ class _Metrics(CamelRecord):
     @property
     def usage(self) -> Usage:
         read, written = count(self.cache_read_tokens), count(self.cache_write_tokens)
-        return included(count(self.input_tokens), read, written, 0, count(self.output_tokens), 0)
+        return usage_from_prompt(
+            count(self.input_tokens), read, written, 0, count(self.output_tokens), 0
+        )
 
 
 class _Model(Record):
@@ -93,60 +93,30 @@ class _Manifest(Record):
         return self.cwd or self.workspace_root or ""
 
 
-class _Run(msgspec.Struct, frozen=True):
-    """What the manifest beside the messages says."""
-
-    workspace: str
-    model: str | None
-    provider: str | None
-
-
-class ClineSessions:
-    """See `sidecar.agents.reader.Reader`."""
+class ClineSessions(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return (str(cline_sessions(places)),)
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for session in entries(cline_sessions(places)):
             for entry in entries(session.path) if session.is_dir() else ():
-                found = self.store_at(places, entry.path)
-                if found is not None:
-                    yield found
+                if entry.name.endswith(_MESSAGES) and (store := _store_at(Path(entry.path))):
+                    yield store
 
-    def store_at(self, places: Places, path: str) -> Found | None:
-        parts = Path(path)
-        inside = str(parts.parent.parent) == str(cline_sessions(places))
-        if not inside or not parts.name.endswith(_MESSAGES):
+    def store_at(self, places: Places, path: str) -> Store | None:
+        changed = Path(path)
+        if str(changed.parent.parent) != str(cline_sessions(places)):
             return None
-        return stat_of(AGENT, path, live=parts.name.startswith(f"{parts.parent.name}."))
+        if changed.name == f"{changed.parent.name}.json":
+            return _store_at(changed.with_suffix(_MESSAGES))
+        return _store_at(changed) if changed.name.endswith(_MESSAGES) else None
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        manifest = _manifest(found.path)
-        if not look.roots.hold(manifest.folder):
-            return Glance(found)
-        kept = whole_file(found.path, _File)
-        if kept.agent not in (None, _LEAD):
-            return Glance(found)
-        track, model, at = Track(), manifest.model, None
-        for one in kept.messages or ():
-            at = from_ms(one.ts) or at
-            if (usage := one.usage) is not None:
-                model = (one.model_info.id if one.model_info else None) or model
-                track = track.call(Reading.of(usage, model))
-        name = kept.session_id or Path(found.path).parent.name
-        ended = manifest.ended_at is not None and manifest.status != "running"
-        size = occupancy(track)
-        session = stored(found, name, manifest.folder, at, size, model=model, ended=ended)
-        return Glance(found, (session,))
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        manifest = _manifest(found.path)
-        run = _Run(manifest.folder, manifest.model, manifest.provider)
-        return fold_whole(found, mark, run, partial(_fold, Path(found.path).parent.name))
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
+        return read_document(store, partial(_events, store))
 
 
 READER = TwoStores(
@@ -156,31 +126,52 @@ READER = TwoStores(
 )
 
 
-def _fold(folder: str, run: _Run, data: bytes) -> Folded[_Run]:
-    kept = whole(data, _File)
-    session, calls = kept.session_id or folder, []
-    model, provider = run.model, run.provider
-    for one in kept.messages or ():
-        usage, at = one.usage, from_ms(one.ts)
-        if usage is None or at is None:
+def _events(store: Store, data: bytes) -> Events:
+    """Return the calls of a conversation, and its session if it is no sub-agent's."""
+    document, manifest = whole(data, _File), _manifest(store.path)
+    session = SessionState(document.session_id or Path(store.path).parent.name)
+    session.work_in(manifest.folder)
+    session.ended = manifest.ended_at is not None and manifest.status != "running"
+    is_lead = document.agent in (None, _LEAD)
+    session.model, provider = manifest.model, manifest.provider
+    calls = []
+    for reply in document.messages or ():
+        usage, at = reply.usage, from_ms(reply.ts)
+        session.at = at or session.at
+        if usage is None:
             continue
-        if one.model_info is not None:
-            model, provider = one.model_info.id or model, one.model_info.provider or provider
+        if reply.model_info is not None:
+            session.model = reply.model_info.id or session.model
+            provider = reply.model_info.provider or provider
+        session.track = session.track.call(Reading.of(usage, session.model))
+        if at is None:
+            continue
         calls.append(
-            Call(
+            CallFinished(
                 at=at,
                 agent=AGENT,
-                session=session,
-                model=model or "unknown",
-                provider=provider or provider_of(model or ""),
+                session=session.id,
+                model=session.model or "unknown",
+                provider=provider or provider_of(session.model or ""),
                 usage=usage,
-                request=one.id or f"{session}/{int(one.ts or 0)}",
-                workspace=run.workspace,
-                category="main" if kept.agent in (None, _LEAD) else "subagent",
-                cost_usd=reported_usd(one.metrics.cost if one.metrics else None),
+                request=reply.id or f"{session.id}/{int(reply.ts or 0)}",
+                workspace=session.folder or "",
+                category="main" if is_lead else "subagent",
+                cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
             )
         )
-    return Folded(run, calls)
+    return Events([*calls, *(session.events() if is_lead and store.live else ())])
+
+
+def _store_at(messages: Path) -> Store | None:
+    """Return a conversation, which changes with its session's manifest: that has the state."""
+    session = messages.parent.name
+    store = stat_of(AGENT, messages, live=messages.name.startswith(f"{session}."))
+    manifest = stat_of(AGENT, messages.with_name(f"{session}.json"))
+    if store is None or manifest is None or not store.live:
+        return store
+    newest = max(store.mtime_ns, manifest.mtime_ns)
+    return msgspec.structs.replace(store, size=store.size + manifest.size, mtime_ns=newest)
 
 
 def _manifest(path: str) -> _Manifest:

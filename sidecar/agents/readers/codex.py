@@ -16,40 +16,38 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import provider_of, when
-from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import homes
-from sidecar.agents.line_files import Decoded, LineFiles
-from sidecar.agents.occupancy import Track, occupancy
+from sidecar.agents.line_files import LineFiles
 from sidecar.agents.readers.codex_forks import Parent, is_own, parent_of
 from sidecar.agents.readers.codex_lines import (
+    KIND_WITHIN,
+    SUMMARY_OUTPUT,
+    Info,
     Payload,
     RolloutLine,
     RolloutState,
+    Tokens,
     UsageParts,
     entry,
+    is_read,
     reading_of,
     usage_of,
-    wanted,
 )
-from sidecar.agents.tail import chunks, first_lines, lines_backwards, open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, stored
+from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
 
 AGENT = "codex"
 _FOLDERS = ("sessions", "archived_sessions")
-_TAIL = 16 << 20
 _THREAD = re.compile(r"([0-9a-fA-F]{8}-[0-9a-fA-F-]{27})\.jsonl")
 
 
-class Codex(LineFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class Codex(LineFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
     suffixes = (".jsonl", ".jsonl.zst")
@@ -57,180 +55,163 @@ class Codex(LineFiles):
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(str(home / name) for home in homes(places, AGENT) for name in _FOLDERS)
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         stores = {found.path: found for found in super().find(places, roots)}
         for path, found in stores.items():
             if path.removesuffix(".zst") not in stores or not path.endswith(".zst"):
                 yield found
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        meta = (look.before and look.before.memory) or _first(found.path)
-        if meta is None:
-            return Glance(found)
-        newest, lines = _Newest(), Decoded(_newest_lines(found.path), entry)
-        for one in lines:
-            newest.take(one)
-        if meta.is_subagent and not newest.is_persons:
-            return Glance(found, memory=meta)
-        cwd = next(filter(look.roots.hold, (newest.cwd, meta.cwd)), None)
-        if cwd is None:
-            return Glance(found, memory=meta, skipped=lines.skipped)
-        session = stored(
-            found,
-            meta.id or _thread_of(found.path),
-            cwd,
-            newest.at,
-            occupancy(newest.track, window=newest.window),
-            model=newest.model,
-            title=newest.title,
-            parent=meta.forked_from_id,
-            active=newest.active,
-            ended=_FOLDERS[1] in Path(found.path).parts,
-        )
-        return Glance(found, (session,), lines.skipped, meta)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_lines(store, state, partial(_Rollout.of, store.path))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        start = RolloutState(thread=_thread_of(found.path))
-        return fold_lines(found, mark, start, partial(_fold, found.path))
+    def title(self, store: Store, title_at: str) -> str | None:
+        line = record_at(store, title_at, entry)
+        return line.payload.thread_name if line and line.payload else None
 
 
 READER = Codex()
 
 
-def _fold(path: str, before: RolloutState, data: bytes) -> Folded[RolloutState]:
-    state = msgspec.structs.replace(before)
-    calls: list[Call] = []
-    lines = Decoded(filter(bytes.strip, wanted(data)), entry)
-    parent: Parent | None = None
-    for one in lines:
-        if one.payload is None:
-            continue
-        if not state.own and state.named:
-            parent = parent or parent_of(path, state.parent)
-            state.own = is_own(state, one, one.payload, parent)
-        call = _take(state, one, one.payload)
-        if call is not None:
-            calls.append(call)
-    return Folded(state, calls, lines.skipped)
+class _Rollout(RolloutState):
+    """Of a rollout, after some of its lines."""
 
+    session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
+    """The conversation that the file holds, copies of the parent's lines included."""
+    summary: str | None = None
+    """The response that made the summary of the newest compaction."""
+    awaits_summary: bool = False
+    """Whether a summary was written whose usage is still to come."""
 
-def _take(state: RolloutState, one: RolloutLine, payload: Payload) -> Call | None:
-    """Take a line into the state; the call that it reports, where that is a new one."""
-    kind = one.kind
-    if state.subagent and state.own and payload.is_persons is not None:
-        state.resumed = payload.is_persons
-    if kind == "session_meta":
-        state.begin(payload, one.timestamp)
-    elif kind in ("turn_context", "thread_settings_applied"):
-        state.change(payload.thread_settings or payload)
-    elif kind == "token_usage_record":
-        return _of_record(state, one, payload)
-    elif kind == "token_count" and payload.info is not None:
-        parts = state.fresh_parts(payload.info)
-        if parts is None or state.records or not state.own or parts[0] + parts[3] == 0:
+    @classmethod
+    def of(cls, path: str) -> _Rollout:
+        """Return the state before the first line."""
+        session = SessionState("", ended=_FOLDERS[1] in Path(path).parts)
+        return cls(_thread_of(path), session=session)
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        parent: Parent | None = None
+        for line in lines.records_of(entry, is_read, SUMMARY_OUTPUT, within=KIND_WITHIN):
+            if line.payload is None:
+                continue
+            if not self.own and self.named:
+                parent = parent or parent_of(lines.path, self.parent)
+                self.own = is_own(self, line, line.payload, parent)
+            call = self._apply(line, line.payload, lines.position)
+            if call is not None:
+                yield call
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        if not self.named or (self.subagent and not self.resumed):
+            return
+        self.session.id = self.thread
+        yield from self.session.events()
+
+    def _apply(self, line: RolloutLine, payload: Payload, position: str) -> CallFinished | None:
+        """Take a line into the state; return the call that it reports, if that is a new one."""
+        kind, session = line.kind, self.session
+        session.at = when(line.timestamp) or session.at
+        session.window = payload.model_context_window or session.window
+        session.active = _TURN.get(kind or "", session.active)
+        if self.subagent and self.own and payload.is_persons is not None:
+            self.resumed = payload.is_persons
+        self.awaits_summary = self.awaits_summary or line.is_summary
+        if kind == "token_usage_record":
+            return self._record(line, payload)
+        if kind == "token_count" and payload.info is not None:
+            return self._count(line, payload.info)
+        if kind == "session_meta":
+            if not self.named:
+                session.work_in(payload.cwd)
+                session.parent = payload.forked_from_id
+            self.begin(payload, line.timestamp)
+        elif kind in ("turn_context", "thread_settings_applied"):
+            settings = payload.thread_settings or payload
+            self.change(settings)
+            session.model = settings.model or session.model
+            session.work_in(settings.cwd)
+        elif kind == "compacted":
+            session.track, self.summary = session.track.compaction(), payload.compaction_response_id
+        elif kind == "thread_rolled_back":
+            session.track = session.track.rewind()
+        elif kind == "thread_name_updated":
+            session.title_at = position
+        return None
+
+    def _count(self, line: RolloutLine, info: Info) -> CallFinished | None:
+        """Take an event of usage, which may repeat the last one."""
+        session = self.session
+        session.window = info.model_context_window or session.window
+        session.model = session.model or info.model
+        parts = self.fresh_parts(info)
+        if parts is None:
             return None
-        state.count, state.last = state.count + 1, parts
-        return _call(state, one, parts, f"{state.thread}#{state.count}", payload.info.model)
-    return None
+        self._measure(info.last_token_usage)
+        if self.records or not self.own or parts[0] + parts[3] == 0:
+            return None
+        self.count, self.last = self.count + 1, parts
+        is_summary, self.awaits_summary = self.awaits_summary, False
+        request = f"{self.thread}#{self.count}"
+        return self._call(line, parts, request, info.model, is_summary=is_summary)
 
+    def _record(self, line: RolloutLine, payload: Payload) -> CallFinished | None:
+        """Take a usage record: a call of this thread, or of one that it holds a copy of."""
+        if payload.usage is None:
+            return None
+        is_named = payload.response_id is not None and payload.response_id == self.summary
+        is_summary, self.awaits_summary = is_named or self.awaits_summary, False
+        if not is_summary:
+            self._measure(payload.usage)
+        if payload.thread_id not in (None, self.thread):
+            return None
+        if payload.thread_id is None and not self.own:
+            return None
+        parts = payload.usage.parts
+        # The first record may follow the event of the same call, which was counted.
+        counted = not self.records and self.last == parts
+        self.records, self.own = True, True
+        if counted:
+            return None
+        self.count += 1
+        request = payload.response_id or f"{self.thread}#{self.count}"
+        return self._call(line, parts, request, None, is_summary=is_summary)
 
-def _of_record(state: RolloutState, one: RolloutLine, payload: Payload) -> Call | None:
-    """The call of a usage record: of this thread, and not of one that it holds a copy of."""
-    if payload.usage is None or payload.thread_id not in (None, state.thread):
-        return None
-    if payload.thread_id is None and not state.own:
-        return None
-    parts = payload.usage.parts
-    # The first record may follow the event of the same call, which was counted.
-    counted = not state.records and state.last == parts
-    state.records, state.own = True, True
-    if counted:
-        return None
-    state.count += 1
-    return _call(state, one, parts, payload.response_id or f"{state.thread}#{state.count}", None)
+    def _measure(self, tokens: Tokens | None) -> None:
+        if tokens is not None:
+            # The session's model is that of its settings.
+            reading = reading_of(tokens, None, self.session.window)
+            self.session.track = self.session.track.call(reading)
 
-
-def _call(
-    state: RolloutState,
-    one: RolloutLine,
-    parts: UsageParts,
-    request: str,
-    model: str | None,
-) -> Call | None:
-    at = when(one.timestamp)
-    if at is None:
-        return None
-    named = model or state.model or "unknown"
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=state.thread if state.resumed else state.session or state.thread,
-        model=named,
-        provider=_provider(state.provider, named),
-        usage=usage_of(parts),
-        request=request,
-        workspace=state.cwd or "",
-        category="subagent" if state.subagent and not state.resumed else "main",
-    )
+    def _call(
+        self,
+        line: RolloutLine,
+        parts: UsageParts,
+        request: str,
+        model: str | None,
+        *,
+        is_summary: bool,
+    ) -> CallFinished | None:
+        at = when(line.timestamp)
+        if at is None:
+            return None
+        named = model or self.model or "unknown"
+        is_subagent = self.subagent and not self.resumed
+        return CallFinished(
+            at=at,
+            agent=AGENT,
+            session=self.thread if self.resumed else self.owner or self.thread,
+            model=named,
+            provider=_provider(self.provider, named),
+            usage=usage_of(parts),
+            request=request,
+            workspace=self.cwd or "",
+            category="subagent" if is_subagent else "summary" if is_summary else "main",
+        )
 
 
 def _provider(named: str | None, model: str) -> str:
     """Codex' own providers by our names; the model's maker for a provider that a user named."""
     known = {"openai": "openai", "ollama": "ollama", "oss": "ollama", "lmstudio": "lmstudio"}
     return known.get(named or "openai") or provider_of(model) or str(named)
-
-
-class _Newest:
-    """What the newest lines of a rollout say, taken in their order."""
-
-    def __init__(self) -> None:
-        self.track = Track()
-        self.window: int | None = None
-        self.model: str | None = None
-        self.cwd: str | None = None
-        self.title: str | None = None
-        self.at: datetime | None = None
-        self.active: bool | None = None
-        self.is_persons: bool | None = None
-        """Whether a person began the newest turn."""
-        self._state = RolloutState(thread="")
-        self._summary: str | None = None
-
-    def take(self, one: RolloutLine) -> None:
-        if one.payload is not None:
-            self.at = when(one.timestamp) or self.at
-            self._take(one.kind, one.payload)
-
-    def _take(self, kind: str | None, payload: Payload) -> None:
-        if payload.is_persons is not None:
-            self.is_persons = payload.is_persons
-        self.window = payload.model_context_window or self.window
-        if kind in ("turn_context", "thread_settings_applied"):
-            changed = payload.thread_settings or payload
-            self.model, self.cwd = changed.model or self.model, changed.cwd or self.cwd
-        elif kind == "compacted":
-            self.track, self._summary = self.track.compaction(), payload.compaction_response_id
-        elif kind == "thread_rolled_back":
-            self.track = self.track.rewind()
-        elif kind == "thread_name_updated":
-            self.title = payload.thread_name
-        elif kind in _TURN:
-            self.active = _TURN[kind]
-        else:
-            self._count(payload)
-
-    def _count(self, payload: Payload) -> None:
-        tokens = payload.usage
-        if payload.info is not None:
-            self.window = payload.info.model_context_window or self.window
-            self.model = self.model or payload.info.model
-            if self._state.fresh_parts(payload.info) is None:
-                return
-            tokens = payload.info.last_token_usage
-        if tokens is None or (payload.response_id and payload.response_id == self._summary):
-            return
-        self.track = self.track.call(reading_of(tokens, self.model, self.window))
 
 
 _TURN = {
@@ -241,49 +222,6 @@ _TURN = {
     "turn_aborted": False,
 }
 """By kind of line, whether a turn is under way after it."""
-
-
-def _newest_lines(path: str) -> list[bytes]:
-    """The newest lines that are read of a rollout, in their order.
-
-    They go back to where the totals were others than they are now: an event with the totals of the
-    one before it says nothing new.
-    """
-    with open_quietly(path) as file:
-        if path.endswith(".zst"):
-            return [line for data, _ in chunks(file) for line in wanted(data)]
-        taken: list[bytes] = []
-        totals: set[object] = set()
-        has_model = False
-        for line in lines_backwards(file, most=_TAIL):
-            for one in wanted(line + b"\n"):
-                taken.append(one)
-                totals |= _totals(one)
-                has_model = has_model or b'"turn_context"' in one[:320]
-            if has_model and len(totals) > 1:
-                break
-    return taken[::-1]
-
-
-def _totals(line: bytes) -> set[object]:
-    """What distinguishes an event or record of usage from others."""
-    try:
-        payload = entry(line).payload
-    except msgspec.DecodeError:
-        return set()
-    if payload is None or (payload.info is None and payload.usage is None):
-        return set()
-    if payload.info is None:
-        return {payload.response_id}
-    total = payload.info.total_token_usage
-    return {total.parts} if total else set()
-
-
-def _first(path: str) -> Payload | None:
-    """The `session_meta` that names a file; later ones are copies of its parents'."""
-    lines = (one for line in first_lines(path) for one in wanted(line + b"\n"))
-    metas = (one.payload for one in Decoded(lines, entry) if one.kind == "session_meta")
-    return next(metas, None)
 
 
 def _thread_of(path: str) -> str:

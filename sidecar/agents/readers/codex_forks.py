@@ -15,9 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sidecar.agents.fields import when
-from sidecar.agents.line_files import Decoded
 from sidecar.agents.listing import entries
-from sidecar.agents.readers.codex_lines import Payload, RolloutLine, entry, wanted
+from sidecar.agents.readers.codex_lines import (
+    KIND_WITHIN,
+    Payload,
+    RolloutLine,
+    entry,
+    is_read,
+)
+from sidecar.agents.stores import Lines
 from sidecar.agents.tail import chunks, open_quietly
 
 if TYPE_CHECKING:
@@ -90,7 +96,8 @@ def _read(path: str, _size: int, _mtime_ns: int) -> Parent:
     totals: set[UsageParts] = set()
     with open_quietly(path) as file:
         for data, _ in chunks(file):
-            for payload in (one.payload for one in Decoded(wanted(data), entry)):
+            lines = Lines(path, data, 0).records_of(entry, is_read, within=KIND_WITHIN)
+            for payload in (line.payload for line in lines):
                 if payload and payload.turn_id:
                     turns.add(payload.turn_id)
                 if payload and payload.info and payload.info.total_token_usage:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import Record, TokenCount
 from sidecar.agents.values import Reading
-from sidecar.messages.usage import Usage, included
+from sidecar.messages.usage import Usage, usage_from_prompt
 
 _KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
-_KIND_WITHIN = 320
+KIND_WITHIN = 320
 """Bytes: the types of a line and of its payload stand before all else."""
+
+SUMMARY_OUTPUT = b'"compaction_output"'
+"""In the line of a compaction's summary."""
 
 UsageParts = tuple[int, int, int, int, int]
 """Input, of it cached and written, output, of it reasoning."""
@@ -105,6 +107,10 @@ class Payload(Record):
         )
 
 
+class _Metadata(Record):
+    compaction_output: bool | None = None
+
+
 class RolloutLine(Record):
     """A line."""
 
@@ -112,6 +118,12 @@ class RolloutLine(Record):
     timestamp: str | None = None
     ordinal: int | None = None
     payload: Payload | None = None
+    metadata: _Metadata | None = None
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether it is the summary of a compaction, whose usage comes next."""
+        return self.metadata is not None and bool(self.metadata.compaction_output)
 
     @property
     def kind(self) -> str | None:
@@ -122,20 +134,15 @@ class RolloutLine(Record):
 entry = typed.decoder(RolloutLine)
 
 
-def wanted(data: bytes) -> Iterator[bytes]:
-    """The lines of `data` that may be of a kind that is read."""
-    start, search, find = 0, _KIND.search, data.find
-    while (end := find(b"\n", start)) >= 0:
-        head = min(end, start + _KIND_WITHIN)
-        if search(data, start, head) or find(b'"payload"', start, head) < 0:
-            yield data[start:end]
-        start = end + 1
+def is_read(data: bytes, start: int, end: int) -> bool:
+    """Whether the line that begins with `data[start:end]` may be of a kind that is read."""
+    return bool(_KIND.search(data, start, end)) or data.find(b'"payload"', start, end) < 0
 
 
 def usage_of(parts: UsageParts) -> Usage:
     """The parts of a call that do not overlap."""
     prompt, cached, written, output, reasoning = parts
-    return included(prompt, cached, written, 0, output, reasoning)
+    return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
 
 
 def reading_of(tokens: Tokens, model: str | None, window: int | None) -> Reading:
@@ -148,7 +155,7 @@ class RolloutState(msgspec.Struct):
     """Of one rollout, after some of its lines."""
 
     thread: str
-    session: str | None = None
+    owner: str | None = None
     """The thread that a person sees: of a sub-agent the one that started it."""
     named: bool = False
     """Whether the `session_meta` that names the file was read."""
@@ -186,7 +193,7 @@ class RolloutState(msgspec.Struct):
         self.named = True
         self.thread = meta.id or self.thread
         self.parent, self.subagent = meta.parent, meta.is_subagent
-        self.session = self.parent if self.subagent and self.parent else self.thread
+        self.owner = self.parent if self.subagent and self.parent else self.thread
         self.began, self.copied_at = meta.timestamp or at, at
         self.own = self.parent is None
         self.cwd, self.provider = meta.cwd, meta.model_provider

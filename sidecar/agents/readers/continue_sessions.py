@@ -7,38 +7,43 @@ messages only those that are left: aborted turns, summaries and sub-agents are t
 from __future__ import annotations
 
 import os
+import re
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
+    TokenCount,
+    beside,
     count,
     from_ns,
     provider_of,
     usd,
     whole_file,
 )
-from sidecar.agents.folding import Folded, fold_store
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import entries, stat_of
-from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.continue_dev import ContinueDev
 from sidecar.agents.readers.two_stores import TwoStores
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import Usage, disjoint, included
+from sidecar.agents.stores import Events, SessionState, read_store
+from sidecar.agents.tail import first_lines
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
+    from sidecar.agents.values import StoredSession
 
 AGENT = "continue"
 _INDEX = "sessions.json"
@@ -73,7 +78,7 @@ class _MessageUsage(Record):
         read, write = count(cached.cached_tokens), count(cached.cache_write_tokens)
         reasoning = count((self.completion_tokens_details or _Reasoning()).reasoning_tokens)
         output = count(self.completion_tokens)
-        return included(count(self.prompt_tokens), read, write, 0, output, reasoning)
+        return usage_from_prompt(count(self.prompt_tokens), read, write, 0, output, reasoning)
 
 
 class _Message(Record):
@@ -110,6 +115,10 @@ class _Session(CamelRecord):
     usage: _SessionUsage | None = None
 
     @property
+    def own_title(self) -> str | None:
+        return self.title if self.title != _UNTITLED else None
+
+    @property
     def is_waiting(self) -> bool:
         """Whether a turn is under way, as far as the messages say."""
         items = self.history or []
@@ -129,89 +138,105 @@ class _Session(CamelRecord):
 
 
 class _State(msgspec.Struct):
-    """Of a session: what of it was handed on. A summary takes the place of its messages."""
+    """Of a session, after some of its savings. A summary takes the place of its messages."""
 
-    replies: set[str] = set()
-    """Tokens of each reply that was seen, and which of those with the same tokens it is."""
-    prompt: int = 0
-    output: int = 0
-    """Of all calls that were handed on."""
+    replies: dict[str, tuple[int, int]] = {}
+    """Prompt and output of each reply that was read, by `_numbered`; 0 for a fork's parent's."""
+    rest: tuple[int, int] = (0, 0)
+    """The same of all calls that left no reply."""
+
+    @property
+    def prompt(self) -> int:
+        return sum(prompt for prompt, _ in self.replies.values())
+
+    @property
+    def output(self) -> int:
+        return sum(output for _, output in self.replies.values())
 
 
-class ContinueSessions:
-    """See `sidecar.agents.reader.Reader`."""
+class ContinueSessions(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(str(home / "sessions") for home in homes(places, AGENT))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for folder in self.folders(places):
             for entry in entries(folder):
-                if _is_session(entry.path) and (found := stat_of(AGENT, entry.path)):
-                    yield found
+                if store := _store_at(entry.path):
+                    yield store
 
-    def store_at(self, places: Places, path: str) -> Found | None:
-        inside = os.path.dirname(path) in self.folders(places)
-        return stat_of(AGENT, path) if inside and _is_session(path) else None
+    def store_at(self, places: Places, path: str) -> Store | None:
+        return _store_at(path) if os.path.dirname(path) in self.folders(places) else None
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        session = whole_file(found.path, _Session)
-        if not look.roots.hold(session.workspace_directory):
-            return Glance(found)
-        newest = session.replies[-1] if session.replies else None
-        track = Track().call(Reading.of(newest.usage, newest.model)) if newest else Track()
-        one = stored(
-            found,
-            session.session_id or Path(found.path).stem,
-            session.workspace_directory,
-            None,
-            occupancy(track),
-            model=session.model,
-            title=session.title if session.title != _UNTITLED else None,
-            active=session.is_waiting,
-        )
-        return Glance(found, (one,))
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_store(store, state, _State, partial(_events, store))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_store(found, mark, _State(), partial(_fold, found))
+    def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
+        session = beside(store.path, _Session)
+        return session.own_title if session else None
+
+    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
+        """Return the window in the user's settings."""
+        return _window(Path(session.path).parents[1], session.model or "")
 
 
 READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.endswith(".json"))
 
 
-def _fold(found: Found, before: _State) -> Folded[_State]:
-    session = whole_file(found.path, _Session)
-    name = session.session_id or Path(found.path).stem
-    known, replies = before.replies, _numbered(session.replies)
-    new = {key: one for key, one in replies.items() if key not in known}
-    total = session.usage or _SessionUsage()
-    prompt = count(total.prompt_tokens) - before.prompt
-    output = count(total.completion_tokens) - before.output
-    calls: list[Call] = []
-    model = "unknown"
-    for key, one in reversed(new.items()):  # a fork's first ones are its parent's
-        usage, model = one.usage, one.model or model
-        if total.prompt_tokens is not None and usage.prompt_tokens > prompt:
-            break
-        prompt, output = prompt - usage.prompt_tokens, output - usage.output_tokens
-        call = _call(found, session, name, model, usage, key)
-        cost = usd(one.cost_cents and one.cost_cents / 100)
-        calls.append(msgspec.structs.replace(call, agent_cost_usd=cost))
-    is_over = bool(new) and not session.is_waiting
-    if prompt > 0 and (is_over or time.time() - found.mtime_ns / 1e9 > _SILENT_SECONDS):
-        rest = disjoint(prompt, 0, 0, 0, max(0, output), 0)
-        model = session.model or model
-        call = _call(found, session, name, model, rest, f"{prompt}/{len(known | set(replies))}")
-        calls.append(msgspec.structs.replace(call, quality="estimate"))
-    done = _State(
-        known | set(replies),
-        before.prompt + sum(one.usage.prompt_tokens for one in calls),
-        before.output + sum(one.usage.output_tokens for one in calls),
-    )
-    return Folded(done, calls[::-1])
+def _events(store: Store, state: _State) -> Events:
+    """Return the session, and the calls that are new since `state`."""
+    document = whole_file(store.path, _Session)
+    session = SessionState(document.session_id or Path(store.path).stem, at=from_ns(store.mtime_ns))
+    session.work_in(document.workspace_directory)
+    session.model, session.active = document.model, document.is_waiting
+    session.title_at = session.id if document.own_title else None
+    if document.replies:
+        newest = document.replies[-1]
+        session.track = session.track.call(Reading.of(newest.usage, newest.model))
+    is_first = not state.replies
+    calls = [*_reply_calls(store, document, session, state)]
+    if rest := _rest(store, document, session, state, has_new=bool(calls)):
+        calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
+    return Events([*reversed(calls), *session.events()])
+
+
+def _reply_calls(
+    store: Store, document: _Session, session: SessionState, state: _State
+) -> Iterator[CallFinished]:
+    """Yield the calls of new replies, the newest first, and note them in the state."""
+    numbered, total = _numbered(document.replies), document.usage or _SessionUsage()
+    left = count(total.prompt_tokens) - state.prompt - state.rest[0]
+    new = {key: reply for key, reply in numbered.items() if key not in state.replies}
+    state.replies |= dict.fromkeys(new, (0, 0))
+    for key, reply in reversed(new.items()):
+        usage = reply.usage
+        if total.prompt_tokens is not None and usage.prompt_tokens > left:
+            break  # a fork's first ones are its parent's
+        left -= usage.prompt_tokens
+        state.replies[key] = usage.prompt_tokens, usage.output_tokens
+        cost = usd(reply.cost_cents and reply.cost_cents / 100)
+        call = _call(store, session, reply.model or "unknown", usage, key)
+        yield msgspec.structs.replace(call, agent_cost_usd=cost)
+
+
+def _rest(
+    store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
+) -> CallFinished | None:
+    """Return the new calls that no reply accounts for, as one: only their sum is known."""
+    total = document.usage or _SessionUsage()
+    prompt = count(total.prompt_tokens) - state.prompt
+    output = count(total.completion_tokens) - state.output
+    is_over = has_new and not document.is_waiting
+    is_silent = time.time() - store.mtime_ns / 1e9 > _SILENT_SECONDS
+    before, output_before = state.rest
+    if prompt <= before or not (is_over or is_silent):
+        return None
+    state.rest = prompt, output
+    usage = usage_from_parts(prompt - before, 0, 0, 0, max(0, output - output_before), 0)
+    return _call(store, session, session.model or "unknown", usage, f"rest/{prompt}")
 
 
 def _numbered(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
@@ -226,19 +251,72 @@ def _numbered(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
     return found
 
 
-def _call(found: Found, session: _Session, name: str, model: str, usage: Usage, key: str) -> Call:
-    """A call, as new as the file: no message has a time."""
-    return Call(
-        at=from_ns(found.mtime_ns),
+def _call(store: Store, session: SessionState, model: str, usage: Usage, key: str) -> CallFinished:
+    """Return a call, as new as the file: no message has a time."""
+    return CallFinished(
+        at=from_ns(store.mtime_ns),
         agent=AGENT,
-        session=name,
+        session=session.id,
         model=model,
         provider=provider_of(model),
         usage=usage,
-        request=f"{name}/{key}",
-        workspace=session.workspace_directory or "",
+        request=f"{session.id}/{key}",
+        workspace=session.folder or "",
     )
 
 
-def _is_session(path: str) -> bool:
-    return path.endswith(".json") and os.path.basename(path) != _INDEX
+def _store_at(path: str) -> Store | None:
+    """Return a session without the inode: the file is written whole, and may be replaced."""
+    if not path.endswith(".json") or os.path.basename(path) == _INDEX:
+        return None
+    store = stat_of(AGENT, path)
+    return msgspec.structs.replace(store, inode=0) if store else None
+
+
+class _Options(CamelRecord):
+    context_length: TokenCount = None
+
+
+class _Model(CamelRecord):
+    model: str | None = None
+    context_length: TokenCount = None
+    default_completion_options: _Options | None = None
+
+
+class _Settings(Record):
+    """`config.json`, or a `config.yaml` that is JSON."""
+
+    models: list[_Model] | None = None
+
+
+_ITEM = re.compile(rb"( *)- ")
+_FIELD = re.compile(rb"[ -]*(model|contextLength): *[\"']?([^\s\"'#]+)")
+
+
+def _window(home: Path, model: str) -> int | None:
+    """Return the window that the user's settings give to a model, in tokens."""
+    windows = _windows_of_yaml(home / "config.yaml")
+    for name in ("config.json", "config.yaml"):
+        for one in (beside(home / name, _Settings) or _Settings()).models or ():
+            options = one.default_completion_options or _Options()
+            windows[one.model or ""] = options.context_length or one.context_length
+    return windows.get(model)
+
+
+def _windows_of_yaml(path: Path) -> dict[str, int | None]:
+    """Return the windows of the models in a YAML file that has a line for each key."""
+    items: list[dict[bytes, bytes]] = []
+    outermost = None
+    with suppress(OSError):
+        for line in first_lines(str(path)):
+            item = _ITEM.match(line)
+            if item and (outermost is None or len(item[1]) <= outermost):
+                outermost = len(item[1])
+                items.append({})
+            if items and (field := _FIELD.match(line)):
+                items[-1][field[1]] = field[2]
+    return {
+        one[b"model"].decode("utf-8", "replace"): int(one[b"contextLength"])
+        for one in items
+        if b"model" in one and one.get(b"contextLength", b"").isdigit()
+    }

@@ -15,25 +15,23 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents import mutations
-from sidecar.agents.databases import LastRow, fold_database, read_only
-from sidecar.agents.fields import from_ms, whole, whole_file
-from sidecar.agents.folding import Folded, fold_lines, fold_whole
+from sidecar.agents.databases import read_database
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.fields import from_ns, whole_file
 from sidecar.agents.homes import editors
-from sidecar.agents.line_files import state_of
 from sidecar.agents.listing import database, entries, stat_of
-from sidecar.agents.occupancy import NOT_VISIBLE, Track, occupancy
+from sidecar.agents.occupancy import NOT_VISIBLE
 from sidecar.agents.readers import copilot_spans as spans
 from sidecar.agents.readers.copilot_requests import AGENT, Chat, calls_of
-from sidecar.agents.values import Glance, Occupancy, Reading, stored
-from sidecar.agents.vscode import is_server, local_path, own_window, storage, storages
+from sidecar.agents.stores import Lines, SessionState, StartOverError, read_lines, reader_state
+from sidecar.agents.tail import LONGEST_LINE, open_quietly
+from sidecar.agents.vscode import Storage, is_server, local_path, own_window, storage, storages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Call, Found, Mark
 
 _SUFFIXES = (".jsonl", ".json")
 _CHATS, _EMPTY = "chatSessions", "emptyWindowChatSessions"
@@ -44,104 +42,166 @@ _TRANSCRIPT, _CHAT, _LOG, _TRACE = range(-1, 3)
 """Ranks of the stores of one session."""
 _KIND_WITHIN = 160
 _CONTENT = (b',"response"', b',"message"', b',"variableData"', b',"contentReferences"')
+_TITLE = ("customTitle",)
 
 
-class _State(msgspec.Struct):
-    """Of a chat session, after some of its lines."""
-
-    session: str
-    workspace: str
-    chat: Chat = msgspec.field(default_factory=Chat)
-    until: float | None = None
-    """Milliseconds since 1970: turns from here on stand in a better store."""
-
-
-class CopilotChat:
-    """See `sidecar.agents.reader.Reader`."""
+class CopilotChat(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(path for user in editors(places, AGENT) for path in _watched(user))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         for user in editors(places, AGENT):
             for one in storages(user):
-                if roots is None or one.of(roots) is not None:
+                if roots is None or roots.hold("\n".join(one.named_folders)):
                     yield from _of_storage(one.path)
             yield from _chats(user / "globalStorage" / _EMPTY)
-            yield from _found(str(user / "globalStorage" / _EXTENSION.lower() / _TRACES))
+            yield from _stores_at(str(user / "globalStorage" / _EXTENSION.lower() / _TRACES))
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")
         inside = any(path.startswith(f"{user}{os.sep}") for user in editors(places, AGENT))
-        return next(_found(path), None) if inside else None
+        return next(_stores_at(path), None) if inside else None
 
-    def glance(self, look: Look) -> Glance:
-        found, roots = look.found, look.roots
-        kind = _kind(found.path)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        kind, path = _kind(store.path), Path(store.path)
         if kind == _TRACE:
-            return _glance_traces(found, roots)
-        cwd = storage(str(_storage_of(found.path))).of(roots)
-        if kind == _CHAT:
-            return _glance_chat(found, cwd, roots, look.before)
-        if cwd is None:
-            return Glance(found)
-        return _glance_log(found, cwd) if kind == _LOG else _glance_transcript(found, cwd)
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        kind, path = _kind(found.path), Path(found.path)
-        if kind == _TRACE:
-            fold = partial(spans.fold_traces, lru_cache(partial(_workspace_of, path.parents[2])))
-            return fold_database(found, mark, LastRow(), fold)
+            events_of = partial(spans.trace_events, partial(_project_of, path.parents[2]))
+            return read_database(store, state, spans.TraceState, events_of)
         if kind == _TRANSCRIPT:
-            return iter(())
-        folders = storage(str(_storage_of(found.path))).folders
-        workspace_name = folders[0] if folders else ""
-        session = _session_of(found.path)
-        traced = spans.traced_since(str(_traces_of(found.path)), session)
+            return StoreRead(events=tuple(_transcript_events(store)), state=b"", restarted=True)
         if kind == _LOG:
-            log = spans.LogState(session, workspace_name, path.name != _MAIN, traced)
-            return fold_lines(found, mark, log, spans.fold_log)
-        begins = (traced, spans.log_begins(str(_log_of(found.path))), _known_until(mark))
-        until = min((at for at in begins if at is not None), default=None)
-        state = _State(session, workspace_name, until=until)
-        if found.path.endswith(".json"):
-            return fold_whole(found, mark, state, _fold_whole)
-        return fold_lines(found, mark, state, partial(_fold_untitled, until))
+            return read_lines(store, state, partial(_log_state, path))
+        before = _known_until(state)
+        if path.suffix == ".json":
+            return _read_flat(store, before)
+        return read_lines(store, state, partial(_State.of, store.path, before))
+
+    def title(self, store: Store, title_at: str) -> str | None:
+        if store.path.endswith(".json"):
+            return whole_file(store.path, Chat).custom_title
+        return _title(store.path, title_at)
+
+
+@lru_cache(maxsize=256)
+def _title(path: str, title_at: str) -> str | None:
+    """The title in a line, which may hold a whole session."""
+    with open_quietly(path) as file:
+        file.seek(int(title_at.partition("@")[0]))
+        line = file.readline(LONGEST_LINE)
+    try:
+        change = mutations.entry(line)
+        if change.kind == mutations.INITIAL:
+            return typed.decode(change.value, Chat).custom_title
+        return typed.decode(change.value, str) if change.path == _TITLE else None
+    except msgspec.DecodeError:
+        return None
 
 
 READER = CopilotChat()
 
 
-def _fold(until: float | None, before: _State, data: bytes) -> Folded[_State]:
-    """Replay some lines; turns that are taken back among them were billed all the same."""
-    state = msgspec.structs.replace(before, until=until)
-    calls: dict[str, Call] = {}
-    changed: set[int] = set()
-    skipped = 0
-    for line in data.split(b"\n"):
-        if not _matters(line):
-            continue
-        try:
-            one = mutations.entry(line)
-            if _moves_turns(one):
-                calls |= _calls(state, changed)
-            known = len(state.chat.requests or ())
-            state.chat = _replayed(state.chat, one)
-        except msgspec.DecodeError:
-            skipped += 1
-            continue
-        changed = _changed(state.chat, one, changed, known)
-    calls |= _calls(state, changed)
-    return Folded(state, tuple(calls.values()), skipped)
+class _State(msgspec.Struct):
+    """Of a chat session, after some of its lines."""
+
+    path: str
+    session: SessionState
+    chat: Chat = msgspec.field(default_factory=Chat)
+    until: float | None = None
+    """Milliseconds since 1970: turns from here on stand in a better store."""
+    is_shown: bool = False
+
+    @classmethod
+    def of(cls, path: str, until: float | None = None) -> _State:
+        """Return the state before the first line. `until` may be known from a reading before."""
+        return cls(path, SessionState(_session_of(path), rank=_CHAT), until=until)
+
+    @property
+    def workspace(self) -> str:
+        """The project's folder."""
+        return _project(self.path).workspace
+
+    def read(self, lines: Lines) -> Iterable[CallFinished]:
+        """Replay some lines; turns that are taken back among them were billed all the same."""
+        self.find_better_stores()
+        calls: dict[str, CallFinished] = {}
+        changed: set[int] = set()
+        for one in lines.records_of(mutations.entry, _matters, within=_KIND_WITHIN):
+            try:
+                if _moves_turns(one):
+                    calls |= self.calls(changed)
+                known = len(self.chat.requests or ())
+                self.chat = _replayed(self.chat, one)
+            except msgspec.DecodeError:
+                lines.skipped += 1
+                continue
+            if self.chat.custom_title or one.path == _TITLE:
+                # With the time: the line at this place is another one after the file was rewritten.
+                self.session.title_at = f"{lines.position}@{os.stat(self.path).st_mtime_ns}"
+                self.chat.custom_title = None
+            changed = _changed(self.chat, one, changed, known)
+        calls |= self.calls(changed)
+        return calls.values()
+
+    def find_better_stores(self) -> None:
+        """Note from when on traces or a debug log have the session's turns."""
+        traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
+        begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
+        self.until = min((at for at in begins if at is not None), default=None)
+
+    def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
+        """The calls of turns by their ids, but those that a better store has."""
+        session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
+        turns = (requests[number] for number in numbers if number < len(requests))
+        return {
+            call.request: call
+            for turn in turns
+            if turn is not None and (self.until is None or (turn.timestamp or 0) < self.until)
+            for call in calls_of(turn, session, self.workspace)
+        }
+
+    def session_events(self) -> Iterable[SessionEvent]:
+        chat, session = self.chat, self.session
+        if not chat.turns:
+            if self.is_shown:
+                raise StartOverError  # the session is empty now: only a new reading removes it
+            return ()
+        self.is_shown = True
+        newest = chat.turns[-1]
+        own = local_path(chat.working_directory, on_server=is_server(self.path))
+        folders = (*_project(self.path).named_folders, own or "")
+        session.id = chat.session_id or session.id
+        session.first_folder = session.folder = "\n".join(filter(None, folders)) or None
+        session.at = newest.ended_at or from_ns(os.stat(self.path).st_mtime_ns)
+        session.model, session.active, session.track = newest.model, newest.is_live, chat.track
+        session.window = _window(self.path, chat)
+        return session.events()
 
 
-def _fold_untitled(until: float | None, before: _State, data: bytes) -> Folded[_State]:
-    """What the ledger keeps: a title is made of what was said."""
-    folded = _fold(until, before, data)
-    folded.state.chat.custom_title = None
-    return folded
+def _read_flat(store: Store, until: float | None) -> StoreRead:
+    """Read a session in the older form, a file that is rewritten as a whole."""
+    held = _State.of(store.path, until)
+    held.chat = whole_file(store.path, Chat)
+    held.find_better_stores()
+    if held.chat.custom_title:
+        held.session.title_at = held.session.id
+        held.chat.custom_title = None
+    calls = held.calls(range(len(held.chat.requests or ()))).values()
+    return StoreRead(
+        events=(*(call for call in calls if call.counts), *held.session_events()),
+        state=msgspec.msgpack.encode(_Until(held.until)),
+        restarted=True,
+        bytes_read=store.size,
+    )
+
+
+class _Until(msgspec.Struct, frozen=True, array_like=True, tag="until"):
+    """What is kept of a session in the older form: as `_State.until`."""
+
+    until: float | None
 
 
 def _moves_turns(one: mutations.Mutation) -> bool:
@@ -160,25 +220,6 @@ def _changed(chat: Chat, one: mutations.Mutation, before: set[int], known: int) 
     return set(range(start, len(chat.requests or ())))
 
 
-def _fold_whole(state: _State, data: bytes) -> Folded[_State]:
-    chat = whole(data, Chat)
-    state = msgspec.structs.replace(state, session=chat.session_id or state.session)
-    state.chat, chat.custom_title = chat, None
-    return Folded(state, tuple(_calls(state, range(len(chat.requests or ()))).values()))
-
-
-def _calls(state: _State, numbers: Iterable[int]) -> dict[str, Call]:
-    """The calls of turns by their ids, but those that a better store has."""
-    session, requests = state.chat.session_id or state.session, state.chat.requests or ()
-    turns = (requests[number] for number in numbers if number < len(requests))
-    return {
-        call.request: call
-        for turn in turns
-        if turn is not None and (state.until is None or (turn.timestamp or 0) < state.until)
-        for call in calls_of(turn, session, state.workspace)
-    }
-
-
 def _replayed(chat: Chat, one: mutations.Mutation) -> Chat:
     """A session after one more line, which changes it. Raises msgspec.DecodeError."""
     if one.kind == mutations.INITIAL:
@@ -187,44 +228,11 @@ def _replayed(chat: Chat, one: mutations.Mutation) -> Chat:
     return chat
 
 
-def _matters(line: bytes) -> bool:
-    """Whether a line may change what is kept: most are about a reply's parts."""
-    if not line.strip():
-        return False
-    path = line[: line.find(b"]", 0, _KIND_WITHIN) + 1]
-    return b'"kind":0' in line[:40] or not any(name in path for name in _CONTENT)
-
-
-def _glance_chat(found: Found, cwd: str | None, roots: Roots, before: Glance | None) -> Glance:
-    chat, mark = _chat_of(found, before)
-    own = local_path(chat.working_directory, on_server=is_server(found.path))
-    cwd = cwd or (own if roots.hold(own) else None)
-    skipped = mark.skipped if mark else 0
-    if cwd is None or not chat.turns:
-        return Glance(found, skipped=skipped, memory=mark)
-    newest = chat.turns[-1]
-    session = stored(
-        found,
-        chat.session_id or Path(found.path).stem,
-        cwd,
-        newest.ended_at,
-        occupancy(chat.track, window=_window(found.path, chat)),
-        model=newest.model,
-        title=chat.custom_title,
-        active=newest.is_live,
-        rank=_CHAT,
-    )
-    return Glance(found, (session,), skipped, mark)
-
-
-def _chat_of(found: Found, before: Glance | None) -> tuple[Chat, Mark | None]:
-    """A session as its file leaves it, replayed from where the last glance came to."""
-    if found.path.endswith(".json"):
-        return whole_file(found.path, Chat), None
-    start = _State("", "")
-    read = partial(fold_lines, found, start=start, fold=partial(_fold, None))
-    state, mark = state_of(read, before, start)
-    return state.chat, mark
+def _matters(data: bytes, start: int, end: int) -> bool:
+    """Whether a line may change what is kept, by its beginning: most are about a reply's parts."""
+    path = data[start : data.find(b"]", start, end) + 1]
+    is_initial = data.find(b'"kind":0', start, min(end, start + 40)) >= 0
+    return is_initial or not any(name in path for name in _CONTENT)
 
 
 def _window(path: str, chat: Chat) -> int | None:
@@ -236,45 +244,25 @@ def _window(path: str, chat: Chat) -> int | None:
     return own_window(user, name) if window is None and name and user else window
 
 
-def _glance_log(found: Found, cwd: str) -> Glance:
-    newest = spans.newest_in_log(found.path)
-    model = newest.track.newest.model if newest.track.newest else None
-    window = spans.window_in(os.path.dirname(found.path), model)
-    size, name = occupancy(newest.track, window=window), _session_of(found.path)
-    session = stored(
-        found, name, cwd, newest.at, size, model=model, active=newest.active, rank=_LOG
+def _log_state(path: Path) -> spans.LogState:
+    """Return the state of a debug log before its first line."""
+    project, name = _project(str(path)), _session_of(str(path))
+    session = SessionState(name, rank=_LOG)
+    session.work_in("\n".join(project.named_folders))
+    return spans.LogState(
+        session,
+        project.workspace,
+        str(path.parent),
+        child=path.name != _MAIN,
+        until=spans.traced_since(str(_traces_of(str(path))), name),
     )
-    return Glance(found, (session,), newest.skipped)
 
 
-def _glance_transcript(found: Found, cwd: str) -> Glance:
+def _transcript_events(store: Store) -> Iterator[SessionEvent]:
     """A conversation whose numbers lie on the machine that shows its window."""
-    size = Occupancy(quality="lower bound", note=NOT_VISIBLE)
-    session = stored(found, _session_of(found.path), cwd, None, size, rank=_TRANSCRIPT)
-    return Glance(found, (session,))
-
-
-def _glance_traces(found: Found, roots: Roots) -> Glance:
-    user = _user_of(found.path)
-    folders = {one.path: cwd for one in storages(user) if (cwd := one.of(roots))} if user else {}
-    known = {
-        _session_of(store.path): cwd for path, cwd in folders.items() for store in _of_storage(path)
-    }
-    with read_only(found.path) as connection:
-        newest = spans.newest_traced(connection, tuple(known))
-    sessions = tuple(
-        stored(
-            found,
-            one.session,
-            known[one.session],
-            from_ms(one.at_ms),
-            occupancy(Track(newest=Reading.of(one.usage, one.model))),
-            model=one.model,
-            rank=_TRACE,
-        )
-        for one in newest
-    )
-    return Glance(found, sessions)
+    session = SessionState(_session_of(store.path), rank=_TRANSCRIPT)
+    session.work_in("\n".join(_project(store.path).named_folders))
+    return session.events("lower bound", note=NOT_VISIBLE)
 
 
 def _watched(user: Path) -> Iterator[str]:
@@ -286,28 +274,28 @@ def _watched(user: Path) -> Iterator[str]:
         yield str(user / "globalStorage" / name)
 
 
-def _of_storage(path: str) -> Iterator[Found]:
+def _of_storage(path: str) -> Iterator[Store]:
     """The stores of one project's folder."""
     folder = Path(path)
     yield from _chats(folder / _CHATS)
     extension = folder / _EXTENSION
     for session in entries(extension / _LOGS):
         for entry in entries(session.path):
-            yield from _found(entry.path)
+            yield from _stores_at(entry.path)
     if not (folder / _CHATS).is_dir():
         for entry in entries(extension / _TRANSCRIPTS):
-            yield from _found(entry.path)
+            yield from _stores_at(entry.path)
 
 
-def _chats(folder: Path) -> Iterator[Found]:
+def _chats(folder: Path) -> Iterator[Store]:
     """The chat sessions in a folder; of one in both forms the log, which VS Code reads first."""
     names = {entry.name for entry in entries(folder)}
     for name in sorted(names):
         if name.endswith(".jsonl") or f"{name}l" not in names:
-            yield from _found(str(folder / name))
+            yield from _stores_at(str(folder / name))
 
 
-def _found(path: str) -> Iterator[Found]:
+def _stores_at(path: str) -> Iterator[Store]:
     """The store at a path, where it is one."""
     kind, store = _kind(path), None
     if kind == _TRACE:
@@ -338,6 +326,11 @@ def _storage_of(path: str) -> Path:
     return above[{_CHAT: 1, _TRANSCRIPT: 2, _LOG: 3}[_kind(path) or _CHAT]]
 
 
+def _project(path: str) -> Storage:
+    """The project of a store."""
+    return storage(str(_storage_of(path)))
+
+
 def _session_of(path: str) -> str:
     return Path(path).parent.name if _kind(path) == _LOG else Path(path).stem
 
@@ -357,21 +350,22 @@ def _traces_of(path: str) -> Path:
     return user / "globalStorage" / _EXTENSION.lower() / _TRACES
 
 
-def _workspace_of(user: Path, session: str) -> str:
-    """The project's folder that a session is about; "" where it is not known."""
+def _project_of(user: Path, session: str) -> Storage:
+    """The project that a session is about."""
     for one in storages(user):
         folder = Path(one.path)
         names = (folder / _CHATS / f"{session}{suffix}" for suffix in _SUFFIXES)
         if any(map(os.path.exists, (*names, folder / _EXTENSION / _LOGS / session))):
-            return one.folders[0] if one.folders else ""
-    return ""
+            return one
+    return Storage("", ())
 
 
-def _known_until(mark: Mark | None) -> float | None:
+def _known_until(state: bytes) -> float | None:
     """From when on a better store had the turns, as it was known at the last reading."""
-    if mark is None or not mark.state:
-        return None
+    known = reader_state(state, _State)
+    if known is not None:
+        return known.until
     try:
-        return msgspec.msgpack.decode(mark.state, type=_State).until
+        return msgspec.msgpack.decode(state, type=_Until).until
     except msgspec.DecodeError:
         return None

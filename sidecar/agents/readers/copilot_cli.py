@@ -16,33 +16,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import LastRow, columns, fold_database, read_only
+from sidecar.agents.databases import columns, read_database, read_only
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, TokenCount, credits_usd, when
-from sidecar.agents.folding import Folded, fold_lines
 from sidecar.agents.homes import homes
-from sidecar.agents.line_files import Decoded
 from sidecar.agents.listing import database, entries, files_of, stat_of
-from sidecar.agents.occupancy import NO_USAGE, Track, occupancy
-from sidecar.agents.readers.copilot_cli_events import Data, NewestEvents, event
-from sidecar.agents.tail import first_lines, lines_with, open_quietly
-from sidecar.agents.values import (
-    Batch,
-    Call,
-    Category,
-    Found,
-    Glance,
-    Mark,
-    Reading,
-    StoredSession,
-    stored,
-)
-from sidecar.messages.usage import Usage, disjoint, included
+from sidecar.agents.occupancy import NO_USAGE, Track
+from sidecar.agents.stores import Events, Lines, SessionState, read_lines
+from sidecar.agents.tail import open_quietly
+from sidecar.agents.values import Category, Reading
+from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
+from sidecar.models.catalogue import known_window
 
 if TYPE_CHECKING:
     import sqlite3
+    from datetime import datetime
 
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
 
 AGENT = "copilot-cli"
@@ -55,6 +45,7 @@ _WANTED = (
     "total_nano_aiu", "initiator", "agent_id", "parent_tool_call_id",
 )  # fmt: skip
 _NANO = 10**9
+_MILLION, _USUAL = 1_000_000, 200_000
 _HEAD = 256 << 10
 _CWD = re.compile(r"^cwd:\s*(.+?)\s*$", re.MULTILINE)
 
@@ -64,15 +55,32 @@ class _Detail(CamelRecord):
     token_count: TokenCount = None
 
 
-class _Log(msgspec.Struct, frozen=True):
-    """Of a session's events."""
+class _Data(CamelRecord):
+    message_id: str | None = None
+    model: str | None = None
+    selected_model: str | None = None
+    new_model: str | None = None
+    output_tokens: TokenCount = None
+    token_limit: TokenCount = None
+    context_tier: str | None = None
+    parent_tool_call_id: str | None = None
 
-    session: str
-    workspace: str
-    until: str | None = None
-    """ISO 8601: calls from here on are rows of the database."""
+
+class _Event(CamelRecord):
+    id: str | None = None
+    type: str | None = None
+    timestamp: str | None = None
+    data: _Data | None = None
 
 
+_event = typed.decoder(_Event)
+_TURN = {
+    "user.message": True,
+    "assistant.turn_start": True,
+    "assistant.turn_end": False,
+    "session.shutdown": False,
+}
+"""By kind of event, whether a turn is under way after it."""
 _details = typed.decoder(list[_Detail])
 
 
@@ -102,7 +110,7 @@ class _Row:
         """The input holds what the cache read and wrote, the output the reasoning."""
         numbers = (self._found.get(f"{name}_tokens") for name in _NUMBERS)
         prompt, read, write, output, reasoning = (max(0, int(str(one or 0))) for one in numbers)
-        return included(prompt, read, write or self._written, 0, output, reasoning)
+        return usage_from_prompt(prompt, read, write or self._written, 0, output, reasoning)
 
     @property
     def _written(self) -> int:
@@ -124,8 +132,8 @@ def _is_write(kind: str) -> bool:
     return "cache" in kind and ("write" in kind or "creat" in kind)
 
 
-class CopilotCli:
-    """See `sidecar.agents.reader.Reader`."""
+class CopilotCli(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
 
@@ -137,7 +145,7 @@ class CopilotCli:
     def _homes(self, places: Places) -> tuple[str, ...]:
         return tuple(map(str, homes(places, AGENT)))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for home in self._homes(places):
             store = database(AGENT, os.path.join(home, _STORE))
             if store is not None:
@@ -147,7 +155,7 @@ class CopilotCli:
                 if events is not None:
                     yield events
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")
         if not any(path.startswith(folder + os.sep) for folder in self._homes(places)):
             return None
@@ -155,34 +163,47 @@ class CopilotCli:
             return database(AGENT, path)
         return stat_of(AGENT, path) if os.path.basename(path) == _EVENTS else None
 
-    def glance(self, look: Look) -> Glance:
-        found, roots = look.found, look.roots
-        if os.path.basename(found.path) == _EVENTS:
-            return _glance_events(found, roots)
-        with read_only(found.path) as connection:
-            return Glance(found, tuple(_sessions(found, connection, roots)))
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        if os.path.basename(found.path) == _STORE:
-            return fold_database(found, mark, LastRow(), _fold_rows)
-        folder = Path(found.path).parent
-        until = _rows_since(str(folder.parents[1] / _STORE), folder.name)
-        state = _Log(folder.name, _cwd_in(str(folder)) or "")
-        return fold_lines(found, mark, state, partial(_fold_events, until))
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        if os.path.basename(store.path) == _STORE:
+            folder = os.path.join(os.path.dirname(store.path), _STATE)
+            return read_database(store, state, _Rows, partial(_events_of_rows, folder))
+        return read_lines(store, state, partial(_Events.of, os.path.dirname(store.path)))
 
 
 READER = CopilotCli()
 
 
-def _fold_rows(connection: sqlite3.Connection, state: LastRow) -> Folded[LastRow]:
+class _Rows(msgspec.Struct):
+    """Of the database, after some of its rows."""
+
+    row: int = 0
+    sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
+
+    def call(self, row: _Row) -> None:
+        """Take a call into its session."""
+        session = self.sessions.get(row.session)
+        if session is None:
+            session = self.sessions[row.session] = SessionState(row.session, rank=1)
+        session.at = row.at or session.at
+        if row.category == "summary":
+            session.track = session.track.compaction()
+        elif row.category == "main":
+            session.track = session.track.call(Reading.of(row.usage, row.model))
+        session.model = row.model
+
+
+def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -> Events:
     newest = _newest_row(connection)
+    if newest < state.row:  # the rows were written anew
+        state.row, state.sessions = 0, {}
     folders = _folders(connection)
-    calls = []
-    for row in _rows(connection, "id > ?", (0 if newest < state.row else state.row,)):
+    events: list[SessionEvent] = []
+    for row in _rows(connection, "id > ?", (state.row,)):
+        state.call(row)
         if row.at is None:
             continue
-        calls.append(
-            Call(
+        events.append(
+            CallFinished(
                 at=row.at,
                 agent=AGENT,
                 session=row.session,
@@ -195,44 +216,22 @@ def _fold_rows(connection: sqlite3.Connection, state: LastRow) -> Folded[LastRow
                 cost_usd=credits_usd(float(str(row.nano)) / _NANO) if row.nano else None,
             )
         )
-    return Folded(LastRow(newest), calls)
+    state.row = newest
+    state.sessions = {name: one for name, one in state.sessions.items() if name in folders}
+    for name, session in state.sessions.items():
+        session.work_in(folders[name] or session.folder or _cwd_in(os.path.join(folder, name)))
+        events += session.events()
+    return Events(events)
 
 
-def _sessions(
-    found: Found, connection: sqlite3.Connection, roots: Roots
-) -> Iterator[StoredSession]:
-    """The sessions of the roots, each by its newest call."""
-    folders = _folders(connection)
-    home = os.path.dirname(found.path)
-    for name, folder in folders.items():
-        cwd = folder or _cwd_in(os.path.join(home, _STATE, name))
-        if cwd is None or not roots.hold(cwd):
-            continue
-        track, newest = Track(), None
-        for row in _rows(connection, "session_id = ?", (name,), "DESC"):
-            newest = newest or row
-            if row.category == "summary":
-                track = track.compaction()
-                break
-            if row.category == "main":
-                track = track.call(Reading.of(row.usage, row.model))
-                if track.newest:
-                    break
-        if newest is not None:
-            model = track.newest.model if track.newest else newest.model
-            yield stored(found, name, cwd, newest.at, occupancy(track), model=model, rank=1)
-
-
-def _rows(
-    connection: sqlite3.Connection, where: str, values: tuple[object, ...], order: str = "ASC"
-) -> Iterator[_Row]:
+def _rows(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[_Row]:
     known = columns(connection, _TABLE)
     if not {"id", "session_id"} <= known:
         return
     names = ("id", "session_id", *(name for name in _WANTED if name in known))
-    query = f"SELECT {', '.join(names)} FROM {_TABLE} WHERE {where} ORDER BY id {order}"  # noqa: S608
-    for values_ in connection.execute(query, values):
-        yield _Row(values_, names)
+    query = f"SELECT {', '.join(names)} FROM {_TABLE} WHERE {where} ORDER BY id"  # noqa: S608
+    for row in connection.execute(query, values):
+        yield _Row(row, names)
 
 
 def _newest_row(connection: sqlite3.Connection) -> int:
@@ -245,70 +244,83 @@ def _folders(connection: sqlite3.Connection) -> dict[str, str | None]:
     """The folders of all sessions."""
     if not {"id", "cwd"} <= columns(connection, "sessions"):
         return {}
-    return dict(connection.execute("SELECT id, cwd FROM sessions").fetchall())
+    rows = connection.execute("SELECT id, cwd FROM sessions").fetchall()
+    return {str(name): cwd if isinstance(cwd, str) else None for name, cwd in rows}
 
 
-def _rows_since(path: str, session: str) -> str | None:
-    """From when on the database has a session's calls, in ISO 8601; None for never."""
+def _rows_since(path: str) -> str | None:
+    """Return when the database began to have calls, in ISO 8601; None if it has none.
+
+    A session's own rows do not tell: its events may be read before its first row is written.
+    """
     if not os.path.exists(path):
         return None
     with read_only(path) as connection:
-        first = next(_rows(connection, "session_id = ?", (session,)), None)
+        first = next(_rows(connection, "TRUE", ()), None)
     return first.at.isoformat() if first and first.at else None
 
 
-def _fold_events(until: str | None, state: _Log, data: bytes) -> Folded[_Log]:
-    """What the events hold of calls from before the database had them."""
-    until = state.until or until
-    begins = when(until)
-    calls: list[Call] = []
-    events = Decoded(lines_with(data, b'"outputTokens"'), event)
-    for one in events:
-        at, data_ = when(one.timestamp), one.data or Data()
-        if one.type != "assistant.message" or at is None or not data_.output_tokens:
-            continue
-        if begins is None or at < begins:
-            calls.append(
-                Call(
-                    at=at,
-                    agent=AGENT,
-                    session=state.session,
-                    model=data_.model or "unknown",
-                    provider=PROVIDER,
-                    usage=disjoint(0, 0, 0, 0, data_.output_tokens, 0),
-                    request=data_.message_id or one.id or f"{state.session}/{one.timestamp}",
-                    workspace=state.workspace,
-                    category="subagent" if data_.parent_tool_call_id else "main",
-                    quality="lower bound",
-                )
-            )
-    return Folded(msgspec.structs.replace(state, until=until), calls, events.skipped)
+class _Events(msgspec.Struct):
+    """Of a session's events, after some of them. They know no call's size."""
 
+    session: SessionState
+    until: str | None = None
+    """ISO 8601: calls from here on are rows of the database."""
+    tier: str | None = None
 
-def _glance_events(found: Found, roots: Roots) -> Glance:
-    """What the events know beside the database: window, whether a turn is under way."""
-    folder = os.path.dirname(found.path)
-    cwd = _cwd_in(folder)
-    if cwd is None or not roots.hold(cwd):
-        return Glance(found)
-    newest = NewestEvents()
-    newest.look(found.path, event)
-    for line in first_lines(found.path, _HEAD):
-        newest.begin(line)
-        if newest.model:
-            break
-    track = Track().compaction() if newest.compacted else Track(why=NO_USAGE)
-    size = occupancy(track, "lower bound", window=newest.window)
-    session = stored(
-        found,
-        os.path.basename(folder),
-        cwd,
-        newest.at,
-        size,
-        model=newest.model,
-        active=newest.active,
-    )
-    return Glance(found, (session,), newest.skipped)
+    @classmethod
+    def of(cls, folder: str) -> _Events:
+        """Return the state before the first line."""
+        return cls(SessionState(os.path.basename(folder), track=Track(why=NO_USAGE)))
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        """Yield what the events hold of calls from before the database had them."""
+        folder, session = Path(lines.path).parent, self.session
+        session.work_in(_cwd_in(str(folder)))
+        self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
+        begins = when(self.until)
+        for event in lines.records(_event):
+            at, data = when(event.timestamp), event.data or _Data()
+            session.at = at or session.at
+            session.active = _TURN.get(event.type or "", session.active)
+            session.model = data.new_model or session.model or data.selected_model or data.model
+            session.window = data.token_limit or session.window
+            self.tier = data.context_tier or self.tier
+            if event.type == "session.compaction_complete":
+                session.track = session.track.compaction()
+            elif event.type == "assistant.message":
+                session.track = Track(why=NO_USAGE)
+                if at and data.output_tokens and (begins is None or at < begins):
+                    yield self._call(event, at, data)
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        session = msgspec.structs.replace(self.session, window=self._window)
+        return session.events("lower bound")
+
+    @property
+    def _window(self) -> int | None:
+        """By the agent's own word, else by the tier: models of a million tokens are held to less"""
+        session = self.session
+        if session.window or not self.tier or not session.model:
+            return session.window
+        listed = known_window(session.model)
+        if listed is None or listed < _MILLION:
+            return None
+        return _USUAL if self.tier == "default" else listed
+
+    def _call(self, event: _Event, at: datetime, data: _Data) -> CallFinished:
+        name = self.session.id
+        return CallFinished(
+            at=at,
+            agent=AGENT,
+            session=name,
+            model=data.model or "unknown",
+            provider=PROVIDER,
+            usage=usage_from_parts(0, 0, 0, 0, data.output_tokens or 0, 0),
+            request=data.message_id or event.id or f"{name}/{event.timestamp}",
+            workspace=self.session.folder or "",
+            category="subagent" if data.parent_tool_call_id else "main",
+        )
 
 
 def _cwd_in(folder: str) -> str | None:

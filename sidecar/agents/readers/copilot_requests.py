@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sidecar.agents.events import CallFinished
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -22,9 +23,9 @@ from sidecar.agents.fields import (
     provider_of,
 )
 from sidecar.agents.occupancy import Track
-from sidecar.agents.values import Call, Quality, Reading
+from sidecar.agents.values import Reading
 from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
-from sidecar.messages.usage import Usage, included
+from sidecar.messages.usage import Usage, usage_from_prompt
 from sidecar.models.catalogue import known_window
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class CallTotals(CamelRecord):
     def usage(self) -> Usage:
         """In parts that do not overlap."""
         prompt, cached = count(self.input_tokens), count(self.cached_tokens)
-        return included(prompt, cached, 0, 0, count(self.output_tokens), 0)
+        return usage_from_prompt(prompt, cached, 0, 0, count(self.output_tokens), 0)
 
 
 class _Summary(CamelRecord):
@@ -252,16 +253,15 @@ class Chat(CamelRecord):
         return track
 
 
-def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Call]:
+def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
     """A turn as it was billed: by model where the totals are there, else as far as it is known."""
     at = from_ms(request.timestamp)
     parts = _parts(request)
     if at is None or request.request_id is None:
         return
     usd = credits_usd(request.copilot_credits) if request.copilot_credits else None
-    quality: Quality = "exact" if request.model_totals else "lower bound"
     for number, (model, usage) in enumerate(parts):
-        yield Call(
+        yield CallFinished(
             at=at,
             agent=AGENT,
             session=session,
@@ -271,7 +271,6 @@ def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Cal
             request=f"{request.request_id}/{number}" if number else request.request_id,
             workspace=workspace,
             cost_usd=usd if number == 0 else None,
-            quality=quality,
         )
 
 
@@ -280,4 +279,4 @@ def _parts(request: CopilotTurn) -> Sequence[tuple[str | None, Usage]]:
     totals = [one for one in request.model_totals or () if one is not None]
     if totals:
         return [(one.model or request.model, one.usage) for one in totals]
-    return [(request.model, included(request.prompt, 0, 0, 0, request.output, 0))]
+    return [(request.model, usage_from_prompt(request.prompt, 0, 0, 0, request.output, 0))]

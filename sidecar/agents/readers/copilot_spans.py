@@ -8,31 +8,34 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.databases import LastRow, columns, read_only
+from sidecar.agents.databases import columns, read_only
+from sidecar.agents.events import CallFinished, SessionEvent
 from sidecar.agents.fields import Number, Record, count, credits_usd, from_ms, whole_file
-from sidecar.agents.folding import Folded
-from sidecar.agents.line_files import Decoded, fold_entries
 from sidecar.agents.occupancy import Track
 from sidecar.agents.readers.copilot_requests import AGENT, PROVIDER, CallTotals
-from sidecar.agents.tail import first_lines, lines_backwards, open_quietly
-from sidecar.agents.values import Call, Reading
-from sidecar.messages.usage import Usage, included
+from sidecar.agents.stores import Events, Lines, SessionState
+from sidecar.agents.tail import first_lines
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
-_TAIL = 16 << 20
+    from sidecar.agents.vscode import Storage
+
 _HEAD = 64 << 10
 _NANO = 10**9
 _LONG_AGO = 0.0
+TRACE_RANK = 2
+"""Of a session's stores, traces are the best."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
 """Parts of the names of requests that are beside the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
@@ -59,77 +62,67 @@ class _Line(Record, rename="camel"):
         name = (self.attrs.debug_name if self.attrs else None) or ""
         return self.status in (None, "ok") and not _is_aside(name)
 
-
-class LogState(msgspec.Struct, frozen=True):
-    """Of a debug log."""
-
-    session: str
-    workspace: str
-    child: bool
-    until: float | None = None
-    """Milliseconds since 1970: calls from here on stand in a better store."""
+    @property
+    def is_summary(self) -> bool:
+        """Whether it is a call that made a summary."""
+        return "summar" in ((self.attrs.debug_name if self.attrs else None) or "").lower()
 
 
 _line = typed.decoder(_Line)
 
 
-class NewestLines(msgspec.Struct, frozen=True):
-    """What the newest lines of a debug log say."""
+class LogState(msgspec.Struct):
+    """Of a debug log, after some of its lines."""
 
-    track: Track
-    at: datetime | None
-    active: bool | None
-    skipped: int
+    session: SessionState
+    workspace: str
+    folder: str
+    """Where the log lies, and its list of models."""
+    child: bool
+    until: float | None = None
+    """Milliseconds since 1970: calls from here on stand in a better store."""
 
-
-def newest_in_log(path: str) -> NewestLines:
-    """The newest call of the conversation. Raises OSError."""
-    track, at, active = Track(), None, None
-    with open_quietly(path) as file:
-        texts = (text for text in lines_backwards(file, most=_TAIL) if text.strip())
-        lines = Decoded(texts, _line)
-        for one in lines:
-            at = at or from_ms(one.ts)
-            if active is None and one.type in ("turn_start", "user_message", "turn_end"):
-                active = one.type != "turn_end"
-            if one.type != "llm_request" or one.attrs is None or not one.is_main:
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        session = self.session
+        for line in lines.records(_line):
+            session.at = from_ms(line.ts) or session.at
+            if line.type in _TURN:
+                session.active = line.type != "turn_end"
+            if line.type != "llm_request" or line.attrs is None:
                 continue
-            if "summar" in (one.attrs.debug_name or "").lower():
-                track = track.compaction()
-                break
-            track = track.call(Reading.of(one.attrs.usage, one.attrs.model))
-            if track.newest:
-                break
-    return NewestLines(track, at, active, lines.skipped)
+            if line.is_main and line.is_summary:
+                session.track = session.track.compaction()
+            elif line.is_main:
+                session.track = session.track.call(Reading.of(line.attrs.usage, line.attrs.model))
+            yield from self._calls(line, line.attrs)
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        if self.child:
+            return
+        newest = self.session.track.newest
+        self.session.window = window_in(self.folder, newest.model if newest else None)
+        yield from self.session.events()
+
+    def _calls(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
+        """Yield the call that a line reports, also a failed one that was answered nonetheless."""
+        at, nano = from_ms(line.ts), attrs.copilot_usage_nano_aiu
+        if at is None or (self.until is not None and (line.ts or 0) >= self.until):
+            return
+        yield CallFinished(
+            at=at,
+            agent=AGENT,
+            session=self.session.id,
+            model=attrs.model or "unknown",
+            provider=PROVIDER,
+            usage=attrs.usage,
+            request=line.span_id or f"{self.session.id}/{line.ts}",
+            workspace=self.workspace,
+            category="subagent" if self.child else "summary" if line.is_summary else "main",
+            cost_usd=credits_usd(nano / _NANO) if nano else None,
+        )
 
 
-def _call(state: LogState, one: _Line) -> Call | None:
-    """The call that a line says, also a failed one that was answered nonetheless."""
-    at = from_ms(one.ts)
-    if one.type != "llm_request" or one.attrs is None or at is None:
-        return None
-    if state.until is not None and (one.ts or 0) >= state.until:
-        return None
-    nano, summary = (
-        one.attrs.copilot_usage_nano_aiu,
-        "summar" in (one.attrs.debug_name or "").lower(),
-    )
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=state.session,
-        model=one.attrs.model or "unknown",
-        provider=PROVIDER,
-        usage=one.attrs.usage,
-        request=one.span_id or f"{state.session}/{one.ts}",
-        workspace=state.workspace,
-        category="subagent" if state.child else "summary" if summary else "main",
-        cost_usd=credits_usd(nano / _NANO) if nano else None,
-    )
-
-
-fold_log = fold_entries(b'"llm_request"', _line, _call)
-"""The calls in a debug log."""
+_TURN = ("turn_start", "user_message", "turn_end")
 
 
 def log_begins(path: str) -> float | None:
@@ -139,8 +132,10 @@ def log_begins(path: str) -> float | None:
     there is none.
     """
     with suppress(OSError):
-        for one in Decoded(first_lines(path, _HEAD), _line):
-            return one.ts if one.type == "session_start" else _LONG_AGO
+        for line in first_lines(path, _HEAD):
+            with suppress(msgspec.DecodeError):
+                first = _line(line)
+                return first.ts if first.type == "session_start" else _LONG_AGO
     return None
 
 
@@ -193,10 +188,8 @@ class CallSpan(msgspec.Struct, frozen=True):
     name: str
 
 
-def spans(
-    connection: sqlite3.Connection, after: int, sessions: tuple[str, ...] | None = None
-) -> Iterator[CallSpan]:
-    """The calls after a row, of some sessions or of all; none of a form that is not known."""
+def _spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
+    """Yield the calls after a row; none of a form that is not known."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
         return
@@ -206,50 +199,69 @@ def spans(
     )  # fmt: skip
     fields = ", ".join(f"s.{name}" if name in known else "NULL" for name in wanted)
     attribute = "(SELECT value FROM span_attributes a WHERE a.span_id = s.span_id AND a.key = ?)"
-    chosen = None if sessions is None else msgspec.json.encode(sessions).decode()
     rows = connection.execute(
         f"SELECT s.rowid, s.span_id, s.start_time_ms, s.chat_session_id, {fields},"  # noqa: S608
         f" {attribute}, {attribute}, {attribute} FROM spans s"
         f" WHERE s.operation_name = 'chat' AND s.rowid > ?"
-        " AND (? IS NULL OR s.chat_session_id IN (SELECT value FROM json_each(?)))"
         " ORDER BY s.rowid",
-        (_WRITTEN, _NANO_AIU, _PARENT, after, chosen, chosen),
+        (_WRITTEN, _NANO_AIU, _PARENT, after),
     )
     for row in rows:
         prompt, cached, output, reasoning = (_whole(number) for number in row[4:8])
-        usage = included(prompt, cached, _whole(row[11]), 0, output, reasoning)
+        usage = usage_from_prompt(prompt, cached, _whole(row[11]), 0, output, reasoning)
         yield CallSpan(
             row[0], str(row[1]), float(row[2] or 0), str(row[3] or ""), row[9] or row[8], usage,
             _whole(row[12]) or None, row[13], str(row[10] or ""),
         )  # fmt: skip
 
 
-def fold_traces(
-    workspaces: Callable[[str], str], connection: sqlite3.Connection, state: LastRow
-) -> Folded[LastRow]:
-    """The calls after the last row; from the first where the rows were written anew."""
+class TraceState(msgspec.Struct):
+    """Of a database of traces, after some of its rows."""
+
+    row: int = 0
+    sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
+
+
+def trace_events(
+    project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: TraceState
+) -> Events:
+    """The calls after the last row; from the first where the rows were written anew.
+
+    `project_of`: the project that a session is about, by the session's id.
+    """
     newest = connection.execute("SELECT max(rowid) FROM spans").fetchone()[0] or 0
-    made = spans(connection, 0 if newest < state.row else state.row)
-    calls = []
-    for one in made:
-        session, at = one.parent or one.session, from_ms(one.at_ms)
-        if at is None:
-            continue
-        calls.append(
-            Call(
-                at=at,
-                agent=AGENT,
-                session=session,
-                model=one.model or "unknown",
-                provider=PROVIDER,
-                usage=one.usage,
-                request=one.id,
-                workspace=workspaces(session),
-                category="subagent" if one.parent else "main",
-                cost_usd=credits_usd(one.nano / _NANO) if one.nano else None,
-            )
-        )
-    return Folded(LastRow(newest), calls)
+    if newest < state.row:
+        state.row, state.sessions = 0, {}
+    project = lru_cache(project_of)
+    events: list[SessionEvent] = []
+    for span in _spans(connection, state.row):
+        name, at = span.parent or span.session, from_ms(span.at_ms)
+        if not span.parent and span.usage.prompt_tokens and not _is_aside(span.name):
+            track = Track(newest=Reading.of(span.usage, span.model))
+            session = SessionState(name, at=at, model=span.model, track=track, rank=TRACE_RANK)
+            session.work_in("\n".join(project(name).named_folders))
+            state.sessions[name] = session
+        if at is not None:
+            events.append(_call(span, name, at, project(name).workspace))
+    state.row = newest
+    for session in state.sessions.values():
+        events += session.events()
+    return Events(events)
+
+
+def _call(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFinished:
+    return CallFinished(
+        at=at,
+        agent=AGENT,
+        session=session,
+        model=span.model or "unknown",
+        provider=PROVIDER,
+        usage=span.usage,
+        request=span.id,
+        workspace=workspace,
+        category="subagent" if span.parent else "main",
+        cost_usd=credits_usd(span.nano / _NANO) if span.nano else None,
+    )
 
 
 def traced_since(path: str, session: str) -> float | None:
@@ -268,15 +280,6 @@ def traced_since(path: str, session: str) -> float | None:
     except OSError:
         return None
     return None if row[0] is None else float(row[0])
-
-
-def newest_traced(connection: sqlite3.Connection, sessions: tuple[str, ...]) -> list[CallSpan]:
-    """The newest call of the conversation itself in each of some sessions."""
-    found = {}
-    for one in spans(connection, 0, sessions):
-        if not one.parent and one.usage.prompt_tokens and not _is_aside(one.name):
-            found[one.session] = one
-    return list(found.values())
 
 
 def _is_aside(name: str) -> bool:

@@ -14,25 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sidecar.agents.databases import columns
+from sidecar.agents.events import CallFinished
 from sidecar.agents.fields import Record, from_ms, provider_of, whole_file
-from sidecar.agents.folding import Folded
 from sidecar.agents.homes import homes
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.readers.one_database import OneDatabase, Since, whole
-from sidecar.agents.values import Call, Found, Reading, StoredSession, stored
-from sidecar.messages.usage import disjoint
+from sidecar.agents.occupancy import Track
+from sidecar.agents.readers.one_database import DatabaseState, OneDatabase, rows, text, whole
+from sidecar.agents.stores import SessionState
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:
     import sqlite3
+    from datetime import datetime
 
     from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
 
 AGENT = "crush"
-_NAMES = (
-    "id", "parent_session_id", "title", "prompt_tokens", "completion_tokens", "cost",
-    "summary_message_id", "created_at", "updated_at",
-)  # fmt: skip
 
 
 class _Project(Record):
@@ -44,34 +41,12 @@ class _Projects(Record):
     projects: list[_Project] | None = None
 
 
-def _paths(places: Places) -> tuple[Path, ...]:
-    """The databases of the projects on Crush's own list."""
-    found: list[Path] = []
-    for home in homes(places, AGENT):
-        with suppress(OSError):
-            path = home / "projects.json"
-            found += _listed(str(path), path.stat().st_mtime_ns)
-    return tuple(dict.fromkeys(found))
-
-
 @lru_cache(maxsize=8)
 def _listed(path: str, _mtime_ns: int) -> tuple[Path, ...]:
     """The databases on a list, as it is at a time. Raises OSError."""
     projects = whole_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
-
-
-def _rows(
-    connection: sqlite3.Connection, since: str | float | None = None
-) -> Iterator[dict[str, Any]]:
-    known = columns(connection, "sessions")
-    if not {"id", "updated_at"} <= known:
-        return
-    names = ", ".join(name if name in known else f"NULL AS {name}" for name in _NAMES)
-    query = f"SELECT {names} FROM sessions WHERE ? IS NULL OR updated_at >= ?"  # noqa: S608
-    for row in connection.execute(query, (since, since)).fetchall():
-        yield dict(zip(_NAMES, row, strict=True))
 
 
 def _model(connection: sqlite3.Connection, session: str) -> tuple[str | None, str]:
@@ -83,7 +58,8 @@ def _model(connection: sqlite3.Connection, session: str) -> tuple[str | None, st
         " AND model != '' ORDER BY created_at DESC LIMIT 1",
         (session,),
     ).fetchone()
-    return (row[0], row[1] or provider_of(row[0])) if row else (None, "")
+    model = text(row[0]) if row else None
+    return (model, text(row[1]) or provider_of(model)) if model else (None, "")
 
 
 def _folder(path: str) -> str:
@@ -92,53 +68,70 @@ def _folder(path: str) -> str:
     return os.path.dirname(folder) if os.path.basename(folder) == ".crush" else folder
 
 
-def _sessions(
-    found: Found, connection: sqlite3.Connection, roots: Roots
-) -> Iterator[StoredSession]:
-    cwd = _folder(found.path)
-    if not roots.hold(cwd):
-        return
-    for row in _rows(connection):
-        if row["parent_session_id"]:
-            continue
-        model, _ = _model(connection, row["id"])
-        prompt, output = whole(row["prompt_tokens"]), whole(row["completion_tokens"])
-        track = Track().call(Reading(prompt, output, model))
-        if not prompt and row["summary_message_id"]:
-            track = track.compaction()
-        at, title = _at(row["updated_at"]), row["title"] or None
-        yield stored(found, row["id"], cwd, at, occupancy(track), model=model, title=title)
+class Crush(OneDatabase):
+    """See `OneDatabase`."""
 
+    agent, table = AGENT, "sessions"
 
-def _fold(path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:
-    calls = []
-    for row in _rows(connection, state.at):
-        state = Since(max(row["updated_at"], state.at or 0))
-        at, cost = _at(row["created_at"] or row["updated_at"]), row["cost"]
-        if at is None or not cost or cost < 0:
-            continue
-        model, provider = _model(connection, row["id"])
-        calls.append(
-            Call(
+    def paths(self, places: Places) -> tuple[Path, ...]:
+        """Return the databases of the projects on Crush's own list."""
+        found: list[Path] = []
+        for home in homes(places, AGENT):
+            with suppress(OSError):
+                path = home / "projects.json"
+                found += _listed(str(path), path.stat().st_mtime_ns)
+        return tuple(dict.fromkeys(found))
+
+    def title_of(self, row: dict[str, Any]) -> object:
+        return row.get("title")
+
+    def changes(
+        self, path: str, connection: sqlite3.Connection, state: DatabaseState
+    ) -> Iterator[CallFinished]:
+        folder, since = _folder(path), state.at
+        if not {"id", "updated_at"} <= columns(connection, self.table):
+            return
+        for row in rows(connection, self.table, "? IS NULL OR updated_at >= ?", since, since):
+            state.passed(row["updated_at"])
+            name, parent = text(row["id"]), text(row.get("parent_session_id"))
+            if name is None:
+                continue
+            model, provider = _model(connection, name)
+            if not parent:
+                state.sessions[name] = _session(name, folder, row, model)
+            at, cost = _at(row.get("created_at") or row["updated_at"]), row.get("cost")
+            if at is None or not isinstance(cost, int | float) or cost <= 0:
+                continue
+            yield CallFinished(
                 at=at,
                 agent=AGENT,
-                session=row["parent_session_id"] or row["id"],
+                session=parent or name,
                 model=model or "unknown",
                 provider=provider,
-                usage=disjoint(0, 0, 0, 0, 0, 0),
-                request=row["id"],
-                workspace=_folder(path),
-                category="subagent" if row["parent_session_id"] else "main",
+                usage=usage_from_parts(0, 0, 0, 0, 0, 0),
+                request=name,
+                workspace=folder,
+                category="subagent" if parent else "main",
                 cost_usd=Decimal(repr(cost)),
-                quality="context only",
             )
-        )
-    return Folded(state, calls)
 
 
-def _at(value: float | None) -> Any:
+READER = Crush()
+
+
+def _session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:
+    prompt, output = whole(row.get("prompt_tokens")), whole(row.get("completion_tokens"))
+    track = Track().call(Reading(prompt, output, model))
+    if not prompt and row.get("summary_message_id"):
+        track = track.compaction()
+    session = SessionState(name, at=_at(row["updated_at"]), model=model, track=track)
+    session.work_in(folder)
+    session.title_at = name if row.get("title") else None
+    return session
+
+
+def _at(value: object) -> datetime | None:
     """A time in seconds since 1970; older versions wrote milliseconds."""
-    return from_ms(None if value is None else value if value > 1e11 else value * 1000)
-
-
-READER = OneDatabase(AGENT, _paths, _sessions, _fold)
+    if not isinstance(value, int | float):
+        return None
+    return from_ms(value if value > 1e11 else value * 1000)

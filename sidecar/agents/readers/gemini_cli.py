@@ -1,8 +1,8 @@
 """Gemini CLI: `tmp/<project>/chats/session-*.jsonl` (older: `.json`), sub-agents in folders below.
 
-Lines are messages, which come again with the same id whenever they change; `$set` replaces fields
-of the session, among them all messages; `$rewindTo` takes back a message and all after it. What was
-taken back was billed all the same.
+A line is a message, and a message that changes is written again under the same id. `$set` replaces
+fields of the session, among them all messages; `$rewindTo` takes back a message and all after it,
+which stay billed. A session that is resumed repeats its messages without their tokens.
 """
 
 from __future__ import annotations
@@ -11,32 +11,38 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, when, whole, whole_file
-from sidecar.agents.folding import Folded, fold_lines, fold_whole
 from sidecar.agents.homes import homes
-from sidecar.agents.line_files import Decoded
 from sidecar.agents.listing import below, entries, stat_of
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.tail import chunks, first_lines, lines_backwards, lines_with, open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import Usage, included
+from sidecar.agents.occupancy import Track
+from sidecar.agents.stores import (
+    Events,
+    Lines,
+    SessionState,
+    StartOverError,
+    read_document,
+    read_lines,
+    record_at,
+)
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
 
 AGENT = "gemini-cli"
 _SUFFIXES = (".jsonl", ".json")
-_TAIL = 1 << 20
-_HEAD = 64 << 10
+_KEPT = 50
+"""Messages that are kept between readings; a rewind to an older one reads the file again."""
+_NOTHING = (b"", b"null", b"[]", b'""')
 
 
 class _Tokens(Record):
@@ -54,22 +60,37 @@ class _Tokens(Record):
         """The same in parts that do not overlap."""
         thoughts = self.thoughts or 0
         prompt = (self.input or 0) + (self.tool or 0)
-        return included(prompt, self.cached or 0, 0, 0, (self.output or 0) + thoughts, thoughts)
+        return usage_from_prompt(
+            prompt, self.cached or 0, 0, 0, (self.output or 0) + thoughts, thoughts
+        )
 
 
-class _Message(Record):
+class _Message(CamelRecord):
     id: str | None = None
     type: str | None = None
     timestamp: str | None = None
     model: str | None = None
     tokens: _Tokens | None = None
+    content: msgspec.Raw = msgspec.Raw(b"")
+    """Only whether there is any is read."""
+    tool_calls: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def reading(self) -> Reading | None:
-        """What its call sent and got; None for all but a model's reply with numbers."""
+        """The size of its call; None for all but a model's reply with numbers."""
         if self.type != "gemini" or self.tokens is None:
             return None
         return Reading.of(self.tokens.usage, self.model)
+
+    @property
+    def ends_turn(self) -> bool:
+        """Whether it is the last reply of a turn.
+
+        A reply's tools are written once they have run; until then a reply that only calls tools has
+        no content.
+        """
+        is_empty = bytes(self.content) in _NOTHING
+        return self.type == "gemini" and not is_empty and bytes(self.tool_calls) in _NOTHING
 
 
 class _Fields(CamelRecord):
@@ -78,7 +99,6 @@ class _Fields(CamelRecord):
     session_id: str | None = None
     last_updated: str | None = None
     summary: str | None = None
-    kind: str | None = None
     messages: list[_Message] | None = None
 
 
@@ -87,36 +107,32 @@ class _Line(_Message):
 
     set_: _Fields | None = msgspec.field(default=None, name="$set")
     rewind_to: str | None = msgspec.field(default=None, name="$rewindTo")
-    session_id: str | None = msgspec.field(default=None, name="sessionId")
+    session_id: str | None = None
     summary: str | None = None
 
-
-class _State(msgspec.Struct, frozen=True):
-    """Of a file: whose calls they are."""
-
-    session: str
-    workspace: str
-    subagent: bool
+    @property
+    def title(self) -> str | None:
+        return (self.set_.summary if self.set_ else None) or self.summary
 
 
 _line = typed.decoder(_Line)
 
 
-class GeminiCli:
-    """See `sidecar.agents.reader.Reader`."""
+class GeminiCli(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(str(home / "tmp") for home in homes(places, AGENT))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         for folder in self.folders(places):
             for project in entries(folder):
-                if roots is None or _root(project.path, roots) is not None:
+                if roots is None or roots.hold(_folder(project.path)):
                     yield from _of_project(project.path)
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         for folder in self.folders(places):
             parts = path.removeprefix(folder + os.sep).split(os.sep)
             if path.startswith(folder + os.sep) and parts[1:2] == ["chats"]:
@@ -124,192 +140,191 @@ class GeminiCli:
                 return stat_of(AGENT, path, live=live) if path.endswith(_SUFFIXES) else None
         return None
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        root = _root(str(Path(found.path).parents[1]), look.roots)
-        if root is None:
-            return Glance(found)
-        log = _log_of(found.path)
-        model = log.track.newest.model if log.track.newest else None
-        session = stored(
-            found,
-            log.id or Path(found.path).stem,
-            root,
-            when(log.at),
-            occupancy(log.track),
-            model=model,
-            title=log.title,
-            active=log.active,
-            rank=log.rank,
-        )
-        return Glance(found, (session,), log.skipped)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        if store.path.endswith(".json"):
+            return read_document(store, partial(_events_of, store))
+        return read_lines(store, state, partial(_Log.of, store))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        path = Path(found.path)
-        project, parent = path.parents[1], Path(found.path).stem
-        if not found.live:
-            project, parent = path.parents[2], path.parent.name
-        state = _State(parent, _workspace(str(project)) or "", subagent=not found.live)
-        if found.path.endswith(".json"):
-            return fold_whole(found, mark, state, _fold_whole)
-        return fold_lines(found, mark, state, partial(_fold, found.path))
+    def title(self, store: Store, title_at: str) -> str | None:
+        if store.path.endswith(".json"):
+            return whole_file(store.path, _Fields).summary
+        line = record_at(store, title_at, _line)
+        return line.title if line else None
 
 
 READER = GeminiCli()
 
 
-class _Log:
-    """A session as its lines leave it, taken in their order."""
+class _Log(msgspec.Struct):
+    """A session's file as far as it was read."""
 
-    def __init__(self) -> None:
-        self.id: str | None = None
-        self.title: str | None = None
-        self.at: str | None = None
-        self.active: bool | None = None
-        self.skipped = 0
-        self.rank = 0
-        """1 where there was a reply: a session that is resumed begins with a file without any."""
-        self._messages: dict[str, Reading | None] = {}
-        self._lost: str | None = None
+    session: SessionState
+    workspace: str
+    is_subagent: bool
+    first: str | None = None
+    """Id of the first message."""
+    messages: list[tuple[str, Reading | None]] = []
+    """The newest messages of the conversation by their ids, each with the size of its call."""
+    has_older: bool = False
+    """Whether older messages are no longer kept."""
 
-    @property
-    def track(self) -> Track:
-        """Of the messages that are left; of none, why the size is not known."""
-        track = Track()
-        for reading in self._messages.values():
-            track = track if reading is None else track.call(reading)
-        if track.newest is None and self._lost is not None:
-            return track.rewind() if self._lost == "rewind" else track.compaction()
-        return track
+    @classmethod
+    def of(cls, store: Store) -> _Log:
+        """Return the state before the first line."""
+        path = Path(store.path)
+        project, name = (path.parents[1], path.stem) if store.live else _parent_of(path)
+        session = SessionState(name)
+        session.work_in(_folder(str(project)))
+        return cls(session, _workspace(str(project)) or "", not store.live)
 
-    def take(self, one: _Line) -> None:
-        self.id, self.title = one.session_id or self.id, one.summary or self.title
-        if one.rewind_to is not None:
-            self._rewind(one.rewind_to)
-        elif one.set_ is not None:
-            self.change(one.set_)
-        elif one.id is not None:
-            self._put(one)
+    def read(self, lines: Lines) -> Iterable[CallFinished]:
+        calls: dict[str, CallFinished] = {}
+        for line in lines.records(_line):
+            messages = self._apply(line)
+            calls |= {call.request: call for call in self.calls(messages)}
+            if line.title:
+                self.session.title_at = lines.position
+        return calls.values()
 
-    def change(self, fields: _Fields) -> None:
-        """Take fields of the session; with messages, they are all that there is now."""
-        self.id, self.title = fields.session_id or self.id, fields.summary or self.title
-        self.at = fields.last_updated or self.at
+    def session_events(self) -> Iterable[SessionEvent]:
+        self.has_older = self.has_older or len(self.messages) > _KEPT
+        del self.messages[:-_KEPT]
+        return () if self.is_subagent else self.session.events()
+
+    def change(self, fields: _Fields) -> Iterable[_Message]:
+        """Take fields of the session; return its messages if they are among them."""
+        session = self.session
+        self._name(fields.session_id)
+        session.at = when(fields.last_updated) or session.at
         if fields.messages is None:
-            return
-        first = next(iter(self._messages), None)
-        replaced = first is not None and (not fields.messages or fields.messages[0].id != first)
-        self._messages.clear()
-        for message in fields.messages:
-            self._put(message, counts=not replaced)
-        self._lost = "compaction" if replaced else None
+            return ()
+        self._replace(fields.messages)
+        return fields.messages
 
-    def _put(self, message: _Message, *, counts: bool = True) -> None:
-        """A message; a size from before a compaction is not the size after it."""
-        self.at = message.timestamp or self.at
-        self.rank = 1 if message.type == "gemini" else self.rank
-        self.active = message.type == "user" if message.type in ("user", "gemini") else self.active
-        self._messages[message.id or ""] = message.reading if counts else None
+    def _apply(self, line: _Line) -> Iterable[_Message]:
+        """Take a line; return the messages in it."""
+        self._name(line.session_id)
+        if line.rewind_to is not None:
+            self._rewind(line.rewind_to)
+        elif line.set_ is not None:
+            return self.change(line.set_)
+        elif line.id is not None:
+            self._put(line)
+            return (line,)
+        return ()
+
+    def _name(self, session: str | None) -> None:
+        if session and not self.is_subagent:
+            self.session.id = session
+
+    def _put(self, message: _Message) -> None:
+        """Take a message that is new or has changed."""
+        name, reading = message.id or "", message.reading
+        start = max(0, len(self.messages) - _KEPT)
+        for position in range(start, len(self.messages)):
+            if self.messages[position][0] == name:
+                self.messages[position] = (name, reading)
+                break
+        else:
+            self.messages.append((name, reading))
+        self.first = self.first or name
+        self._note(message)
+        self._measure()
+
+    def _note(self, message: _Message) -> None:
+        session = self.session
+        session.at = when(message.timestamp) or session.at
+        if message.type in ("user", "gemini"):
+            session.active = not message.ends_turn
+        if message.type == "gemini":
+            # A session that is resumed begins another file, which has no reply.
+            session.rank = 1
+
+    def _measure(self) -> bool:
+        """Take the size from the newest reply with numbers; return whether one is kept."""
+        readings = [reading for _, reading in self.messages[-_KEPT:] if reading]
+        if not readings and len(self.messages) > _KEPT:
+            readings = [reading for _, reading in self.messages if reading]
+        track = Track()
+        for reading in readings:
+            track = track.call(reading)
+        if readings:
+            self.session.track = track
+        return bool(readings)
+
+    def _replace(self, messages: list[_Message]) -> None:
+        """Take all messages of the conversation anew.
+
+        Where they hold a reply that was measured, the session is resumed; otherwise, where they
+        hold another reply, the conversation was compressed.
+        """
+        readings = dict(self.messages)
+        is_new = self.first is None
+        is_same = bool(messages) and messages[0].id == self.first
+        if is_same and not any(message.type == "gemini" for message in messages):
+            return  # a resumption writes its first message before it repeats the conversation
+        self.messages = []
+        for message in messages:
+            reading = readings.get(message.id or "")
+            # After a compression, earlier messages may be repeated with their tokens.
+            if is_new or (is_same and reading):
+                reading = message.reading or reading
+            self.messages.append((message.id or "", reading if is_new or is_same else None))
+        self.first = messages[0].id if messages else None
+        for message in messages:
+            self._note(message)
+        if not self._measure() and not is_new:
+            self.session.track = self.session.track.compaction()
 
     def _rewind(self, message: str) -> None:
-        kept = list(self._messages)
-        kept = kept[: kept.index(message)] if message in self._messages else []
-        self._messages = {one: self._messages[one] for one in kept}
-        self._lost = "rewind"
+        names = [name for name, _ in self.messages]
+        self.messages = self.messages[: names.index(message)] if message in names else []
+        if not self._measure():
+            if self.has_older:
+                raise StartOverError
+            self.session.track = self.session.track.rewind()
 
-
-def _log_of(path: str) -> _Log:
-    """A session from the end of its file where that is enough, else from the whole of it."""
-    log = _Log()
-    with open_quietly(path) as file:
-        if path.endswith(".json"):
-            log.change(whole(file.read(), _Fields))
-            return log
-        newest = _plain_end(lines_backwards(file, most=_TAIL))
-        if newest is None:
-            file.seek(0)
-            newest = [line for data, _ in chunks(file) for line in data.split(b"\n")]
-        else:
-            newest = [*islice(first_lines(path, _HEAD), 1), *newest]
-    lines = Decoded(filter(bytes.strip, newest), _line)
-    for one in lines:
-        log.take(one)
-    log.skipped = lines.skipped
-    return log
-
-
-def _plain_end(backwards: Iterable[bytes]) -> list[bytes] | None:
-    """The lines from the last reply with numbers on; None where older ones may matter."""
-    taken: list[bytes] = []
-    for line in backwards:
-        if b'"$rewindTo"' in line or (b'"$set"' in line and b'"messages"' in line):
-            return None
-        taken.append(line)
-        if b'"tokens"' in line:
-            try:
-                reading = _line(line).reading
-            except msgspec.DecodeError:
+    def calls(self, messages: Iterable[_Message]) -> Iterator[CallFinished]:
+        for message in messages:
+            at = when(message.timestamp)
+            if message.type != "gemini" or message.tokens is None or at is None:
                 continue
-            if reading is not None and reading.prompt:
-                return taken[::-1]
-    return None
-
-
-def _fold(path: str, state: _State, data: bytes) -> Folded[_State]:
-    """The calls in some lines of a log: of a message that comes again the last one."""
-    if not state.subagent and state.session == Path(path).stem:
-        named = Decoded(islice(lines_with(data, b'"sessionId"'), 1), _line)
-        session = next((one.session_id for one in named), None)
-        state = msgspec.structs.replace(state, session=session or state.session)
-    calls: dict[str, Call] = {}
-    lines = Decoded(lines_with(data, b'"tokens"'), _line)
-    for one in lines:
-        messages = one.set_.messages or () if one.set_ else (one,)
-        calls |= {call.request: call for call in _calls(messages, state)}
-    return Folded(state, tuple(calls.values()), lines.skipped)
-
-
-def _fold_whole(state: _State, data: bytes) -> Folded[_State]:
-    fields = whole(data, _Fields)
-    if not state.subagent:
-        state = msgspec.structs.replace(state, session=fields.session_id or state.session)
-    return Folded(state, tuple(_calls(fields.messages or (), state)))
-
-
-def _calls(messages: Iterable[_Message], state: _State) -> Iterator[Call]:
-    for message in messages:
-        at = when(message.timestamp)
-        if message.type != "gemini" or message.tokens is None or at is None:
-            continue
-        usage = message.tokens.usage
-        if usage.prompt_tokens + usage.output_tokens:
-            yield Call(
+            yield CallFinished(
                 at=at,
                 agent=AGENT,
-                session=state.session,
+                session=self.session.id,
                 model=message.model or "unknown",
                 provider="google",
-                usage=usage,
-                request=message.id or f"{state.session}/{message.timestamp}",
-                workspace=state.workspace,
-                category="subagent" if state.subagent else "main",
+                usage=message.tokens.usage,
+                request=message.id or f"{self.session.id}/{message.timestamp}",
+                workspace=self.workspace,
+                category="subagent" if self.is_subagent else "main",
             )
 
 
-def _of_project(folder: str) -> Iterator[Found]:
+def _events_of(store: Store, data: bytes) -> Events:
+    """Read an older session, which is one document."""
+    log, fields = _Log.of(store), whole(data, _Fields)
+    calls = [*log.calls(log.change(fields))]
+    log.session.title_at = "summary" if fields.summary else None
+    return Events([*calls, *log.session_events()])
+
+
+def _of_project(folder: str) -> Iterator[Store]:
     chats = os.path.join(folder, "chats")
-    for found in below(AGENT, chats, *_SUFFIXES):
-        live = os.path.dirname(found.path) == chats
-        yield found if live else msgspec.structs.replace(found, live=False)
+    for store in below(AGENT, chats, *_SUFFIXES):
+        live = os.path.dirname(store.path) == chats
+        yield store if live else msgspec.structs.replace(store, live=False)
 
 
-def _root(project: str, roots: Roots) -> str | None:
-    """The folder that a project's folder stands for, where the roots hold it."""
-    known = _workspace(project)
-    if known is not None:
-        return known if roots.hold(known) else None
-    name = os.path.basename(project)
-    return next((path for path in roots.paths if _hash(path) == name), None)
+def _parent_of(path: Path) -> tuple[Path, str]:
+    """The project and the session that a sub-agent's file is of."""
+    return path.parents[2], path.parent.name
+
+
+def _folder(project: str) -> str:
+    """The folder that a project's folder stands for, or its digest; as `SessionStarted.folder`."""
+    return _workspace(project) or f"sha256:{os.path.basename(project)}"
 
 
 def _workspace(project: str) -> str | None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sidecar import typed
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import Record, TokenCount, beside, from_ms
-from sidecar.agents.folding import fold_lines
-from sidecar.agents.line_files import LineFiles, Newest, fold_entries
-from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.agents.line_files import LineFiles
+from sidecar.agents.stores import Lines, SessionState, read_lines
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from sidecar.agents.reader import Look
 
 AGENT = "kimi-cli"
 PROVIDER = "moonshotai"
@@ -35,7 +37,7 @@ class _Tokens(Record):
     @property
     def usage(self) -> Usage:
         read, write = self.input_cache_read or 0, self.input_cache_creation or 0
-        return disjoint(self.input_other or 0, read, write, 0, self.output or 0, 0)
+        return usage_from_parts(self.input_other or 0, read, write, 0, self.output or 0, 0)
 
 
 class _Payload(Record):
@@ -77,75 +79,70 @@ class _Known(Record):
 _entry = typed.decoder(_Entry)
 
 
-class KimiCli(LineFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class KimiCli(LineFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
     inner = "sessions"
     suffixes = ("wire.jsonl",)
 
-    def glance(self, look: Look) -> Glance:
-        found, roots = look.found, look.roots
-        folder = Path(found.path).parent
-        named = (path for path in roots.paths if _hash(path) == folder.parent.name)
-        cwd = next(named, None) or _workspace(folder)
-        if not roots.hold(cwd):
-            return Glance(found)
-        newest = _Newest()
-        newest.look(found.path, _entry)
-        session = newest.session(found, folder.name, cwd, window=newest.window)
-        return Glance(found, (session,), newest.skipped)
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        folder = Path(found.path).parent
-        return fold_lines(found, mark, CallOrigin(folder.name, _workspace(folder) or ""), _fold)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_lines(store, state, partial(_Wire.of, Path(store.path).parent))
 
 
 READER = KimiCli()
 
 
-class _Newest(Newest[_Entry]):
-    window: int | None = None
+class _Wire(msgspec.Struct):
+    """Of a session's file, after some of its lines."""
 
-    def take(self, entry: _Entry) -> bool:
-        self.at = self.at or entry.at
-        kind = entry.message.type if entry.message else None
-        if self.active is None and kind is not None:
-            self.active = kind != "TurnEnd"
-        if kind in _COMPACTIONS:
-            self.track = self.track.compaction()
-            return True
-        return entry.status is not None and self._take(entry.status)
+    session: SessionState
+    workspace: str
 
-    def _take(self, status: _Payload) -> bool:
-        self.window = self.window or status.max_context_tokens
+    @classmethod
+    def of(cls, folder: Path) -> _Wire:
+        """Return the state before the first line."""
+        session, known = SessionState(folder.name), _workspace(folder)
+        session.work_in(known or f"md5:{folder.parent.name}")
+        return cls(session, known or "")
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        session = self.session
+        for entry in lines.records(_entry):
+            kind = entry.message.type if entry.message else None
+            session.at = entry.at or session.at
+            session.active = session.active if kind is None else kind != "TurnEnd"
+            if kind in _COMPACTIONS:
+                session.track = session.track.compaction()
+            elif entry.status is not None:
+                self._measure(entry.status)
+                yield from self._calls(entry, entry.status)
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        return self.session.events()
+
+    def _measure(self, status: _Payload) -> None:
+        session = self.session
+        session.window = status.max_context_tokens or session.window
         if status.token_usage is not None:
             reading = Reading.of(status.token_usage.usage, status.model)
+            session.track = session.track.call(reading)
         elif status.context_tokens:
-            reading = Reading(status.context_tokens, 0, status.model)
-        else:
-            return False
-        self.track = self.track.call(reading)
-        return self.track.newest is not None
+            session.track = session.track.call(Reading(status.context_tokens, 0, status.model))
 
-
-def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
-    status, at = entry.status, entry.at
-    if status is None or status.token_usage is None or at is None:
-        return None
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=origin.session,
-        model=status.model or "unknown",
-        provider=PROVIDER,
-        usage=status.token_usage.usage,
-        request=status.message_id or f"{origin.session}/{entry.timestamp}",
-        workspace=origin.workspace,
-    )
-
-
-_fold = fold_entries(b'"token_usage"', _entry, _call)
+    def _calls(self, entry: _Entry, status: _Payload) -> Iterator[CallFinished]:
+        if status.token_usage is None or entry.at is None:
+            return
+        yield CallFinished(
+            at=entry.at,
+            agent=AGENT,
+            session=self.session.id,
+            model=status.model or "unknown",
+            provider=PROVIDER,
+            usage=status.token_usage.usage,
+            request=status.message_id or f"{self.session.id}/{entry.timestamp}",
+            workspace=self.workspace,
+        )
 
 
 def _workspace(session: Path) -> str | None:

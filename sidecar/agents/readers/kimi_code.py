@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -25,21 +26,21 @@ from sidecar.agents.fields import (
     provider_of,
     toml_file,
 )
-from sidecar.agents.folding import Folded, fold_lines
-from sidecar.agents.line_files import Decoded, LineFiles, lines_of, state_of
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.agents.line_files import LineFiles
+from sidecar.agents.listing import stat_of
+from sidecar.agents.stores import Lines, SessionState, read_lines
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
+    from sidecar.agents.values import StoredSession
 
 AGENT = "kimi-code"
-_WIRE = "wire.jsonl"
+_WIRE, _STATE, _MAIN = "wire.jsonl", "state.json", "main"
 _KINDS = re.compile(
     rb'"type"\s*:\s*"(?:usage\.record|llm\.request|token_counting\.|context\.apply_compaction'
     rb"|turn\.(?:prompt|ended))"
@@ -57,33 +58,17 @@ class _Tokens(CamelRecord):
     @property
     def usage(self) -> Usage:
         read, write = self.input_cache_read or 0, self.input_cache_creation or 0
-        return disjoint(self.input_other or 0, read, write, 0, self.output or 0, 0)
+        return usage_from_parts(self.input_other or 0, read, write, 0, self.output or 0, 0)
 
 
 class _Line(CamelRecord):
     type: str | None = None
     time: float | None = None
     model: str | None = None
-    model_alias: str | None = None
     provider: str | None = None
     usage: _Tokens | None = None
     usage_scope: str | None = None
     tokens: TokenCount = None
-
-
-class _State(msgspec.Struct):
-    """Of one agent's wire, after some of its lines."""
-
-    session: str
-    workspace: str
-    subagent: bool
-    model: str | None = None
-    alias: str | None = None
-    provider: str | None = None
-    time: float | None = None
-    """Of the newest line, in milliseconds since 1970."""
-    active: bool | None = None
-    track: Track = Track()
 
 
 class _Session(CamelRecord):
@@ -96,8 +81,13 @@ class _Session(CamelRecord):
     archived: bool | None = None
     forked_from: str | None = None
 
+    @property
+    def own_title(self) -> str | None:
+        return self.title if self.title_kind != "replaceable" else None
+
 
 class _Alias(Record):
+    model: str | None = None
     max_context_size: TokenCount = None
 
 
@@ -108,119 +98,130 @@ class _Config(Record):
 _line = typed.decoder(_Line)
 
 
-class KimiCode(LineFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class KimiCode(LineFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
     inner = "sessions"
     suffixes = (_WIRE,)
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
-        return map(_with_part, super().find(places, roots))
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
+        return map(_with_state, super().find(places, roots))
 
-    def store_at(self, places: Places, path: str) -> Found | None:
-        found = super().store_at(places, path)
-        return _with_part(found) if found else None
+    def store_at(self, places: Places, path: str) -> Store | None:
+        if os.path.basename(path) == _STATE:
+            path = os.path.join(os.path.dirname(path), "agents", _MAIN, _WIRE)
+        store = super().store_at(places, path)
+        return _with_state(store) if store else None
 
-    def glance(self, look: Look) -> Glance:
-        found, folder = look.found, _session_folder(look.found.path)
-        session = beside(folder / "state.json", _Session) or _Session()
-        if not look.roots.hold(session.cwd):
-            return Glance(found)
-        state, mark = state_of(partial(self.read, found), look.before, _start(found))
-        one = stored(
-            found,
-            folder.name,
-            session.cwd,
-            from_ms(state.time),
-            occupancy(state.track, window=_window(folder, state.alias)),
-            model=state.model,
-            title=session.title if session.title_kind != "replaceable" else None,
-            parent=session.forked_from,
-            active=state.active,
-            ended=bool(session.archived),
-        )
-        return Glance(found, (one,), mark.skipped if mark else 0, mark)
+    def is_copy(self, store: Store) -> bool:
+        """Whether the session is a fork, which names the session that it was copied from."""
+        return _session(store.path).forked_from is not None
 
-    def is_copy(self, found: Found) -> bool:
-        """A fork names the session that it was copied from."""
-        session = beside(_session_folder(found.path) / "state.json", _Session)
-        return session is not None and session.forked_from is not None
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        name = _session_folder(store.path).name
+        new = partial(_Wire, SessionState(name), store.path, is_subagent=not store.live)
+        return read_lines(store, state, new)
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, _start(found), _fold)
+    def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
+        return _session(store.path).own_title
+
+    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
+        """Return the window in the user's settings: the smallest of the model's aliases."""
+        home = _session_folder(session.path).parents[2]
+        config = toml_file(home / "config.toml", _Config) or _Config()
+        aliases = (config.models or {}).values()
+        named = (one.max_context_size for one in aliases if one.model == session.model)
+        return min(filter(None, named), default=None)
 
 
 READER = KimiCode()
 
 
-def _fold(before: _State, data: bytes) -> Folded[_State]:
-    state = msgspec.structs.replace(before)
-    lines = Decoded(lines_of(data, _KINDS), _line)
-    calls = [call for line in lines if (call := _apply(state, line))]
-    return Folded(state, calls, lines.skipped)
+class _Wire(msgspec.Struct):
+    """Of one agent's wire, after some of its lines."""
 
+    session: SessionState
+    path: str
+    is_subagent: bool
+    provider: str | None = None
+    """Of the newest request."""
 
-def _apply(state: _State, line: _Line) -> Call | None:
-    """Apply a line to the state; the call that it reports, if it reports one."""
-    state.time = line.time or state.time
-    kind = line.type or ""
-    if kind == "llm.request":
-        state.model, state.alias, state.provider = line.model, line.model_alias, line.provider
-    elif kind == "turn.prompt":
-        state.active = True
-    elif kind == "turn.ended":
-        state.active = False
-    elif kind == "context.apply_compaction":
-        state.track = state.track.compaction()
-    elif kind in ("token_counting.rebased", "token_counting.truncated"):
-        # Kimi's own estimate of what is left after a compaction or an undo.
-        state.track = state.track.estimate(line.tokens or 0, state.model)
-    elif kind == "usage.record" and line.usage is not None:
-        return _call(state, line, line.usage.usage)
-    return None
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        self._read_state_file()
+        for line in lines.records_of(_line, _KINDS.search):
+            call = self._apply(line)
+            if call is not None:
+                yield call
 
+    def session_events(self) -> Iterator[SessionEvent]:
+        if not self.is_subagent:
+            self._read_state_file()
+            yield from self.session.events()
 
-def _call(state: _State, line: _Line, usage: Usage) -> Call | None:
-    """The call of a `usage.record`; one that belongs to no turn made a summary."""
-    is_turn = line.usage_scope != "session"
-    if is_turn and usage.prompt_tokens:
-        state.track = state.track.call(Reading.of(usage, state.model))
-    at = from_ms(line.time)
-    if at is None:
+    def _read_state_file(self) -> None:
+        """Read what `state.json` holds about the session now, also if no line is new."""
+        kept, session = _session(self.path), self.session
+        session.work_in(kept.cwd)
+        session.parent, session.ended = kept.forked_from, bool(kept.archived)
+        session.title_at = _STATE if kept.own_title else None
+
+    def _apply(self, line: _Line) -> CallFinished | None:
+        """Apply a line to the state; return the call that it reports, if any."""
+        session, kind = self.session, line.type or ""
+        session.at = from_ms(line.time) or session.at
+        if kind == "llm.request":
+            session.model, self.provider = line.model, line.provider
+        elif kind == "turn.prompt":
+            session.active = True
+        elif kind == "turn.ended":
+            session.active = False
+        elif kind == "context.apply_compaction":
+            session.track = session.track.compaction()
+        elif kind in ("token_counting.rebased", "token_counting.truncated"):
+            # Kimi's own estimate of what is left after a compaction or an undo.
+            session.track = session.track.estimate(line.tokens or 0, session.model)
+        elif kind == "usage.record" and line.usage is not None:
+            return self._call(line, line.usage.usage)
         return None
-    model = state.model or line.model or "unknown"
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=state.session,
-        model=model,
-        provider=provider_of(model) or state.provider or "",
-        usage=usage,
-        request=f"{line.time:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",  # as in forks
-        workspace=state.workspace,
-        category="subagent" if state.subagent else "main" if is_turn else "summary",
-    )
+
+    def _call(self, line: _Line, usage: Usage) -> CallFinished | None:
+        """Return the call of a `usage.record`; one that belongs to no turn made a summary."""
+        session, is_turn = self.session, line.usage_scope != "session"
+        if is_turn and usage.prompt_tokens:
+            session.track = session.track.call(Reading.of(usage, session.model))
+        at = from_ms(line.time)
+        if at is None:
+            return None
+        model = session.model or line.model or "unknown"
+        return CallFinished(
+            at=at,
+            agent=AGENT,
+            session=session.id,
+            model=model,
+            provider=provider_of(model) or self.provider or "",
+            usage=usage,
+            request=f"{line.time:.0f}/{usage.prompt_tokens}/{usage.output_tokens}",  # as in forks
+            workspace=session.folder or "",
+            category="subagent" if self.is_subagent else "main" if is_turn else "summary",
+        )
 
 
-def _start(found: Found) -> _State:
-    folder = _session_folder(found.path)
-    session = beside(folder / "state.json", _Session) or _Session()
-    return _State(folder.name, session.cwd or "", subagent=not found.live)
+def _session(path: str) -> _Session:
+    """Return what `state.json` holds about the session that a wire is of."""
+    return beside(_session_folder(path) / _STATE, _Session) or _Session()
 
 
-def _with_part(found: Found) -> Found:
-    """A wire as the conversation's, or as a sub-agent's."""
-    live = os.path.basename(os.path.dirname(found.path)) == "main"
-    return found if live else msgspec.structs.replace(found, live=False)
+def _with_state(store: Store) -> Store:
+    """Return a wire as a sub-agent's, or as the conversation's, which changes with its state."""
+    if os.path.basename(os.path.dirname(store.path)) != _MAIN:
+        return msgspec.structs.replace(store, live=False)
+    state = stat_of(AGENT, str(_session_folder(store.path) / _STATE))
+    if state is None:
+        return store
+    newest = max(store.mtime_ns, state.mtime_ns)
+    return msgspec.structs.replace(store, size=store.size + state.size, mtime_ns=newest)
 
 
 def _session_folder(path: str) -> Path:
     return Path(path).parents[2]
-
-
-def _window(session: Path, alias: str | None) -> int | None:
-    """The window that the user's configuration gives to a model, by its alias."""
-    config = toml_file(session.parents[2] / "config.toml", _Config) or _Config()
-    model = (config.models or {}).get(alias or "")
-    return model.max_context_size if model else None

@@ -3,64 +3,115 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.agents.databases import fold_database, read_only
+from sidecar.agents.databases import columns, read_database, read_only
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.listing import database, files_of
-from sidecar.agents.values import Batch, Found, Glance, Mark, StoredSession
+from sidecar.agents.stores import Events, SessionState
+from sidecar.messages.bounds import LONGEST_ID
 
 if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
-    from sidecar.agents.folding import Folded
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
 
 
-class Since(msgspec.Struct, frozen=True):
-    """The newest change that was read, as the database writes its times."""
+class DatabaseState(msgspec.Struct):
+    """Of a database, after some of its rows."""
 
     at: str | float | None = None
+    """The newest change that was read, as the database writes its times."""
+    sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
+    """Main conversations by their ids."""
+    skipped: int = 0
+    """Rows of the last reading that are broken."""
+
+    def passed(self, at: object) -> None:
+        """Note the time of a row that was read."""
+        if isinstance(at, str | int | float):
+            both = (self.at, at) if isinstance(at, type(self.at)) else (at,)
+            self.at = max(both)  # type: ignore[type-var]
 
 
-class OneDatabase(NamedTuple):
-    """See `sidecar.agents.reader.Reader`."""
+class OneDatabase(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
-    agent: str
-    paths: Callable[[Places], tuple[Path, ...]]
-    sessions: Callable[[Found, sqlite3.Connection, Roots], Iterator[StoredSession]]
-    fold: Callable[[str, sqlite3.Connection, Since], Folded[Since]]
-    """How the database at a path is read."""
+    table: str
+    """The table with a row for each session."""
+
+    def paths(self, places: Places) -> tuple[Path, ...]:
+        """Return where the agent's databases lie."""
+        raise NotImplementedError
+
+    def changes(
+        self, path: str, connection: sqlite3.Connection, state: DatabaseState
+    ) -> Iterable[CallFinished]:
+        """Take the rows that changed since `state.at` into the state; return their calls."""
+        raise NotImplementedError
+
+    def title_of(self, row: dict[str, Any]) -> object:
+        """Return the title in a row of the table of sessions."""
+        raise NotImplementedError
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(one for path in self.paths(places) for one in files_of(path))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for path in self.paths(places):
-            found = database(self.agent, path)
-            if found is not None:
-                yield found
+            store = database(self.agent, path)
+            if store is not None:
+                yield store
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")
         known = map(os.fspath, self.paths(places))
         return database(self.agent, path) if path in known else None
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        with read_only(found.path) as connection:
-            return Glance(found, tuple(self.sessions(found, connection, look.roots)))
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_database(store, state, DatabaseState, partial(self._events, store.path))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_database(found, mark, Since(), partial(self.fold, found.path))
+    def title(self, store: Store, title_at: str) -> str | None:
+        with read_only(store.path) as connection:
+            for row in rows(connection, self.table, "id = ?", title_at):
+                return text(self.title_of(row))
+        return None
+
+    def _events(self, path: str, connection: sqlite3.Connection, state: DatabaseState) -> Events:
+        state.skipped = 0
+        events: list[SessionEvent] = [*self.changes(path, connection, state)]
+        if state.sessions:
+            ids = connection.execute(f"SELECT id FROM {self.table}")  # noqa: S608
+            known = {str(row[0]) for row in ids}
+            state.sessions = {name: one for name, one in state.sessions.items() if name in known}
+        for session in state.sessions.values():
+            events += session.events()
+        return Events(events, state.skipped)
+
+
+def rows(
+    connection: sqlite3.Connection, table: str, where: str = "1", *values: object
+) -> Iterator[dict[str, Any]]:
+    """Yield rows by the names of whatever columns there are; none if there is no such table."""
+    if not columns(connection, table):
+        return
+    cursor = connection.execute(f"SELECT * FROM {table} WHERE {where}", values)  # noqa: S608
+    names = [one[0] for one in cursor.description]
+    for row in cursor:
+        yield dict(zip(names, row, strict=True))
 
 
 def whole(number: object) -> int:
     """A column's number of tokens; 0 where it has none."""
     return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
+
+
+def text(value: object) -> str | None:
+    """A column's text, as long as a name may be; None where it has none."""
+    return value[:LONGEST_ID] if isinstance(value, str) and value else None

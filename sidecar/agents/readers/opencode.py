@@ -1,7 +1,7 @@
 """opencode: `opencode*.db` since 1.2, files below `storage/` before; other tables since 2.0.
 
-Forks copy messages under new ids, and an upgrade leaves the old tables behind. So a call is known
-by what a copy keeps: when it was made, its model and its tokens. Kilo Code keeps such a database.
+Forks copy messages under new ids, and an upgrade leaves the old tables behind. So a call is
+identified by fields that a copy keeps: its time, model and tokens. Kilo Code keeps such a database.
 """
 
 from __future__ import annotations
@@ -9,54 +9,57 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.databases import columns, fold_database, read_only
+from sidecar import typed
+from sidecar.agents.databases import columns, read_database, read_only
+from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, Number, Record, beside, from_ms, whole, whole_file
-from sidecar.agents.folding import Folded, fold_whole
 from sidecar.agents.homes import homes, named_database
 from sidecar.agents.listing import below, database, entries, files_of, stat_of
-from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.opencode_messages import MessagePath, OpenCodeMessage, decode
 from sidecar.agents.readers.opencode_settings import own_window
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, StoredSession, stored
+from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.values import Reading
 
 if TYPE_CHECKING:
     import sqlite3
 
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
+    from sidecar.agents.values import StoredSession
 
 _SESSIONS, _MESSAGES = os.path.join("storage", "session"), os.path.join("storage", "message")
 _NEWEST = 50
 _COMPACTIONS = ("compaction", "summary")
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _Row(msgspec.Struct, frozen=True, array_like=True):
     """A session."""
 
     id: str
-    folder: str
-    parent: str | None
-    title: str | None
-    updated: float
+    folder: str | None = None
+    parent: str | None = None
+    title: str | None = None
+    updated: Number = None
+    """Milliseconds since 1970."""
     forked: str | None = None
     boundary: int | str | None = None
 
 
-class _Cursor(msgspec.Struct, frozen=True):
-    """Of a database: when the newest message that was read was changed, by table."""
+class _State(msgspec.Struct):
+    """How far a database was read. Times are in milliseconds since 1970."""
 
     message: int = 0
+    """The newest change of a message."""
     session_message: int = 0
-
-
-class _Nothing(msgspec.Struct, frozen=True):
-    """Of a file that is one message."""
+    """The newest change in the table of that name, which replaces `message`."""
+    sessions: dict[str, Number] = {}
+    """The newest change of each main session."""
 
 
 class _SessionTime(Record):
@@ -71,25 +74,33 @@ class _SessionFile(CamelRecord):
     time: _SessionTime | None = None
 
 
-class OpenCode:
-    """See `sidecar.agents.reader.Reader`."""
+class OpenCode(StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     def __init__(self, agent: str, files: str | None = None) -> None:
-        """`files`: what the name of a database begins with; the agent's where it is no other."""
-        self.agent, self._files = agent, files or agent
+        """`files`: what the name of a database begins with; by default the agent's name."""
+        self._agent, self._files = agent, files or agent
+
+    @property
+    def agent(self) -> str:
+        return self._agent
 
     def folders(self, places: Places) -> tuple[str, ...]:
         homes = self._homes(places)
-        stores = (one for home in homes for one in self._databases(places, home))
+        # The usual database is named before it exists, so that the first session is seen at once.
+        databases = [os.path.join(home, f"{self._files}.db") for home in homes]
+        databases += [path for home in homes for path in self._databases(places, home)]
         files = (os.path.join(home, part) for home in homes for part in (_SESSIONS, _MESSAGES))
-        return (*(path for store in stores for path in files_of(store)), *files)
+        return tuple(
+            dict.fromkeys((*(file for path in databases for file in files_of(path)), *files))
+        )
 
     def _homes(self, places: Places) -> tuple[str, ...]:
         found = [str(home) for home in homes(places, self.agent)]
         own = named_database(places, self.agent)
         return tuple(dict.fromkeys([*found, str(own.parent)] if own else found))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for home in self._homes(places):
             for path in self._databases(places, home):
                 found = database(self.agent, path)
@@ -98,7 +109,7 @@ class OpenCode:
             yield from below(self.agent, os.path.join(home, _SESSIONS), ".json")
             yield from below(self.agent, os.path.join(home, _MESSAGES), ".json", live=False)
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")
         if self._is_database(places, path):
             return database(self.agent, path)
@@ -108,24 +119,19 @@ class OpenCode:
                     return stat_of(self.agent, path, live=part == _SESSIONS)
         return None
 
-    def glance(self, look: Look) -> Glance:
-        found, roots = look.found, look.roots
-        if found.path.endswith(".json"):
-            return self._glance_file(found, look)
-        with read_only(found.path) as connection:
-            made = tuple(
-                self._session(found, row, _track(connection, row), look.places)
-                for row in _sessions(connection).values()
-                if row.parent is None and roots.hold(row.folder)
-            )
-        return Glance(found, made)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        if not store.path.endswith(".json"):
+            return read_database(store, state, _State, self._events_of_rows)
+        if store.live:
+            return read_document(store, partial(_events_of_session, store.path))
+        return read_document(store, self._events_of_message)
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        if found.path.endswith(".json"):
-            if not found.live:
-                return fold_whole(found, mark, _Nothing(), self._fold_file)
-            return iter(())
-        return fold_database(found, mark, _Cursor(), self._fold)
+    def title(self, store: Store, title_at: str) -> str | None:
+        return _titles(store).get(title_at)
+
+    def window(self, places: Places, session: StoredSession) -> int | None:
+        """The window that the user's settings give to the session's model."""
+        return own_window(places, self.agent, session.cwd or "", session.model or "")
 
     def _databases(self, places: Places, home: str) -> list[str]:
         paths = (entry.path for entry in entries(home))
@@ -140,64 +146,50 @@ class OpenCode:
             folder in self._homes(places) and name.startswith(self._files) and name.endswith(".db")
         )
 
-    def _fold(self, connection: sqlite3.Connection, state: _Cursor) -> Folded[_Cursor]:
-        """The finished calls among the messages that changed: rows are written again in place."""
-        sessions = _sessions(connection)
-        calls: list[Call] = []
+    def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> Events:
+        """Return the finished calls among the messages that changed, and the changed sessions.
+
+        opencode updates its rows in place.
+        """
+        rows, changed = _sessions(connection), set[str]()
+        calls: list[CallFinished] = []
         skipped = 0
-        cursors = msgspec.structs.asdict(state)
         for table in ("message", "session_message"):
-            for name, updated, seq, data in _changed(connection, table, cursors[table]):
-                cursors[table] = max(cursors[table], updated)
-                row = sessions.get(name)
-                if row is not None and _is_copied(row, seq):
+            for name, updated, seq, data in _changed(connection, table, getattr(state, table)):
+                setattr(state, table, max(getattr(state, table), updated))
+                changed.add(name)
+                row = rows.get(name)
+                if data is None or (row is not None and _is_copied(row, seq)):
                     continue
                 try:
-                    one = decode(data)
+                    message = decode(data)
                 except msgspec.DecodeError:
                     skipped += 1
                     continue
-                call = self._call(one, name, row)
-                if call is not None:
-                    calls.append(call)
-        return Folded(_Cursor(**cursors), calls, skipped)
+                calls += self._calls(message, name, row)
+        known = state.sessions
+        state.sessions = {row.id: row.updated for row in rows.values() if row.parent is None}
+        is_whole = not known or not known.keys() <= state.sessions.keys()
+        changed |= {name for name, at in state.sessions.items() if known.get(name) != at}
+        wanted = state.sessions.keys() if is_whole else changed & state.sessions.keys()
+        measured = (_measured(connection, rows[name]) for name in wanted)
+        sessions = (event for session in measured for event in session.events())
+        return Events([*calls, *sessions], skipped, is_whole)
 
-    def _call(self, one: OpenCodeMessage, session: str, row: _Row | None) -> Call | None:
-        folder = row.folder if row else (one.path or MessagePath()).cwd
+    def _events_of_message(self, data: bytes) -> Events:
+        message = whole(data, OpenCodeMessage)
+        is_reply = message.role == "assistant"
+        return Events(self._calls(message, message.session_id or "", None) if is_reply else ())
+
+    def _calls(
+        self, message: OpenCodeMessage, session: str, row: _Row | None
+    ) -> Iterator[CallFinished]:
+        folder = row.folder if row else (message.path or MessagePath()).cwd
         parent = row.parent if row else None
-        return one.call(self.agent, parent or session, folder or "", parent is not None)
-
-    def _session(
-        self, found: Found, row: _Row, newest: _Newest, places: Places, rank: int = 1
-    ) -> StoredSession:
-        window = own_window(places, self.agent, row.folder, *newest.model)
-        return stored(
-            found,
-            row.id,
-            row.folder,
-            from_ms(row.updated),
-            occupancy(newest.track, window=window),
-            model=newest.model[1] or None,
-            title=row.title,
-            parent=row.forked,
-            active=newest.active,
-            rank=rank,
-        )
-
-    def _fold_file(self, state: _Nothing, data: bytes) -> Folded[_Nothing]:
-        one = whole(data, OpenCodeMessage)
-        call = self._call(one, one.session_id or "", None) if one.role == "assistant" else None
-        return Folded(state, () if call is None else (call,))
-
-    def _glance_file(self, found: Found, look: Look) -> Glance:
-        one = whole_file(found.path, _SessionFile)
-        if one.id is None or one.parent_id or not look.roots.hold(one.directory):
-            return Glance(found)
-        updated = (one.time or _SessionTime()).updated or 0
-        row = _Row(one.id, one.directory or "", None, one.title, updated)
-        messages = Path(found.path).parents[2] / "message" / one.id
-        newest = _newest_of_files(messages)
-        return Glance(found, (self._session(found, row, newest, look.places, rank=0),))
+        is_child = parent is not None
+        call = message.call(self.agent, parent or session, folder or "", is_child)
+        if call is not None:
+            yield call
 
 
 READER = OpenCode("opencode")
@@ -213,11 +205,22 @@ def _sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
             continue
         names = ", ".join(name if name in known else "NULL" for name in wanted)
         rows = connection.execute(f"SELECT id, directory, {names} FROM {table}")  # noqa: S608
-        found |= {
-            row[0]: _Row(row[0], row[1] or "", row[2], row[3], row[4] or 0, row[5], row[6])
-            for row in rows
-        }
+        for values in rows:
+            with suppress(msgspec.ValidationError):  # a column may hold anything
+                row = typed.convert(values, _Row)
+                found[row.id] = row
     return found
+
+
+@lru_cache(maxsize=8)
+def _titles(store: Store) -> dict[str, str]:
+    """The sessions' titles by their ids."""
+    if store.path.endswith(".json"):
+        session = whole_file(store.path, _SessionFile)
+        return {session.id: session.title} if session.id and session.title else {}
+    with read_only(store.path) as connection:
+        rows = _sessions(connection)
+    return {row.id: row.title for row in rows.values() if row.title}
 
 
 def _is_copied(row: _Row, seq: int | None) -> bool:
@@ -228,76 +231,83 @@ def _is_copied(row: _Row, seq: int | None) -> bool:
 
 def _changed(
     connection: sqlite3.Connection, table: str, since: int
-) -> Iterator[tuple[str, int, int | None, bytes]]:
-    """Assistants' messages that changed at `since` (milliseconds) or later.
+) -> Iterator[tuple[str, int, int | None, bytes | None]]:
+    """Yield the messages that changed at `since` (milliseconds) or later.
 
-    What a session left in the old table is passed over once it is in the new one.
+    Of each its session, the time of the change, its number, and the data of a reply. Messages of
+    the old table are left out once their session is in the new one.
     """
     known = columns(connection, table)
     if not {"session_id", "time_updated", "data"} <= known:
         return
-    seq, who = ("seq", "type = 'assistant'") if "seq" in known else ("NULL", "1")
-    if table == "message" and columns(connection, "session_v2"):
-        who = "session_id NOT IN (SELECT id FROM session_v2)"
+    seq, is_reply = ("seq", "type = 'assistant'") if "seq" in known else ("NULL", "1")
+    is_new = table == "message" and columns(connection, "session_v2")
+    mine = "session_id NOT IN (SELECT id FROM session_v2)" if is_new else "1"
     yield from connection.execute(
-        f"SELECT session_id, time_updated, {seq}, CAST(data AS BLOB) FROM {table}"  # noqa: S608
-        f" WHERE time_updated >= ? AND {who} ORDER BY time_updated",
+        f"SELECT session_id, time_updated, {seq}, CASE WHEN {is_reply} THEN CAST(data AS BLOB) END"  # noqa: S608
+        f" FROM {table} WHERE time_updated >= ? AND typeof(time_updated) = 'integer' AND {mine}"
+        " ORDER BY time_updated",
         (since,),
     )
 
 
-class _Newest:
-    """What a session's newest messages say, from the newest back to the last call."""
-
-    def __init__(self) -> None:
-        self.track = Track()
-        self.active: bool | None = None
-        self.model: tuple[str, str] = "", ""
-        """Provider and model."""
-
-    def take(self, one: OpenCodeMessage) -> bool:
-        """Take a message; True where nothing older is needed."""
-        if self.active is None:
-            self.active = not one.ends_turn
-        if one.role == "user":
-            return False
-        name, provider = one.named
-        self.model = self.model if self.model[1] else (provider, name)
-        if one.is_summary:
-            self.track = self.track.compaction()
-            return True
-        if one.tokens is None:
-            return False
-        usage = one.tokens.usage
-        if usage.prompt_tokens or (one.time and one.time.completed):
-            # Without either the reply is under way: its numbers come with its end.
-            self.track = self.track.call(Reading.of(usage, name))
-        return self.track.newest is not None
+def _session(row: _Row, rank: int) -> SessionState:
+    session = SessionState(
+        row.id,
+        at=from_ms(row.updated),
+        title_at=row.id if row.title else None,
+        parent=row.forked,
+        rank=rank,
+    )
+    session.work_in(row.folder)
+    return session
 
 
-def _track(connection: sqlite3.Connection, row: _Row) -> _Newest:
-    """What a session's newest messages say."""
-    newest = _Newest()
+def _apply(session: SessionState, message: OpenCodeMessage) -> bool:
+    """Take the next older message into a session; return whether no older one is needed."""
+    if message.role not in ("user", "assistant"):
+        return False
+    if session.active is None:
+        session.active = not message.ends_turn
+    if message.role == "user":
+        return False
+    name, _ = message.named
+    session.model = session.model or name
+    if message.is_summary:
+        session.track = session.track.compaction()
+        return True
+    if message.tokens is None:
+        return False
+    usage = message.tokens.usage
+    if usage.prompt_tokens or (message.time and message.time.completed):
+        # A reply with neither is still running; opencode writes its numbers at its end.
+        session.track = session.track.call(Reading.of(usage, name))
+    return session.track.newest is not None
+
+
+def _measured(connection: sqlite3.Connection, row: _Row) -> SessionState:
+    """Return a session with its size, from its newest messages back to the last call."""
+    session = _session(row, rank=1)
     compacted = _compacted_at(connection, row.id)
     for kind, at, data in _messages(connection, row.id):
         if at < compacted or kind in _COMPACTIONS:
             break
         with suppress(msgspec.DecodeError):
-            one = decode(data)
-            one.role = one.role or kind
-            if one.role in ("user", "assistant") and newest.take(one):
-                return newest
+            message = decode(data)
+            message.role = message.role or kind
+            if _apply(session, message):
+                return session
     else:
         if not compacted:
-            return newest
-    newest.track = newest.track.compaction()
-    return newest
+            return session
+    session.track = session.track.compaction()
+    return session
 
 
 def _messages(
     connection: sqlite3.Connection, session: str
 ) -> Iterator[tuple[str | None, int, bytes]]:
-    """Kind, time and data of a session's messages, the newest first; of the newer table if any."""
+    """Yield kind, time and data of a session's newest messages, newest first."""
     for table, kind, order in (
         ("session_message", "type", "seq"),
         ("message", "NULL", "time_created"),
@@ -307,7 +317,8 @@ def _messages(
             continue
         at = "time_created" if "time_created" in known else "time_updated"
         rows = connection.execute(
-            f"SELECT {kind}, {at}, CAST(data AS BLOB) FROM {table} WHERE session_id = ?"  # noqa: S608
+            f"SELECT {kind}, CAST(COALESCE({at}, 0) AS INTEGER), CAST(COALESCE(data, '') AS BLOB)"  # noqa: S608
+            f" FROM {table} WHERE session_id = ?"
             f" ORDER BY {order} DESC LIMIT {_NEWEST}",
             (session,),
         ).fetchall()
@@ -317,26 +328,31 @@ def _messages(
 
 
 def _compacted_at(connection: sqlite3.Connection, session: str) -> int:
-    """When a session was last compacted, in milliseconds since 1970; 0 for never.
+    """Return when a session was last compacted, in milliseconds since 1970; 0 for never.
 
-    Only the beginning of a part is looked at: it names the part's type.
+    A part's type stands at its beginning; the rest of it is not searched.
     """
     if not {"session_id", "time_created", "data"} <= columns(connection, "part"):
         return 0
     row = connection.execute(
-        "SELECT max(time_created) FROM part WHERE session_id = ?"
+        "SELECT max(CAST(time_created AS INTEGER)) FROM part WHERE session_id = ?"
         ' AND instr(substr(data, 1, 200), \'"type":"compaction"\') > 0',
         (session,),
     ).fetchone()
     return int(row[0] or 0)
 
 
-def _newest_of_files(folder: Path) -> _Newest:
-    """What the newest message files say; their names rise with time."""
-    newest = _Newest()
-    names = sorted((entry.path for entry in entries(folder)), reverse=True)
-    for path in names[:_NEWEST]:
-        one = beside(path, OpenCodeMessage)
-        if one is not None and one.role in ("user", "assistant") and newest.take(one):
+def _events_of_session(path: str, data: bytes) -> Events:
+    """Read a session from an older version's file, and its size from its message files."""
+    file = whole(data, _SessionFile)
+    if file.id is None or file.parent_id:
+        return Events(())
+    updated = (file.time or _SessionTime()).updated
+    session = _session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
+    messages = Path(path).parents[2] / "message" / file.id
+    # Their names rise with time.
+    for name in sorted((entry.path for entry in entries(messages)), reverse=True)[:_NEWEST]:
+        message = beside(name, OpenCodeMessage)
+        if message is not None and _apply(session, message):
             break
-    return newest
+    return Events(session.events())

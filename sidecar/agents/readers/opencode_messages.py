@@ -7,9 +7,9 @@ from hashlib import blake2b
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.events import CallFinished
 from sidecar.agents.fields import Number, Record, count, from_ms, usd
-from sidecar.agents.values import Call
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.messages.usage import Usage, usage_from_parts
 
 
 class _Cache(Record):
@@ -29,7 +29,7 @@ class _Tokens(Record):
         cache, reasoning = self.cache or _Cache(), count(self.reasoning)
         output = count(self.output) + reasoning
         read, write = count(cache.read), count(cache.write)
-        return disjoint(count(self.input), read, write, 0, output, reasoning)
+        return usage_from_parts(count(self.input), read, write, 0, output, reasoning)
 
 
 class _Time(Record):
@@ -80,7 +80,7 @@ class OpenCodeMessage(Record):
         model = self.model if isinstance(self.model, _Model) else _Model()
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
-    def call(self, agent: str, session: str, folder: str, child: bool) -> Call | None:
+    def call(self, agent: str, session: str, folder: str, child: bool) -> CallFinished | None:
         """The call that a finished message is."""
         time = self.time or _Time()
         at = from_ms(time.created)
@@ -89,7 +89,7 @@ class OpenCodeMessage(Record):
         usage = self.tokens.usage
         model, provider = self.named
         kept = f"{int(time.created or 0)} {model} {msgspec.structs.astuple(usage)}"
-        return Call(
+        return CallFinished(
             at=at,
             agent=agent,
             session=session,

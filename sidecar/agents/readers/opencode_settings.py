@@ -37,17 +37,20 @@ class _Settings(Record):
     provider: dict[str, _Provider] | None = None
 
 
-def own_window(places: Places, agent: str, folder: str, provider: str, model: str) -> int | None:
-    """The window in tokens that a project's settings give to a model, or else the user's."""
+def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
+    """The window in tokens that a project's settings give to a model, or else the user's.
+
+    The smallest one where several providers of the model have windows of their own.
+    """
     for path in _paths(places, agent, folder):
         try:
             settings = _settings(path, os.stat(path).st_mtime_ns)
         except OSError:
             continue
-        models = ((settings.provider or {}).get(provider) or _Provider()).models or {}
-        limit = (models.get(model) or _Model()).limit
-        if limit is not None and limit.context:
-            return limit.context
+        models = ((one.models or {}).get(model) for one in (settings.provider or {}).values())
+        windows = [one.limit.context for one in models if one and one.limit and one.limit.context]
+        if windows:
+            return min(windows)
     return None
 
 

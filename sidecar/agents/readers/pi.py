@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sidecar import typed
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
     TokenCount,
+    beside,
     provider_of,
     usd,
     when,
 )
-from sidecar.agents.folding import fold_lines
-from sidecar.agents.line_files import Decoded, LineFiles, Newest, fold_entries
-from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.agents.line_files import LineFiles
+from sidecar.agents.occupancy import Track
+from sidecar.agents.stores import (
+    Lines,
+    SessionState,
+    StartOverError,
+    first_records,
+    read_lines,
+    record_at,
+)
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
-    from sidecar.agents.reader import Look
+    from sidecar.agents.places import Places
+    from sidecar.agents.values import StoredSession
 
 AGENT = "pi"
 _HEAD = 64 << 10
@@ -65,12 +78,12 @@ class _Entry(CamelRecord):
 
     @property
     def call(self) -> tuple[_Message, Usage] | None:
-        """A reply and what it took; None for all else."""
+        """Return a reply and its usage; None for all else."""
         message = self.message
         if message is None or message.role != "assistant" or message.usage is None:
             return None
         numbers = message.usage
-        return message, disjoint(
+        return message, usage_from_parts(
             numbers.input or 0,
             numbers.cache_read or 0,
             numbers.cache_write or 0,
@@ -80,99 +93,149 @@ class _Entry(CamelRecord):
         )
 
 
+class _Model(CamelRecord):
+    id: str | None = None
+    context_window: TokenCount = None
+
+
+class _Provider(CamelRecord):
+    models: list[_Model] | None = None
+    model_overrides: dict[str, _Model] | None = None
+
+    def window(self, model: str) -> int | None:
+        """Return the window of a model in tokens, if it is set."""
+        models = [one for one in self.models or () if one.id == model]
+        models += filter(None, [(self.model_overrides or {}).get(model)])
+        return next((one.context_window for one in models if one.context_window), None)
+
+
+class _Settings(Record):
+    """`models.json`: models that the user added, by provider."""
+
+    providers: dict[str, _Provider] | None = None
+
+
 _entry = typed.decoder(_Entry)
 
 
-class Pi(LineFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class Pi(LineFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
     inner = "sessions"
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        first = (look.before and look.before.memory) or _header(found.path)
-        if not look.roots.hold(first.cwd):
-            return Glance(found, memory=first if first.type else None)
-        newest = _Newest()
-        newest.look(found.path, _entry)
-        name = first.id or Path(found.path).stem
-        session = newest.session(found, name, first.cwd, title=newest.title)
-        return Glance(found, (session,), newest.skipped, first)
+    def is_copy(self, store: Store) -> bool:
+        """Whether the session is a fork, which names the session that it was copied from."""
+        entries = first_records(store, _entry, _HEAD)
+        header = next((entry for entry in entries if entry.type == "session"), _Entry())
+        return header.parent_session is not None
 
-    def is_copy(self, found: Found) -> bool:
-        """A fork names the session that it was copied from."""
-        return _header(found.path).parent_session is not None
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_lines(store, state, partial(_Session.of, Path(store.path).stem))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        first = _header(found.path)
-        origin = CallOrigin(first.id or Path(found.path).stem, first.cwd or "")
-        return fold_lines(found, mark, origin, _fold)
+    def title(self, store: Store, title_at: str) -> str | None:
+        entry = record_at(store, title_at, _entry)
+        return entry.name if entry else None
+
+    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
+        """Return the window in the user's settings: the smallest of the model's providers."""
+        path = Path(session.path).parents[2] / "models.json"
+        settings = beside(path, _Settings) or _Settings()
+        windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
+        return min(filter(None, windows), default=None)
 
 
 READER = Pi()
 
 
-class _Newest(Newest[_Entry]):
-    """What the active branch says, from the newest entry back to the last call."""
+class _Node(msgspec.Struct, frozen=True):
+    """What the branch that ends with an entry holds."""
 
-    title: str | None = None
-    _wanted: str | None = None
-    _begun = False
+    track: Track = Track()
+    active: bool | None = None
 
-    def take(self, entry: _Entry) -> bool:
-        self.at = self.at or when(entry.timestamp)
-        if entry.type == "session_info":
-            self.title = self.title or entry.name
-        if (
-            entry.id is None
-            or entry.type == "session"
-            or (self._begun and entry.id != self._wanted)
-        ):
-            return False
-        self._begun, self._wanted = True, entry.parent_id
+
+class _Session(msgspec.Struct, dict=True):
+    """Of a session's file, after some of its lines. The newest entry ends the active branch."""
+
+    session: SessionState
+    tip: str | None = None
+    """The newest entry."""
+
+    @classmethod
+    def of(cls, name: str) -> _Session:
+        """Return the state before the first line."""
+        state = cls(SessionState(name))
+        state.nodes = {}
+        return state
+
+    @property
+    def nodes(self) -> dict[str, _Node] | None:
+        """All entries by their ids, only while a file is read from its start: not kept."""
+        return self.__dict__.get("nodes")
+
+    @nodes.setter
+    def nodes(self, nodes: dict[str, _Node]) -> None:
+        self.__dict__["nodes"] = nodes
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        session = self.session
+        for entry in lines.records(_entry):
+            session.at = when(entry.timestamp) or session.at
+            if entry.type == "session":
+                session.id = entry.id or session.id
+                session.work_in(entry.cwd)
+                continue
+            if entry.type == "session_info":
+                session.title_at = lines.position if entry.name else session.title_at
+            if entry.id is not None:
+                self._extend_branch(entry, entry.id)
+            call = self._call(entry)
+            if call is not None:
+                yield call
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        return self.session.events()
+
+    def _extend_branch(self, entry: _Entry, name: str) -> None:
+        """Let an entry be the newest one of the active branch, wherever that forks."""
+        session = self.session
+        node = _Node(session.track, session.active)
+        if entry.parent_id != self.tip:
+            if self.nodes is None:
+                raise StartOverError
+            node = self.nodes.get(entry.parent_id or "", _Node())
+        session.track, session.active, self.tip = node.track, node.active, name
         if entry.type == "compaction":
-            self.active = bool(self.active)
-            self.track = self.track.compaction()
-            return True
-        return self._take(entry)
+            session.track, session.active = node.track.compaction(), False
+        elif entry.message is not None:
+            self._measure(entry, entry.message)
+        if self.nodes is not None:
+            self.nodes[name] = _Node(session.track, session.active)
 
-    def _take(self, entry: _Entry) -> bool:
-        if self.active is None and entry.message is not None:
-            waits = entry.message.stop_reason not in (None, "toolUse")
-            self.active = not (entry.message.role == "assistant" and waits)
-        if entry.call is None or entry.call[0].stop_reason in _FAILED:
-            return False
+    def _measure(self, entry: _Entry, message: _Message) -> None:
+        session = self.session
+        is_over = message.role == "assistant" and message.stop_reason not in (None, "toolUse")
+        session.active = not is_over
+        if entry.call is not None and message.stop_reason not in _FAILED:
+            session.track = session.track.call(Reading.of(entry.call[1], message.model))
+
+    def _call(self, entry: _Entry) -> CallFinished | None:
+        """Return what a line bills: replies of branches that were left, and failed ones, too."""
+        at = when(entry.timestamp)
+        if entry.call is None or at is None:
+            return None
         message, usage = entry.call
-        self.track = self.track.call(Reading.of(usage, message.model))
-        return self.track.newest is not None
-
-
-def _call(origin: CallOrigin, entry: _Entry) -> Call | None:
-    """What a line bills: replies of branches that were left, and failed ones, too."""
-    at = when(entry.timestamp)
-    if entry.call is None or at is None:
-        return None
-    message, usage = entry.call
-    model, cost = message.model or "unknown", message.usage and message.usage.cost
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=origin.session,
-        model=model,
-        provider=message.provider or provider_of(model),
-        usage=usage,
-        # Forks copy entries with their ids and times.
-        request=f"{entry.id or origin.session}/{entry.timestamp}",
-        workspace=origin.workspace,
-        agent_cost_usd=usd(cost.total) if cost else None,
-    )
-
-
-_fold = fold_entries(b'"usage"', _entry, _call)
-
-
-def _header(path: str) -> _Entry:
-    """The line that names a session and its folder; an empty one where there is none."""
-    entries = Decoded(first_lines(path, _HEAD), _entry)
-    return next((entry for entry in entries if entry.type == "session"), _Entry())
+        model, cost = message.model or "unknown", message.usage and message.usage.cost
+        return CallFinished(
+            at=at,
+            agent=AGENT,
+            session=self.session.id,
+            model=model,
+            provider=message.provider or provider_of(model),
+            usage=usage,
+            # Forks copy entries with their ids and times.
+            request=f"{entry.id or self.session.id}/{entry.timestamp}",
+            workspace=self.session.folder or "",
+            agent_cost_usd=usd(cost.total) if cost else None,
+        )

@@ -1,7 +1,7 @@
 """Qwen Code: `projects/<project>/chats/*.jsonl`, a line a message and one for each event.
 
-New versions write `ui_telemetry` for each call, also for those without a message: sub-agents,
-memory, compression and discarded retries. In older chats the replies themselves are the calls.
+New versions write `ui_telemetry` for each call, also for calls without a message: sub-agents,
+memory, compression and discarded retries. In older chats only the replies report calls.
 """
 
 from __future__ import annotations
@@ -9,26 +9,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, provider_of, when
-from sidecar.agents.folding import Folded, fold_lines
-from sidecar.agents.line_files import Decoded, LineFiles, lines_of, state_of
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import Usage, included
-
-if TYPE_CHECKING:
-    from sidecar.agents.reader import Look
+from sidecar.agents.line_files import LineFiles
+from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_prompt
 
 AGENT = "qwen-code"
-_HEAD = 64 << 10
 _KINDS = re.compile(
     rb'"type"\s*:\s*"(?:user|assistant|tool_result)"|"subtype"\s*:\s*"(?:ui_|chat_|custom_)'
 )
@@ -36,7 +30,7 @@ _KIND_WITHIN = 640
 """Bytes: ids, the folder and the time stand before a line's type."""
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
-"""Calls of which a line of the other kind may come yet."""
+"""Calls that a line of the other kind may still report."""
 
 
 class _Usage(CamelRecord):
@@ -97,6 +91,7 @@ class _Compression(CamelRecord):
 class _Payload(CamelRecord):
     ui_event: _Event | None = None
     info: _Compression | None = None
+    custom_title: str | None = None
 
 
 class _Part(CamelRecord):
@@ -122,33 +117,21 @@ class _Line(CamelRecord):
     message: _Message | None = None
 
     @property
+    def title(self) -> str | None:
+        payload = self.system_payload or _Payload()
+        return payload.custom_title or self.custom_title
+
+    @property
     def calls_tools(self) -> bool:
         parts = (self.message.parts if self.message else None) or ()
         return any(bytes(part.function_call) not in (b"", b"null") for part in parts)
 
 
-class _State(msgspec.Struct):
-    """Of a chat, after some of its lines."""
-
-    session: str
-    workspace: str = ""
-    timestamp: str | None = None
-    """Of the newest line of the conversation."""
-    title: str | None = None
-    active: bool | None = None
-    model: str | None = None
-    track: Track = Track()
-    told: list[tuple[int, int]] = []
-    """Tokens of calls that telemetry told and no reply showed."""
-    shown: list[tuple[int, int]] = []
-    """Tokens of calls that a reply showed and no telemetry told."""
-
-
 _line = typed.decoder(_Line)
 
 
-class QwenCode(LineFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class QwenCode(LineFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
     inner = "projects"
@@ -156,87 +139,107 @@ class QwenCode(LineFiles):
     def is_store(self, path: str) -> bool:
         return super().is_store(path) and os.path.basename(os.path.dirname(path)) == "chats"
 
-    def glance(self, look: Look) -> Glance:
-        found, start = look.found, _State(Path(look.found.path).stem)
-        first = _first_cwd(found.path)
-        read = partial(fold_lines, found, start=start, fold=_fold)
-        state, mark = state_of(read, look.before, start)
-        skipped = mark.skipped if mark else 0
-        cwd = next(filter(look.roots.hold, (state.workspace, first)), None)
-        if cwd is None:
-            return Glance(found, memory=mark, skipped=skipped)
-        session = stored(
-            found,
-            state.session,
-            cwd,
-            when(state.timestamp),
-            occupancy(state.track),
-            model=state.model,
-            title=state.title,
-            active=state.active,
-        )
-        return Glance(found, (session,), skipped, mark)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return read_lines(store, state, lambda: _Chat(SessionState(Path(store.path).stem)))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_lines(found, mark, _State(Path(found.path).stem), _fold_untitled)
+    def title(self, store: Store, title_at: str) -> str | None:
+        line = record_at(store, title_at, _line)
+        return line.title if line else None
 
 
 READER = QwenCode()
 
 
-def _fold(before: _State, data: bytes) -> Folded[_State]:
-    state = msgspec.structs.replace(before, told=[*before.told], shown=[*before.shown])
-    lines = Decoded(lines_of(data, _KINDS, _KIND_WITHIN), _line)
-    calls = [call for line in lines if (call := _apply(state, line))]
-    return Folded(state, calls, lines.skipped)
+class _Chat(msgspec.Struct):
+    """A chat as far as it was read."""
 
+    session: SessionState
+    without_reply: list[tuple[int, int]] = []
+    """Prompt and output tokens of telemetry calls that no reply has matched."""
+    without_telemetry: list[tuple[int, int]] = []
+    """Prompt and output tokens of replies that no telemetry call has matched."""
+    undecided: list[CallFinished] = []
+    """Calls since the last reply. A reply shows that they are its attempts; where the conversation
+    is compressed instead, they made the summary."""
 
-def _fold_untitled(before: _State, data: bytes) -> Folded[_State]:
-    """What the ledger keeps: a title may be made of what was said."""
-    folded = _fold(before, data)
-    folded.state.title = None
-    return folded
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        for line in lines.records_of(_line, _KINDS.search, within=_KIND_WITHIN):
+            yield from self._calls(line)
+            if line.title:
+                self.session.title_at = lines.position
 
+    def session_events(self) -> Iterator[SessionEvent]:
+        return self.session.events()
 
-def _apply(state: _State, line: _Line) -> Call | None:
-    """Apply a line to the state; the call that it reports, if it reports a new one."""
-    state.session, state.workspace = line.session_id or state.session, line.cwd or state.workspace
-    state.title = line.custom_title or state.title
-    payload = line.system_payload or _Payload()
-    if line.type in ("user", "assistant", "tool_result"):
-        state.timestamp = line.timestamp or state.timestamp
-        state.active = line.type != "assistant" or line.calls_tools
-    if line.type == "assistant" and line.usage_metadata is not None:
-        return _reply(state, line, line.usage_metadata.usage)
-    if line.subtype == "chat_compression":
-        left = payload.info.new_token_count if payload.info else None
-        state.track = state.track.compaction().estimate(left or 0, state.model)
-    elif line.subtype == "ui_telemetry" and payload.ui_event and payload.ui_event.name == _RESPONSE:
-        return _response(state, line, payload.ui_event)
-    return None
+    def _calls(self, line: _Line) -> Iterator[CallFinished]:
+        """Take a line into the state; yield the calls that it reports or decides on."""
+        session, payload = self.session, line.system_payload or _Payload()
+        session.id = line.session_id or session.id
+        session.work_in(line.cwd)
+        if line.type in ("user", "assistant", "tool_result"):
+            session.at = when(line.timestamp) or session.at
+            session.active = line.type != "assistant" or line.calls_tools
+            yield from self._decide("main")
+        if line.type == "assistant" and line.usage_metadata is not None:
+            yield from self._reply(line, line.usage_metadata.usage)
+        elif line.subtype == "chat_compression":
+            yield from self._decide("summary")
+            left = payload.info.new_token_count if payload.info else None
+            session.track = session.track.compaction().estimate(left or 0, session.model)
+        elif line.subtype == "ui_telemetry":
+            event = payload.ui_event
+            if event is not None and event.name == _RESPONSE:
+                yield from self._response(line, event)
 
+    def _decide(self, category: Literal["main", "summary"]) -> Iterator[CallFinished]:
+        for call in self.undecided:
+            yield msgspec.structs.replace(call, category=category)
+        self.undecided.clear()
 
-def _reply(state: _State, line: _Line, usage: Usage) -> Call | None:
-    """A reply of the conversation; its call where no telemetry told it."""
-    state.model = line.model or state.model
-    state.track = state.track.call(Reading.of(usage, line.model, line.context_window_size))
-    if _is_matched(usage, state.told, state.shown):
-        return None
-    return _call(state, line, line.model, usage, f"{state.session}/{line.uuid or line.timestamp}")
+    def _reply(self, line: _Line, usage: Usage) -> Iterator[CallFinished]:
+        """Take a reply; yield its call unless telemetry reported it."""
+        session = self.session
+        session.model = line.model or session.model
+        reading = Reading.of(usage, line.model, line.context_window_size)
+        session.track = session.track.call(reading)
+        if not _is_matched(usage, self.without_reply, self.without_telemetry):
+            request = f"{session.id}/{line.uuid or line.timestamp}"
+            yield from self._call(line, line.model, usage, request)
 
+    def _response(self, line: _Line, event: _Event) -> Iterator[CallFinished]:
+        """Take a telemetry call; yield it if its category is known and no reply reported it."""
+        usage = event.usage
+        is_own = event.subagent_name is None
+        if is_own and _is_matched(usage, self.without_telemetry, self.without_reply):
+            return
+        name = event.response_id or event.prompt_id or line.uuid
+        for call in self._call(line, event.model, usage, f"{name}/{line.timestamp}"):
+            if event.category != "main":
+                yield msgspec.structs.replace(call, category=event.category)
+            else:
+                self.undecided.append(call)
+        if len(self.undecided) > _UNMATCHED:
+            yield self.undecided.pop(0)
 
-def _response(state: _State, line: _Line, event: _Event) -> Call | None:
-    """A call that telemetry tells; its reply comes after it, or before."""
-    usage = event.usage
-    if event.subagent_name is None and _is_matched(usage, state.shown, state.told):
-        return None
-    name = event.response_id or event.prompt_id or line.uuid
-    call = _call(state, line, event.model, usage, f"{name}/{line.timestamp}")
-    return call and msgspec.structs.replace(call, category=event.category)
+    def _call(
+        self, line: _Line, model: str | None, usage: Usage, request: str
+    ) -> Iterator[CallFinished]:
+        at, name = when(line.timestamp), model or self.session.model or "unknown"
+        if at is not None:
+            yield CallFinished(
+                at=at,
+                agent=AGENT,
+                session=self.session.id,
+                model=name,
+                provider=provider_of(name),
+                usage=usage,
+                request=request,
+                workspace=self.session.folder or "",
+            )
 
 
 def _is_matched(usage: Usage, others: list[tuple[int, int]], own: list[tuple[int, int]]) -> bool:
-    """Whether a line of the other kind is about the same call; if not, it may come yet."""
+    """Whether a line of the other kind reported the same call; if not, one may still come."""
     tokens = usage.prompt_tokens, usage.output_tokens
     if tokens in others:
         others.remove(tokens)
@@ -244,22 +247,6 @@ def _is_matched(usage: Usage, others: list[tuple[int, int]], own: list[tuple[int
     own.append(tokens)
     del own[:-_UNMATCHED]
     return False
-
-
-def _call(state: _State, line: _Line, model: str | None, usage: Usage, request: str) -> Call | None:
-    at, name = when(line.timestamp), model or state.model or "unknown"
-    if at is None:
-        return None
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=state.session,
-        model=name,
-        provider=provider_of(name),
-        usage=usage,
-        request=request,
-        workspace=state.workspace,
-    )
 
 
 def _usage(
@@ -273,10 +260,4 @@ def _usage(
     sent, got, thought = prompt or 0, output or 0, thoughts or 0
     if total == sent + got + thought:
         got += thought
-    return included(sent, cached or 0, 0, 0, got, thought)
-
-
-def _first_cwd(path: str) -> str | None:
-    """The folder that a session was begun in."""
-    entries = Decoded(first_lines(path, _HEAD), _line)
-    return next((entry.cwd for entry in entries if entry.cwd), None)
+    return usage_from_prompt(sent, cached or 0, 0, 0, got, thought)

@@ -5,36 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from sidecar.agents.events import Store, StoreRead, StoreReader
+
 if TYPE_CHECKING:
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look, Reader
     from sidecar.agents.roots import Roots
-    from sidecar.agents.values import Batch, Found, Glance, Mark
+    from sidecar.agents.values import StoredSession
 
 
-class TwoStores:
-    """Both at once. See `sidecar.agents.reader.Reader`."""
+class TwoStores(StoreReader):
+    """Both forms at once. See `sidecar.agents.events.StoreReader`."""
 
-    def __init__(self, new: Reader, old: Reader, is_old: Callable[[str], bool]) -> None:
+    def __init__(self, new: StoreReader, old: StoreReader, is_old: Callable[[str], bool]) -> None:
         """`is_old`: whether the store at a path is of the older form."""
-        self.agent = new.agent
         self._new, self._old, self._is_old = new, old, is_old
+
+    @property
+    def agent(self) -> str:
+        return self._new.agent
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return (*self._new.folders(places), *self._old.folders(places))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         yield from self._new.find(places, roots)
         yield from self._old.find(places, roots)
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         return self._new.store_at(places, path) or self._old.store_at(places, path)
 
-    def glance(self, look: Look) -> Glance:
-        return self._of(look.found).glance(look)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        return self._of(store).read(store, state)
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return self._of(found).read(found, mark)
+    def title(self, store: Store, title_at: str) -> str | None:
+        return self._of(store).title(store, title_at)
 
-    def _of(self, found: Found) -> Reader:
-        return self._old if self._is_old(found.path) else self._new
+    def window(self, places: Places, session: StoredSession) -> int | None:
+        return self._of(session).window(places, session)
+
+    def _of(self, stored: Store | StoredSession) -> StoreReader:
+        return self._old if self._is_old(stored.path) else self._new

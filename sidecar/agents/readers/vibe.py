@@ -7,6 +7,7 @@ generations were saved, so each generation's sum says what calls were in journal
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -24,26 +26,24 @@ from sidecar.agents.fields import (
     toml_file,
     when,
 )
-from sidecar.agents.folding import Folded, fold_store
 from sidecar.agents.homes import homes
-from sidecar.agents.line_files import Decoded, state_of
 from sidecar.agents.listing import entries, stat_of
-from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.readers.two_stores import TwoStores
 from sidecar.agents.readers.vibe_stats import VibeStats
-from sidecar.agents.tail import chunks, lines_with, open_quietly
-from sidecar.agents.values import Batch, Call, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import Usage, included
+from sidecar.agents.stores import Events, Lines, SessionState, read_store
+from sidecar.agents.tail import chunks, open_quietly
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import Look
     from sidecar.agents.roots import Roots
+    from sidecar.agents.values import StoredSession
 
 AGENT = "vibe"
 _UNIFIED, _META = "unified", "meta.json"
+_CURRENT = "CURRENT"
+"""A file of every session, also of sub-agents, which have no `meta.json`."""
 
 
 class _Tokens(Record):
@@ -96,6 +96,8 @@ class _Line(Record):
 
 
 class _PublicSession(CamelRecord):
+    root_session_id: str | None = None
+    """The main conversation that a sub-agent works for."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
     """Of all calls of the session so far."""
@@ -134,6 +136,10 @@ class _Meta(Record):
     config: _ModelName | None = None
 
     @property
+    def own_title(self) -> str | None:
+        return self.title if self.title_source != "auto" else None
+
+    @property
     def folder(self) -> str:
         return (self.environment.working_directory if self.environment else None) or ""
 
@@ -152,66 +158,47 @@ class _Settings(Record):
     models: list[_Model] | None = None
 
 
-class _State(msgspec.Struct):
-    """Of a session, after some of its journals."""
-
-    offsets: dict[str, int] = {}
-    """Bytes that were read of each journal that is there."""
-    sequence: int = 0
-    """Of the newest record, or generation, that was read."""
-    billed: tuple[int, int, int] = (0, 0, 0)
-    """Input, of it cached, and output of all calls up to there."""
-    time: float | None = None
-    """Of the newest record, in milliseconds since 1970."""
-    active: bool | None = None
-    track: Track = Track()
-
-
 _line = typed.decoder(_Line)
 
 
-class VibeSessions:
-    """See `sidecar.agents.reader.Reader`. A store is a session, by the path of its `meta.json`."""
+class VibeSessions(StoreReader):
+    """See `sidecar.agents.events.StoreReader`. A store is a session's folder."""
 
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
         return tuple(str(home / "logs" / "session" / _UNIFIED) for home in homes(places, AGENT))
 
-    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Found]:  # noqa: ARG002
+    def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for folder in self.folders(places):
             for entry in entries(folder):
-                if found := _session_at(entry.path):
-                    yield found
+                if store := _session_at(entry.path):
+                    yield store
 
-    def store_at(self, places: Places, path: str) -> Found | None:
+    def store_at(self, places: Places, path: str) -> Store | None:
         for folder in self.folders(places):
             if path.startswith(folder + os.sep):
                 name = path[len(folder) + 1 :].partition(os.sep)[0]
                 return _session_at(os.path.join(folder, name))
         return None
 
-    def glance(self, look: Look) -> Glance:
-        found, folder = look.found, Path(look.found.path).parent
-        meta = beside(found.path, _Meta) or _Meta()
-        if meta.parent_session_id or not look.roots.hold(meta.folder):
-            return Glance(found)
-        state, mark = state_of(partial(self.read, found), look.before, _State())
-        session = stored(
-            found,
-            folder.name,
-            meta.folder,
-            from_ms(state.time) or when(meta.end_time),
-            occupancy(state.track, window=_window(folder, meta)),
-            model=meta.model,
-            title=meta.title if meta.title_source != "auto" else None,
-            active=state.active,
-            ended=meta.archived_at is not None,
-        )
-        return Glance(found, (session,), mark.skipped if mark else 0, mark)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:
+        folder = Path(store.path).parent
+        new = partial(_Session, SessionState(folder.name))
+        return read_store(store, state, new, partial(_Session.read, folder=folder))
 
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_store(found, mark, _State(), partial(_fold, Path(found.path).parent))
+    def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
+        meta = beside(store.path, _Meta)
+        return meta.own_title if meta else None
+
+    def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
+        """Return the window in the user's settings."""
+        home = Path(session.path).parents[4]
+        settings = toml_file(home / "config.toml", _Settings) or _Settings()
+        meta = beside(session.path, _Meta) or _Meta()
+        alias = (meta.config or _ModelName()).active_model
+        named = (one for one in settings.models or () if alias in (one.alias, one.name))
+        return next((one.max_context_length for one in named), None)
 
 
 READER = TwoStores(
@@ -219,87 +206,108 @@ READER = TwoStores(
 )
 
 
-def _fold(folder: Path, before: _State) -> Folded[_State]:
-    """What is new of a session."""
-    state = msgspec.structs.replace(before, offsets={})
-    meta = beside(folder / _META, _Meta) or _Meta()
-    calls = [*_missed(folder, state, meta)]
-    skipped = 0
-    for name in sorted(entry.name for entry in entries(folder / "journal")):
-        if not name.endswith(".jsonl"):
-            continue
-        path, offset = folder / "journal" / name, before.offsets.get(name, 0)
-        with open_quietly(str(path)) as file:
-            file.seek(offset)
-            for data, passed in chunks(file):
-                lines = Decoded(lines_with(data, b'"core_input"'), _line)
-                calls += [call for line in lines if (call := _apply(state, line, meta, folder))]
-                offset, skipped = offset + len(data) + passed, skipped + lines.skipped
-        state.offsets[name] = offset
-    return Folded(state, calls, skipped)
+class _Session(msgspec.Struct):
+    """Of a session, after some of its journals."""
 
+    session: SessionState
+    offsets: dict[str, int] = {}
+    """Bytes that were read of each journal that is there."""
+    sequence: int = 0
+    """Of the newest record, or generation, that was read."""
+    billed: tuple[int, int, int] = (0, 0, 0)
+    """Input, of it cached, and output of all calls up to there."""
 
-def _missed(folder: Path, state: _State, meta: _Meta) -> Iterator[Call]:
-    """The calls of journals that went before they were read, as one: only their sum is known."""
-    oldest = min((entry.name for entry in entries(folder / "generations")), default="")
-    saved = beside(folder / "generations" / oldest / "projection-state.json", _Projection)
-    session = saved.snapshot.session if saved and saved.snapshot else None
-    if saved is None or session is None or saved.snapshot_sequence <= state.sequence:
-        return
-    total = _parts(session.token_usage)
-    prompt, cached, output = (max(0, a - b) for a, b in zip(total, state.billed, strict=True))
-    state.sequence, state.billed, state.time = saved.snapshot_sequence, total, session.updated_at
-    size = _parts(session.context_usage)
-    state.track = state.track.call(Reading(size[0], size[2], meta.model))
-    name = f"{folder.name}/{saved.snapshot_sequence}"
-    if call := _call(state, meta, folder, included(prompt, cached, 0, 0, output, 0), name):
-        yield msgspec.structs.replace(call, quality="estimate")
+    def read(self, folder: Path) -> Events:
+        """Read what is new of the session."""
+        meta = _meta(folder)
+        calls = [*self._missed_calls(folder, meta)]
+        skipped, before, self.offsets = 0, self.offsets, {}
+        for name in sorted(entry.name for entry in entries(folder / "journal")):
+            if not name.endswith(".jsonl"):
+                continue
+            path, offset = str(folder / "journal" / name), before.get(name, 0)
+            with open_quietly(path) as file:
+                file.seek(offset)
+                for data, passed in chunks(file):
+                    lines = Lines(path, data, offset)
+                    for line in lines.records(_line, b'"core_input"'):
+                        calls += self._apply(line, meta)
+                    offset, skipped = offset + len(data) + passed, skipped + lines.skipped
+            self.offsets[name] = offset
+        if meta.parent_session_id:
+            return Events(calls, skipped)
+        self._describe(meta)
+        return Events([*calls, *self.session.events()], skipped)
 
+    def _describe(self, meta: _Meta) -> None:
+        """Take what `meta.json` holds about the session now."""
+        session = self.session
+        session.work_in(meta.folder)
+        session.at = session.at or when(meta.end_time)
+        session.model = meta.model
+        session.title_at = _META if meta.own_title else None
+        session.ended = meta.archived_at is not None
 
-def _apply(state: _State, line: _Line, meta: _Meta, folder: Path) -> Call | None:
-    """Apply a record to the state; the call that it reports, if it reports one."""
-    payload, sequence = line.payload, line.sequence or 0
-    if line.type != "core_input" or payload is None or sequence <= state.sequence:
-        return None
-    given, shape = payload.input or _Input(), payload.transition_shape or _Shape()
-    state.sequence = sequence
-    state.time = (given.determinism and given.determinism.time_unix_ms) or state.time
-    state.active = shape.turn == "running"
-    command = given.command or _Command()
-    parts = _parts(command.result.usage if command.result else None)
-    if command.type != "completion_succeeded" or not any(parts):
-        return None
-    prompt, cached, output = parts
-    done = state.billed
-    state.billed = done[0] + prompt, done[1] + cached, done[2] + output
-    made_summary = "context_compacted" in (shape.observations or ())
-    usage = included(prompt, cached, 0, 0, output, 0)
-    if made_summary:
-        state.track = state.track.compaction()
-    else:
-        state.track = state.track.call(Reading.of(usage, meta.model))
-    call = _call(state, meta, folder, usage, command.action_id or f"{folder.name}/{sequence}")
-    if call and made_summary and call.category == "main":
-        return msgspec.structs.replace(call, category="summary")
-    return call
+    def _missed_calls(self, folder: Path, meta: _Meta) -> Iterator[CallFinished]:
+        """Yield the calls of journals that went before they were read, as one: their sum."""
+        saved = _oldest_generation(folder)
+        public = saved.snapshot.session if saved and saved.snapshot else None
+        if saved is None or public is None or saved.snapshot_sequence <= self.sequence:
+            return
+        total, session = _parts(public.token_usage), self.session
+        is_first = self.sequence == 0 and meta.parent_session_id is None
+        prompt, cached, output = (max(0, a - b) for a, b in zip(total, self.billed, strict=True))
+        self.sequence, self.billed = saved.snapshot_sequence, total
+        session.at = from_ms(public.updated_at)
+        size = _parts(public.context_usage)
+        session.track = session.track.call(Reading(size[0], size[2], meta.model))
+        usage = usage_from_prompt(prompt, cached, 0, 0, output, 0)
+        for call in self._call(meta, usage, f"{session.id}/{saved.snapshot_sequence}"):
+            yield msgspec.structs.replace(call, is_unread_past=is_first)
 
+    def _apply(self, line: _Line, meta: _Meta) -> Iterator[CallFinished]:
+        """Apply a record to the state; yield the call that it reports, if any."""
+        payload, sequence = line.payload, line.sequence or 0
+        if line.type != "core_input" or payload is None or sequence <= self.sequence:
+            return
+        given, shape = payload.input or _Input(), payload.transition_shape or _Shape()
+        session, self.sequence = self.session, sequence
+        determinism = given.determinism or _Determinism()
+        session.at = from_ms(determinism.time_unix_ms) or session.at
+        session.active = shape.turn == "running"
+        command = given.command or _Command()
+        parts = _parts(command.result.usage if command.result else None)
+        if command.type != "completion_succeeded" or not any(parts):
+            return
+        prompt, cached, output = parts
+        done = self.billed
+        self.billed = done[0] + prompt, done[1] + cached, done[2] + output
+        usage = usage_from_prompt(prompt, cached, 0, 0, output, 0)
+        is_summary = "context_compacted" in (shape.observations or ())
+        if is_summary:
+            session.track = session.track.compaction()
+        else:
+            session.track = session.track.call(Reading.of(usage, meta.model))
+        for call in self._call(meta, usage, command.action_id or f"{session.id}/{sequence}"):
+            is_main_summary = is_summary and call.category == "main"
+            yield msgspec.structs.replace(call, category="summary") if is_main_summary else call
 
-def _call(state: _State, meta: _Meta, folder: Path, usage: Usage, request: str) -> Call | None:
-    at, parent = from_ms(state.time), meta.parent_session_id
-    if at is None:
-        return None
-    model = meta.model or "unknown"
-    return Call(
-        at=at,
-        agent=AGENT,
-        session=parent or folder.name,
-        model=model,
-        provider=provider_of(model),
-        usage=usage,
-        request=request,
-        workspace=meta.folder,
-        category="subagent" if parent else "main",
-    )
+    def _call(self, meta: _Meta, usage: Usage, request: str) -> Iterator[CallFinished]:
+        session, parent = self.session, meta.parent_session_id
+        if session.at is None:
+            return
+        model = meta.model or "unknown"
+        yield CallFinished(
+            at=session.at,
+            agent=AGENT,
+            session=parent or session.id,
+            model=model,
+            provider=provider_of(model),
+            usage=usage,
+            request=request,
+            workspace=meta.folder,
+            category="subagent" if parent else "main",
+        )
 
 
 def _parts(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
@@ -309,20 +317,31 @@ def _parts(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
     return tokens.input_tokens or 0, tokens.cached_input_tokens or 0, tokens.output_tokens or 0
 
 
-def _session_at(folder: str) -> Found | None:
-    """A session as large and as new as its journals and `meta.json` are together."""
-    found = stat_of(AGENT, os.path.join(folder, _META))
+def _oldest_generation(folder: Path) -> _Projection | None:
+    oldest = min((entry.name for entry in entries(folder / "generations")), default="")
+    return beside(folder / "generations" / oldest / "projection-state.json", _Projection)
+
+
+def _meta(folder: Path) -> _Meta:
+    """Return what `meta.json` holds: for a sub-agent, which has none, that of its main session."""
+    if meta := beside(folder / _META, _Meta):
+        return meta
+    saved = _oldest_generation(folder)
+    public = saved.snapshot.session if saved and saved.snapshot else None
+    root = public.root_session_id if public else None
+    if root in (None, folder.name):  # the `meta.json` of a main session comes later
+        raise OSError("not a complete session")
+    meta = beside(folder.parent / root / _META, _Meta) or _Meta()
+    return msgspec.structs.replace(meta, parent_session_id=root)
+
+
+def _session_at(folder: str) -> Store | None:
+    """Return a session, as large and as new as its journals and `meta.json` are together."""
+    meta, current = os.path.join(folder, _META), os.path.join(folder, _CURRENT)
+    found = stat_of(AGENT, meta) or stat_of(AGENT, current, live=False)
     if found is None:
         return None
     journals = (stat_of(AGENT, entry.path) for entry in entries(os.path.join(folder, "journal")))
     files = [found, *(one for one in journals if one is not None)]
     size, newest = sum(one.size for one in files), max(one.mtime_ns for one in files)
     return msgspec.structs.replace(found, inode=0, size=size, mtime_ns=newest)
-
-
-def _window(session: Path, meta: _Meta) -> int | None:
-    """The window that the user's settings give to a model."""
-    settings = toml_file(session.parents[3] / "config.toml", _Settings) or _Settings()
-    alias = (meta.config or _ModelName()).active_model
-    named = (one for one in settings.models or () if alias in (one.alias, one.name))
-    return next((one.max_context_length for one in named), None)

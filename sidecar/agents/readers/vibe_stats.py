@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sidecar.agents.fields import Number, Record, count, provider_of, when, whole, whole_file
-from sidecar.agents.folding import Folded, fold_whole
+from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
+from sidecar.agents.fields import Number, Record, count, provider_of, when, whole
 from sidecar.agents.line_files import NamedFiles
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.values import Batch, Call, CallOrigin, Found, Glance, Mark, Reading, stored
-from sidecar.messages.usage import disjoint
-
-if TYPE_CHECKING:
-    from sidecar.agents.reader import Look
+from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import usage_from_parts
 
 AGENT = "vibe"
 
@@ -51,46 +47,37 @@ class _Meta(Record):
         return self.config.active_model if self.config else None
 
 
-class VibeStats(NamedFiles):
-    """See `sidecar.agents.reader.Reader`."""
+class VibeStats(NamedFiles, StoreReader):
+    """See `sidecar.agents.events.StoreReader`."""
 
     agent = AGENT
     inner = "logs/session"
     name = "meta.json"
 
-    def glance(self, look: Look) -> Glance:
-        found = look.found
-        meta = whole_file(found.path, _Meta)
-        if not look.roots.hold(meta.folder):
-            return Glance(found)
-        size = count((meta.stats or _Stats()).context_tokens)
-        name = meta.session_id or Path(found.path).parent.name
-        track = Track().call(Reading(size, 0, meta.model))
-        at = when(meta.end_time)
-        session = stored(found, name, meta.folder, at, occupancy(track), model=meta.model)
-        return Glance(found, (session,))
-
-    def read(self, found: Found, mark: Mark | None = None) -> Iterator[Batch]:
-        return fold_whole(found, mark, CallOrigin(Path(found.path).parent.name), _fold)
+    def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
+        return read_document(store, partial(_events, Path(store.path).parent.name))
 
 
-def _fold(state: CallOrigin, data: bytes) -> Folded[CallOrigin]:
-    """All calls of a session together: there is no more detail."""
+def _events(folder: str, data: bytes) -> Events:
+    """Return a session, and all its calls together: there is no more detail."""
     meta = whole(data, _Meta)
-    stats, at = meta.stats or _Stats(), when(meta.start_time or meta.end_time)
-    prompt, output = count(stats.session_prompt_tokens), count(stats.session_completion_tokens)
+    stats, session = meta.stats or _Stats(), SessionState(meta.session_id or folder)
+    session.work_in(meta.folder)
+    session.at, session.model = when(meta.end_time), meta.model
+    session.track = session.track.call(Reading(count(stats.context_tokens), 0, meta.model))
+    at = when(meta.start_time or meta.end_time)
     if at is None:
-        return Folded(state, ())
-    model, name = meta.model or "unknown", meta.session_id or state.session
-    call = Call(
+        return Events(session.events())
+    prompt, output = count(stats.session_prompt_tokens), count(stats.session_completion_tokens)
+    model = meta.model or "unknown"
+    call = CallFinished(
         at=at,
         agent=AGENT,
-        session=name,
+        session=session.id,
         model=model,
         provider=provider_of(model),
-        usage=disjoint(prompt, 0, 0, 0, output, 0),
-        request=name,
+        usage=usage_from_parts(prompt, 0, 0, 0, output, 0),
+        request=session.id,
         workspace=meta.folder,
-        quality="estimate",
     )
-    return Folded(state, (call,))
+    return Events([call, *session.events()])

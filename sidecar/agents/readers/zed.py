@@ -6,27 +6,28 @@ Its usage by message has the newest call of each turn alone: the bill is the cum
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sidecar import typed
 from sidecar.agents.compressed import plain
 from sidecar.agents.databases import columns
+from sidecar.agents.events import CallFinished
 from sidecar.agents.fields import Number, Record, count, provider_of, when
-from sidecar.agents.folding import Folded
 from sidecar.agents.homes import homes
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.readers.one_database import OneDatabase, Since
-from sidecar.agents.values import Call, Found, Reading, StoredSession, stored
-from sidecar.messages.usage import Usage, disjoint
+from sidecar.agents.occupancy import Track
+from sidecar.agents.readers.one_database import DatabaseState, OneDatabase
+from sidecar.agents.stores import SessionState
+from sidecar.agents.values import Reading
+from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
     import sqlite3
+    from datetime import datetime
     from pathlib import Path
 
     from sidecar.agents.places import Places
-    from sidecar.agents.roots import Roots
 
 AGENT = "zed"
 _MOST = 256 << 20
@@ -43,7 +44,9 @@ class _Tokens(Record):
     @property
     def usage(self) -> Usage:
         read, write = count(self.cache_read_input_tokens), count(self.cache_creation_input_tokens)
-        return disjoint(count(self.input_tokens), read, write, 0, count(self.output_tokens), 0)
+        return usage_from_parts(
+            count(self.input_tokens), read, write, 0, count(self.output_tokens), 0
+        )
 
 
 class _Model(Record):
@@ -96,10 +99,6 @@ class _Thread(Record):
 _thread = typed.decoder(_Thread)
 
 
-def _paths(places: Places) -> tuple[Path, ...]:
-    return tuple(home / "threads" / "threads.db" for home in homes(places, AGENT))
-
-
 def _rows(
     connection: sqlite3.Connection, since: str | float | None = None
 ) -> Iterator[tuple[str, str, str | None, str, str | None, str | None, bytes]]:
@@ -123,55 +122,57 @@ def _decoded(form: str, data: bytes | str) -> _Thread:
     return _thread(plain(found, _MOST) if form == "zstd" else found)
 
 
-def _sessions(
-    found: Found, connection: sqlite3.Connection, roots: Roots
-) -> Iterator[StoredSession]:
-    for name, at, title, form, parent, folders, data in _rows(connection):
-        cwd = next(filter(roots.hold, (folders or "").split("\n")), None)
-        if parent or cwd is None:
-            continue
-        try:
-            thread = _decoded(form, data)
-        except (OSError, msgspec.DecodeError):
-            continue
-        model, usage = (thread.model or _Model()).model, thread.newest
-        track = Track()
-        if usage is not None:
-            track = track.call(Reading.of(usage, model))
-        size = occupancy(track)
-        yield stored(found, name, cwd, when(at), size, model=model, title=title or None)
+class Zed(OneDatabase):
+    """See `OneDatabase`."""
+
+    agent, table = AGENT, "threads"
+
+    def paths(self, places: Places) -> tuple[Path, ...]:
+        return tuple(home / "threads" / "threads.db" for home in homes(places, AGENT))
+
+    def title_of(self, row: dict[str, Any]) -> object:
+        return row.get("summary")
+
+    def changes(
+        self, _path: str, connection: sqlite3.Connection, state: DatabaseState
+    ) -> Iterator[CallFinished]:
+        for name, updated, title, form, parent, folders, data in _rows(connection, state.at):
+            state.passed(updated)
+            state.sessions.pop(name, None)
+            try:
+                thread = _decoded(form, data)
+            except (OSError, msgspec.DecodeError):
+                state.skipped += 1
+                continue
+            at, model = when(updated), thread.model or _Model()
+            if not parent:
+                session = SessionState(name, at=at, model=model.model)
+                session.work_in(folders)
+                session.title_at = name if title else None
+                if thread.newest is not None:
+                    session.track = Track().call(Reading.of(thread.newest, model.model))
+                state.sessions[name] = session
+            if at is not None:
+                yield _bill(name, parent, folders, at, thread)
 
 
-def _fold(_path: str, connection: sqlite3.Connection, state: Since) -> Folded[Since]:
-    calls: list[Call] = []
-    skipped = 0
-    for name, text, _, form, parent, folders, data in _rows(connection, state.at):
-        state = Since(max(text, str(state.at or "")))
-        at = when(text)
-        try:
-            thread = _decoded(form, data)
-        except (OSError, msgspec.DecodeError):
-            skipped += 1
-            continue
-        usage = (thread.cumulative_token_usage or _Tokens()).usage
-        if at is None:
-            continue
-        model = (thread.model or _Model()).model or "unknown"
-        provider = (thread.model or _Model()).provider
-        calls.append(
-            Call(
-                at=at,
-                agent=AGENT,
-                session=parent or name,
-                model=model,
-                provider=provider_of(model) if provider in (None, "zed.dev") else str(provider),
-                usage=usage,
-                request=name,
-                workspace=(folders or "").split("\n")[0],
-                category="subagent" if parent else "main",
-            )
-        )
-    return Folded(state, calls, skipped)
+READER = Zed()
 
 
-READER = OneDatabase(AGENT, _paths, _sessions, _fold)
+def _bill(
+    name: str, parent: str | None, folders: str | None, at: datetime, thread: _Thread
+) -> CallFinished:
+    """Return all calls of a thread together, by its cumulative usage."""
+    made = thread.model or _Model()
+    model = made.model or "unknown"
+    return CallFinished(
+        at=at,
+        agent=AGENT,
+        session=parent or name,
+        model=model,
+        provider=provider_of(model) if made.provider in (None, "zed.dev") else str(made.provider),
+        usage=(thread.cumulative_token_usage or _Tokens()).usage,
+        request=name,
+        workspace=(folders or "").split("\n")[0],
+        category="subagent" if parent else "main",
+    )

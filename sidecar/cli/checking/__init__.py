@@ -1,1 +1,1 @@
-"""The verb `check`, part by part: counting with a cache, growth against git, reports."""
+"""The parts of `token-sidecar check`: cached counting, growth since a git revision, reports."""

@@ -1,8 +1,8 @@
-"""What `check` remembers between runs: counts by content, and what was found in unchanged files.
+"""Cache of `check` between runs: counts by content, and findings of unchanged files.
 
-Counts, hashes, names, places and times are kept, and never a word of a file. A file whose size,
-times and inode are as they were is not read again, unless it was changed so shortly before it was
-last read that a later change may bear the same time.
+It holds counts, hashes, names, positions and times, never text. A file with unchanged size, times
+and inode is not read again, unless it was changed so shortly before the last read that a later
+change could have the same time.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ if TYPE_CHECKING:
 FORMAT = f"6/{__version__}"
 _KEPT = 4
 _KEPT_AT_LEAST = 10_000
-"""Four times as many files and contents as the last run checked, and some more, are kept."""
+"""The cache keeps four times the files and contents of the last run, and at least this many."""
 RACY_NS = 2_000_000_000
-"""Nanoseconds: the coarsest clock of a file system in use (FAT) ticks every two seconds."""
+"""Nanoseconds; the coarsest clock of a file system in use (FAT) ticks every two seconds."""
 
 FullStamp = tuple[int, int, int, int]
-"""Size, modification and change time in nanoseconds, inode: what changes when a file does."""
+"""Size, modification and change time in nanoseconds, and inode, which change with the file."""
 
 stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
     "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
 )
-"""The stamp of a file's status."""
+"""Returns the stamp for a file's status."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One file as it was when it was last read; `digest` is empty for what is no text."""
+    """A file when it was last read; `digest` is empty if it is not text."""
 
     stamp: FullStamp
     settled: bool
-    """Whether it was old enough when it was read for its stamp to be trusted."""
+    """Whether the file was old enough at that read for its stamp to be reliable."""
     digest: bytes = b""
     tokens: int = 0
-    """By the default model of the run, as are the next two."""
+    """By the default model of the run, as the next two."""
     method: Method = "exact"
     error_percent: float | None = 0.0
     ignored: bool = True
     sums: tuple[int, ...] = ()
-    """The indices of the rules that count it together with other files."""
+    """Indices of the rules that count it together with other files."""
     found: tuple[ReportedFinding, ...] = ()
-    """What was found in the whole file."""
+    """Findings of the whole file."""
     parts: bool = False
-    """Whether a section or region is near or over: then the words for it are in the file only."""
+    """Whether a section or region is near or over its budget: its message needs the file's text."""
 
 
 class Checked(NamedTuple):
-    """What became of one target: no report for what is no text, but why it is passed over."""
+    """The result for one target: a report, or the reason why it was skipped."""
 
     target: Target
     entry: Entry
@@ -75,33 +75,32 @@ class Checked(NamedTuple):
 
 
 class Memory(msgspec.Struct, kw_only=True):
-    """All that is remembered of one root."""
+    """The cache of one root."""
 
     format: str = FORMAT
     fingerprint: str = ""
-    """Of the rules and tokenizers that `entries` were checked by."""
+    """Identifies the rules and tokenizers that `entries` were checked by."""
     learned: FullStamp | None = None
-    """Of the factors that estimates in `entries` were corrected by; None where nothing rests on
-    any."""
+    """Stamp of the calibration used for estimates in `entries`; None if none was used."""
     entries: dict[str, Entry] = {}
     """By path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
-    """`Contents`, unpacked only when something is to be counted."""
+    """`Contents`, decoded only if something has to be counted."""
 
 
 Contents = dict[bytes, dict[str, int]]
-"""Tokens by digest, and by the identity of what counts; not corrected by what was learned."""
+"""Tokens by content digest and counter identity, before calibration."""
 
 
 def unpacked(memory: Memory) -> Contents:
-    """The counts by content."""
+    """Decode the counts by content."""
     return msgspec.msgpack.decode(memory.packed, type=Contents)
 
 
 def forget_old(memory: Memory, contents: Contents | None, seen: Collection[str]) -> None:
-    """Drop files that were not among the last checked, and contents, once they are too many.
+    """Drop files that were not checked last, and unused contents, once there are too many.
 
-    Not at once: a run may be about some files only, and branches come back.
+    They are kept for a while: a run may cover only some files, and branches are switched.
     """
     if len(memory.entries) > _KEPT * len(seen) + _KEPT_AT_LEAST:
         memory.entries = {path: memory.entries[path] for path in seen if path in memory.entries}
@@ -114,7 +113,7 @@ def forget_old(memory: Memory, contents: Contents | None, seen: Collection[str])
 
 
 def recall(root: Path) -> Memory:
-    """What is remembered of a root; nothing when there is nothing that can be used."""
+    """Return the cache of a root; an empty one if none is usable."""
     try:
         memory = msgspec.msgpack.decode(_file(root).read_bytes(), type=Memory)
     except (OSError, msgspec.DecodeError, RecursionError):
@@ -123,9 +122,9 @@ def recall(root: Path) -> Memory:
 
 
 def remember(root: Path, memory: Memory) -> None:
-    """Keep it for the next run; that it cannot be kept is no reason to fail."""
+    """Save the cache; failing to do so is not an error."""
     path = _file(root)
-    # A name that is not UTF-8 cannot be written down.
+    # A name that is not UTF-8 cannot be encoded.
     with contextlib.suppress(OSError, UnicodeEncodeError):
         data = msgspec.msgpack.encode(memory)
         make_folder(cache_dir())
@@ -134,12 +133,12 @@ def remember(root: Path, memory: Memory) -> None:
 
 
 def is_settled(stamp: FullStamp, read_at_ns: int) -> bool:
-    """Whether every change after that read is sure to give the file another stamp."""
+    """Return whether every change after that read gives the file another stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
 
 
 def stamps(paths: Sequence[str]) -> list[FullStamp | None]:
-    """The stamp of each file, None for one that is not there."""
+    """Return the stamp of each file, None for a missing one."""
     try:
         return list(map(stamp_of, map(os.stat, paths)))
     except (OSError, ValueError):
@@ -147,7 +146,7 @@ def stamps(paths: Sequence[str]) -> list[FullStamp | None]:
 
 
 def stamp(path: str) -> FullStamp | None:
-    """The stamp of one file."""
+    """Return the stamp of a file, None if it is missing."""
     try:
         return stamp_of(os.stat(path))
     except (OSError, ValueError):
@@ -155,17 +154,17 @@ def stamp(path: str) -> FullStamp | None:
 
 
 def digest_of(data: bytes) -> bytes:
-    """The hash that contents are known by."""
+    """Return the hash that identifies contents."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def factors_stamp() -> FullStamp | None:
-    """The stamp of what was learned about estimates."""
+    """Return the stamp of the calibration file."""
     return stamp(str(state_dir() / "calibration.json"))
 
 
 def file_stamps(settings: Settings) -> str:
-    """The user's tokenizer files as they are now: what is counted by one must not outlive it."""
+    """Return the stamps of the user's tokenizer files, whose changes invalidate counts."""
     files = [entry.file for entry in settings.tokenizers]
     return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
 

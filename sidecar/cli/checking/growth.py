@@ -1,4 +1,4 @@
-"""How files grew since a git revision: their texts as they were then, from git itself."""
+"""Growth of files since a git revision, whose contents git provides."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ if TYPE_CHECKING:
 def growth(
     checker: Checker, folder: Path, base: str, reports: Mapping[str, FileReport]
 ) -> Iterator[Growth]:
-    """What each changed file gained or lost since `base`; files with the same number are left out.
+    """Yield the growth of each changed file since `base`; files with unchanged counts are left out.
 
-    `reports` are by path relative to `folder`, which is in a git work tree. A renamed file is
-    compared with what it was. Raises click.UsageError where git does not know `base`.
+    Args:
+        checker: Counts the old texts.
+        folder: The root, in a git work tree.
+        base: The revision.
+        reports: The current reports by path relative to `folder`.
+
+    Raises:
+        click.UsageError: git does not know `base`.
     """
     changed = [one for one in _changed(folder, base) if one.path in reports]
     for one, data in zip(changed, _contents(folder, changed), strict=True):
@@ -34,15 +40,15 @@ def growth(
 
 
 class _Change(NamedTuple):
-    """A file that differs from `base`, and the object that held it there; None: it is new."""
+    """A file that differs from `base`, with its old object; None if it is new."""
 
     path: str
     blob: bytes | None
 
 
 def _changed(folder: Path, base: str) -> Iterator[_Change]:
-    """By object ids, since a name may hold whatever a line of input cannot."""
-    # Resolved first: so that no revision is taken for an option or a path.
+    """Yield the changed files. Object ids are used, since a name may contain line breaks."""
+    # Resolved first, so that a revision cannot be taken for an option or a path.
     commit = _git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
     )
@@ -65,7 +71,7 @@ def _changed(folder: Path, base: str) -> Iterator[_Change]:
 
 
 def _contents(folder: Path, changed: Sequence[_Change]) -> Iterator[bytes | None]:
-    """The bytes that each file had; None for what was not there."""
+    """Yield the old bytes of each file; None if it did not exist."""
     wanted = b"".join(one.blob + b"\n" for one in changed if one.blob is not None)
     answer = _git(folder, "cat-file", "--batch", stdin=wanted) if wanted else b""
     at = 0
@@ -76,7 +82,7 @@ def _contents(folder: Path, changed: Sequence[_Change]) -> Iterator[bytes | None
         header, _, _ = answer[at : at + 4096].partition(b"\n")
         at += len(header) + 1
         kind = header.split(b" ")
-        if len(kind) != 3:  # a commit of a submodule, which is not here
+        if len(kind) != 3:  # a submodule's commit, which is not in this repository
             yield None
             continue
         size = int(kind[2])

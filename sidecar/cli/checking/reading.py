@@ -18,7 +18,7 @@ from sidecar.cli.checking.report import FileRange, FileReport, reported
 from sidecar.cli.output import with_progress
 from sidecar.cli.pool import map_batches
 from sidecar.counting.engines import names
-from sidecar.text.outline_marks import ignores_file
+from sidecar.text.outline import ignores_file
 from sidecar.workspace.budgets import Subject, findings
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import Skipped, decode
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
     from sidecar.budget.rules import Rules
     from sidecar.cli.checking.cache import Contents, FullStamp
-    from sidecar.cli.gauging import GaugeOf
+    from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.count import Measure
     from sidecar.counting.tokenizer import Tokenizer
-    from sidecar.workspace.gauges import Gauge
+    from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.targets import Target
 
 _AT_ONCE = 8
@@ -59,12 +59,12 @@ class FileReader:
         rules: Rules,
         model: str,
         contents: Contents,
-        gauge: GaugeOf,
+        choose: ChooseCounter,
         asking: bool,
     ) -> None:
-        """`asking`: whether `gauge` waits for an endpoint."""
+        """`asking`: whether `choose` waits for an endpoint."""
         self._asking = asking
-        self._rules, self._model, self._gauge = rules, model, gauge
+        self._rules, self._model, self._choose = rules, model, choose
         self._keys = [rule.key for rule in rules.all]
         self._contents = contents
         self._stamps = file_stamps(settings)
@@ -79,8 +79,8 @@ class FileReader:
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
         """Tokens of a text, remembered by its digest where one is given."""
-        gauge = self._gauged(Snapshot(text=text), model, digest)
-        return gauge.measure(text)
+        choice = self._chosen_counter(Snapshot(text=text), model, digest)
+        return choice.measure(text)
 
     def measure_of(self, made: Checked, model: str) -> Measure:
         """The tokens of a file that was checked, by another model than the run's."""
@@ -97,9 +97,11 @@ class FileReader:
         rules, taken = self._rules.of(target.relative), Snapshot(text=text)
         own = tuple(rule for rule in rules if not rule.budget.sum)
         subject = Subject(target.relative, taken, own, self._model)
-        gauges = {model: self._gauged(taken, model, read.digest) for model in subject.models}
-        whole = gauges[self._model].measure(text)
-        made = [(one.kind, reported(one, _place(text, one))) for one in findings(subject, gauges)]
+        choices = {
+            model: self._chosen_counter(taken, model, read.digest) for model in subject.models
+        }
+        whole = choices[self._model].measure(text)
+        made = [(one.kind, reported(one, _place(text, one))) for one in findings(subject, choices)]
         entry = Entry(
             stamp=read.stamp,
             settled=is_settled(read.stamp, read.read_at),
@@ -124,25 +126,25 @@ class FileReader:
 
     def _count_new(self, texts: Sequence[Read]) -> None:
         """Whole texts by the run's model, where their content is not known yet."""
-        basis = self._gauge(Snapshot(text=""), self._model).tokenizer.basis
+        basis = self._choose(Snapshot(text=""), self._model).tokenizer.basis
         identity = self._identity(basis)
         new = [one for one in texts if identity not in self._contents.get(one.digest, ())]
         for one, tokens in zip(new, basis.count_many([one.text for one in new]), strict=True):
             self._contents.setdefault(one.digest, {})[identity] = tokens
 
-    def _gauged(self, taken: Snapshot, model: str, digest: bytes) -> Gauge:
+    def _chosen_counter(self, taken: Snapshot, model: str, digest: bytes) -> CounterChoice:
         """What counts a text, which knows the count of the whole from memory or by counting."""
-        gauge = self._gauge(taken, model)
-        if gauge.whole is not None:
-            return gauge
-        tokenizer, basis = gauge.tokenizer, gauge.tokenizer.basis
+        choice = self._choose(taken, model)
+        if choice.whole is not None:
+            return choice
+        tokenizer, basis = choice.tokenizer, choice.tokenizer.basis
         self.corrected = self.corrected or tokenizer.method != "exact"
         counts = self._contents.setdefault(digest, {}) if digest else {}
         identity = self._identity(basis)
         if identity not in counts:
             counts[identity] = basis.count(taken.text)
         tokens = tokenizer.scale(counts[identity])
-        return gauge._replace(whole=tokenizer.measure(tokens, taken.sample))
+        return choice._replace(whole=tokenizer.measure(tokens, taken.sample))
 
     def _identity(self, basis: Tokenizer) -> str:
         """What the counts of a tokenizer are kept by: with a file of the user's, as it was."""

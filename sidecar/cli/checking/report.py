@@ -1,15 +1,37 @@
-"""What `check` found, as JSON has it."""
+"""The report of `check`: its types, and as text, JSON, SARIF 2.1.0 and GitHub workflow commands."""
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any, Literal
+
 import msgspec
 
-from sidecar.budget.finding import Code, Finding, FindingSeverity
+from sidecar import __version__
+from sidecar.budget.finding import DOCUMENTATION, Code, Finding, FindingSeverity
 from sidecar.counting.count import Method, tokens_text
+from sidecar.text.printable import counted, json_text, printable, printable_lines
+from sidecar.workspace.wording import NO_BUDGETS
+
+SARIF_SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+_LEVELS: dict[FindingSeverity, str] = {
+    "information": "note",
+    "warning": "warning",
+    "error": "error",
+}
+_RULES = {
+    "budget-near": "A text is near its token budget.",
+    "budget-exceeded": "A text is over its token budget.",
+    "budget-growth": "A change makes a text longer or shorter.",
+    "budget-unchecked": "A file that has a token budget could not be counted.",
+}
+_RULE_LEVELS = {"budget-exceeded": "warning", "budget-unchecked": "error"}
 
 
 class FileRange(msgspec.Struct, frozen=True, array_like=True):
-    """A range of a file: 1-based lines and columns, in characters; the end is the first after."""
+    """A range of a file: 1-based lines and columns in characters; the end is exclusive."""
 
     line: int
     column: int
@@ -18,11 +40,11 @@ class FileRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 START = FileRange(1, 1, 1, 1)
-"""Where a file's part of a sum is shown."""
+"""The place of a finding that covers several files."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One finding of a file (contract: `severity, budget, tokens, over, section`)."""
+    """A finding of a file, as in JSON."""
 
     severity: FindingSeverity
     budget: int
@@ -42,7 +64,7 @@ class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 def reported(finding: Finding, place: FileRange) -> ReportedFinding:
-    """A finding as JSON has it."""
+    """Return a finding as in JSON."""
     fields = {name: getattr(finding, name) for name in _OF_FINDING}
     return ReportedFinding(**fields, **msgspec.structs.asdict(place))
 
@@ -53,7 +75,7 @@ _OF_FINDING = tuple(
 
 
 class FileReport(msgspec.Struct, frozen=True, rename="camel"):
-    """One file: its tokens by the default model, and its findings."""
+    """A file with its tokens for the default model and its findings."""
 
     path: str
     tokens: int
@@ -62,7 +84,7 @@ class FileReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Growth(msgspec.Struct, frozen=True, rename="camel"):
-    """How a change since a git revision changes a file's tokens; `before` is 0 for a new file."""
+    """Growth of a file since a git revision; `before` is 0 for a new file."""
 
     path: str
     before: int
@@ -83,40 +105,55 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Unchecked(msgspec.Struct, frozen=True):
-    """A file that was passed over."""
+    """A file that was skipped."""
 
     path: str
     reason: str
     budget: bool
-    """Whether it has a budget, which nobody knows to be kept."""
+    """Whether it has a budget, which could then not be checked."""
+
+
+class ConfigurationProblem(msgspec.Struct, frozen=True):
+    """One thing wrong in the configuration; `line` is 1-based, None outside files."""
+
+    path: str | None
+    line: int | None
+    severity: Literal["warning", "error"]
+    message: str
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one run of `check` has to say."""
+    """The result of a run of `check`."""
 
     files: tuple[FileReport, ...]
     growth: tuple[Growth, ...] | None = None
     """None without `--diff`."""
     skipped: tuple[Unchecked, ...] = ()
-    """What is no text, or cannot be read."""
+    """Files that are not text or cannot be read."""
     budgets: int = 0
-    """How many rules were written; presets count."""
+    """Number of rules, presets included."""
     budgeted: bool = True
-    """Whether one of them is for a file that was checked."""
+    """Whether one of them applies to a checked file."""
     failed: bool = False
-    """Whether a file that was asked for by its name, and has no budget, cannot be read."""
+    """Whether a file named on the command line, without a budget, cannot be read."""
+    problems: tuple[ConfigurationProblem, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else the user has to know."""
+    """Further notes for the user."""
+
+    @property
+    def errors(self) -> list[ConfigurationProblem]:
+        """The problems for which a budget may not have been checked."""
+        return [problem for problem in self.problems if problem.severity == "error"]
 
     @property
     def exceeded(self) -> bool:
-        """Whether any budget is, or may be."""
+        """Whether any budget is exceeded or could not be checked."""
         if any(passed.budget for passed in self.skipped):
             return True
         return any(finding.over for file in self.files for finding in file.findings)
 
     def once(self) -> list[tuple[FileReport, ReportedFinding]]:
-        """The findings by file, one over several files only at the first of them."""
+        """Return the findings by file; one over several files only at the first file."""
         seen: set[str] = set()
         found: list[tuple[FileReport, ReportedFinding]] = []
         for file in self.files:
@@ -126,3 +163,181 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 seen.add(finding.rule)
                 found.append((file, finding))
         return found
+
+
+def as_text(report: Report) -> str:
+    """Format a line per finding, as compilers do, and a summary."""
+    lines = [
+        f"{file.path}:{found.line}:{found.column}: {found.severity}: {found.message} [{found.code}]"
+        for file, found in report.once()
+    ]
+    lines += [f"{growth.path}: {growth.message}" for growth in report.growth or ()]
+    return "\n".join(map(printable, [*lines, _summary(report)]))
+
+
+def as_json(report: Report) -> str:
+    """`{files: [...]}`, with `growth` after `--diff`, what was `skipped`, and `problems`."""
+    result: dict[str, Any] = {"files": report.files}
+    if report.growth is not None:
+        result["growth"] = [
+            {**msgspec.to_builtins(growth), "added": growth.added, "message": growth.message}
+            for growth in report.growth
+        ]
+    if report.skipped:
+        result["skipped"] = report.skipped
+    if report.problems:
+        result["problems"] = report.problems
+    return json_text(result)
+
+
+def passed_over(skipped: Unchecked) -> str:
+    """Format a line for a skipped file."""
+    has = "not counted although it has a budget" if skipped.budget else "skipped"
+    return f"{skipped.path}: {skipped.reason}, {has}"
+
+
+def as_github(report: Report) -> str:
+    """Format GitHub workflow annotations."""
+    kinds: dict[FindingSeverity, str] = {
+        "information": "notice",
+        "warning": "warning",
+        "error": "error",
+    }
+    lines = [
+        f"::{problem.severity} {_problem_place(problem)}::{_data(problem.message)}"
+        for problem in report.problems
+    ]
+    lines += [
+        f"::{kinds[found.severity]} {_annotation(file, found)}::{_data(found.message)}"
+        for file, found in report.once()
+    ]
+    lines += [
+        f"::notice file={_property(growth.path)},title=Token budget::{_data(growth.message)}"
+        for growth in report.growth or ()
+    ]
+    lines += [
+        f"::error file={_property(one.path)},title=Token budget::{_data(passed_over(one))}"
+        for one in report.skipped
+        if one.budget
+    ]
+    return "\n".join(lines)
+
+
+def as_sarif(report: Report) -> str:
+    """Format a SARIF 2.1.0 log with one run; paths are relative to the current folder."""
+    results = [_result(file, found) for file, found in report.once()]
+    results += [
+        _file_result("budget-growth", growth.path, growth.message) for growth in report.growth or ()
+    ]
+    results += [
+        _file_result("budget-unchecked", one.path, passed_over(one))
+        for one in report.skipped
+        if one.budget
+    ]
+    driver = {
+        "name": "token-sidecar",
+        "version": __version__,
+        "informationUri": DOCUMENTATION.partition("/blob/")[0],
+        "rules": [_rule(name, words) for name, words in _RULES.items()],
+    }
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    if report.problems:
+        notifications = [
+            {"level": problem.severity, "message": {"text": printable(_problem_text(problem))}}
+            for problem in report.problems
+        ]
+        run["invocations"] = [
+            {
+                "executionSuccessful": not report.errors,
+                "toolConfigurationNotifications": notifications,
+            }
+        ]
+    log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json_text(log)
+
+
+def _summary(report: Report) -> str:
+    found = Counter(bool(found.over) for _, found in report.once())
+    files = f"{counted(len(report.files), 'file')} checked"
+    if found:
+        return f"{files}: {found[True]} over budget, {found[False]} near"
+    if report.budgets and not report.budgeted:
+        return f"{files}: no budget matches {'it' if len(report.files) == 1 else 'them'}"
+    if report.errors:
+        return f"{files}. Budgets affected by configuration errors are not checked."
+    return f"{files}: all within budget" if report.budgets else f"{files}. {NO_BUDGETS}"
+
+
+def _problem_text(problem: ConfigurationProblem) -> str:
+    place = f"{problem.path}:{problem.line}" if problem.path and problem.line else problem.path
+    return f"{place}: {problem.message}" if place else problem.message
+
+
+def _problem_place(problem: ConfigurationProblem) -> str:
+    file = "" if problem.path is None else f"file={_property(problem.path)},"
+    line = f"line={problem.line}," if file and problem.line else ""
+    return f"{file}{line}title=Token budget configuration"
+
+
+def _annotation(file: FileReport, found: ReportedFinding) -> str:
+    place = f"line={found.line},endLine={max(found.line, _last_line(found))}"
+    return f"file={_property(file.path)},{place},title=Token budget"
+
+
+def _last_line(found: ReportedFinding) -> int:
+    """Return the last line with a character of the range."""
+    return found.end_line - 1 if found.end_column == 1 else found.end_line
+
+
+def _data(text: str) -> str:
+    """Encode a message by GitHub's rules: `%`, CR and LF."""
+    return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _result(file: FileReport, found: ReportedFinding) -> dict[str, Any]:
+    region = {
+        "startLine": found.line,
+        "startColumn": found.column,
+        "endLine": found.end_line,
+        "endColumn": found.end_column,
+    }
+    result = _file_result(found.code, file.path, found.message)
+    result["level"] = _LEVELS[found.severity]
+    result["locations"][0]["physicalLocation"]["region"] = region
+    # Stable while the text changes, so that services can track a finding.
+    result["partialFingerprints"] = {
+        "tokenBudget/v1": f"{found.rule}|{found.section or ''}|{found.budget}"
+    }
+    names = ("tokens", "budget", "over", "model", "method")
+    result["properties"] = {name: getattr(found, name) for name in names}
+    return result
+
+
+def _file_result(rule: str, path: str, message: str) -> dict[str, Any]:
+    return {
+        "ruleId": rule,
+        "ruleIndex": list(_RULES).index(rule),
+        "level": _RULE_LEVELS.get(rule, "note"),
+        "message": {"text": printable(message)},
+        "locations": [{"physicalLocation": {"artifactLocation": _artifact(path)}}],
+    }
+
+
+def _artifact(path: str) -> dict[str, str]:
+    from urllib.parse import quote
+
+    uri = quote(path.replace("\\", "/").removeprefix("./"), errors="surrogateescape")
+    return {"uri": f"file://{uri}"} if uri.startswith("/") else {"uri": uri}
+
+
+def _rule(name: str, words: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "shortDescription": {"text": words},
+        "helpUri": f"{DOCUMENTATION}#{name}",
+        "defaultConfiguration": {"level": _RULE_LEVELS.get(name, "note")},
+    }

@@ -1,4 +1,4 @@
-"""One run of `check` over the files of one root: what is remembered, what is read, and the sums."""
+"""A run of `check` over the files of one root: cache, reading and sums."""
 
 from __future__ import annotations
 
@@ -36,73 +36,78 @@ from sidecar.workspace.targets import Target, each_once
 
 if TYPE_CHECKING:
     from sidecar.cli.checking.reading import FileReader
-    from sidecar.cli.gauging import GaugeOf
+    from sidecar.cli.counters import ChooseCounter
     from sidecar.config.settings import Settings
     from sidecar.counting.engines import Purpose
 
 BULK_BYTES = 4_000_000
-"""From so much text on, the bulk engine's half second of loading is made up for."""
+"""From this size on, the bulk engine makes up for the half second it takes to load."""
 MANY_LOOKS = 100_000
-"""Of a rule at a file, the most that are worth a note: a tenth of a second."""
+"""Maximum checks of a rule against a file for this note: a tenth of a second."""
 _NOTHING = (0, 0, 0, 0)
 
 
 class Checker:
-    """Checks files of one root by its settings; counts go to and come from `memory`.
+    """Checks files of one root by its settings; counts are cached in `memory`.
 
-    What is heavy to load (tokenizers, globs) is loaded when a file has to be read.
+    Heavy imports (tokenizers, globs) happen when a file has to be read.
     """
 
     def __init__(
-        self, settings: Settings, model: str, memory: Memory, gauge: GaugeOf | None = None
+        self,
+        settings: Settings,
+        model: str,
+        memory: Memory,
+        choose: ChooseCounter | None = None,
     ) -> None:
-        """`gauge`: what counts where an endpoint is asked; else it is made when it is needed."""
+        """`choose` counts with an endpoint; without it a local counter is created when needed."""
         self._settings = settings
         self._rules = Rules(settings)
         self._all = self._rules.all
         self._model = model
         self._memory = memory
-        self._gauge = gauge
+        self._choose = choose
         self._contents: Contents | None = None
         self._reader: FileReader | None = None
         self.changed = False
-        """Whether anything is to be remembered that was not."""
+        """Whether the cache has to be saved."""
         fingerprint = self._fingerprint()
         learned = memory.learned is not None and memory.learned != factors_stamp()
         if memory.fingerprint != fingerprint or learned:
             memory.fingerprint, memory.entries, memory.learned = fingerprint, {}, None
 
     def reader(self, size: int = 0) -> FileReader:
-        """What reads and counts, made when it is first wanted, for so many bytes."""
+        """Return the reader, created at first use for about `size` bytes."""
         if self._reader is None:
             from sidecar.cli.checking.reading import FileReader as Made
-            from sidecar.cli.gauging import gauging
+            from sidecar.cli.counters import local_counters
 
             self._contents = unpacked(self._memory)
             purpose: Purpose = "bulk" if size >= BULK_BYTES else "interactive"
-            gauge, asking = self._gauge, self._gauge is not None
-            gauge = gauge or gauging(self._settings, purpose)[1]
+            choose, asking = self._choose, self._choose is not None
+            choose = choose or local_counters(self._settings, purpose)[1]
             self._reader = Made(
-                self._settings, self._rules, self._model, self._contents, gauge, asking
+                self._settings, self._rules, self._model, self._contents, choose, asking
             )
         return self._reader
 
     def run(self, targets: Sequence[Target], others: Iterable[Target]) -> list[Checked]:
-        """Every target, in order, but for links without a budget. `others` are the root's other
-        files, asked for only when a rule is for several files together; those of them that cannot
-        be read come last."""
+        """Check every target in order, except links without a budget.
+
+        `others` are the root's other files, needed only for rules over several files. Those of them
+        that cannot be read come last.
+        """
         checked = self._check([one for one in targets if not one.link or self.budgeted(one)])
         return self._with_sums(checked, others) if self._rules.sums else checked
 
     def budgeted(self, target: Target) -> bool:
-        """Whether a rule is for the file; of a folder that was not looked into: may be for it."""
+        """Return whether a rule applies to the file, or may apply below an unread folder."""
         if not target.relative.endswith("/"):
             return bool(self._rules.of(target.relative))
         return self._rules.reach(target.relative[:-1]) if target.link else bool(self._rules)
 
     def unmatched_rules(self, targets: Sequence[Target]) -> list[str]:
-        """The keys of the written rules that are for none of these files; none where to look for
-        them takes long."""
+        """Return the keys of rules that match no file; empty if checking takes too long."""
         left, looks = self._rules.written, 0
         for target in targets:
             looks += len(left)
@@ -112,13 +117,13 @@ class Checker:
         return [rule.key for rule in left]
 
     def text(self, target: Target, text: str) -> Checked:
-        """A text that is no file (standard input), by the rules for its path."""
+        """Check a text that is not a file (standard input) by the rules for its path."""
         from sidecar.cli.checking.reading import Read
 
         return self.reader().checked(Read(target, text))
 
     def tokens(self, text: str) -> int:
-        """Tokens of a text by the run's model."""
+        """Count a text for the run's model."""
         return self.reader().measure(text, self._model).tokens
 
     def report(
@@ -127,7 +132,7 @@ class Checker:
         growth: tuple[Growth, ...] | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
-        """All that was found, and what was passed over: does it have a budget?"""
+        """Return the report of all targets."""
         passed = [(made.skipped, self.budgeted(made.target)) for made in checked if made.skipped]
         return Report(
             files=tuple(made.report for made in checked if made.report),
@@ -140,7 +145,7 @@ class Checker:
         )
 
     def finish(self, targets: Sequence[Target]) -> None:
-        """Bring the memory up to date, when all is done."""
+        """Update the cache at the end of a run."""
         if self._reader is not None and self._reader.corrected:
             self._memory.learned = factors_stamp() or _NOTHING
         forget_old(self._memory, self._contents, {target.relative for target in targets})
@@ -165,7 +170,7 @@ class Checker:
         return [done[target.relative] for target in every]
 
     def _remembered(self, target: Target, entry: Entry) -> Checked:
-        """The result of an unchanged file."""
+        """Return the result of an unchanged file."""
         if not entry.digest:
             skipped = Skipped(target.path, "binary file", failed=False)
             return Checked(target, entry, None, skipped)
@@ -173,7 +178,7 @@ class Checker:
         return Checked(target, entry, report)
 
     def _with_sums(self, checked: list[Checked], others: Iterable[Target]) -> list[Checked]:
-        """With the findings of rules that are for several files together, at each of them."""
+        """Add the findings of rules over several files to each of these files."""
         known = {made.target.relative for made in checked}
         wanted = [
             target
@@ -202,7 +207,7 @@ class Checker:
             added.setdefault(name, []).append(reported(finding, START))
 
     def _own(self, made: Checked, rule: Rule) -> Measure:
-        """A file's tokens by the model of a rule."""
+        """Return a file's tokens by the model of a rule."""
         model, entry = rule.budget.model, made.entry
         if model is None or model == self._model:
             return Measure(entry.tokens, entry.method, "", entry.error_percent)
@@ -216,7 +221,7 @@ class Checker:
 
 
 def unread(target: Target) -> Checked:
-    """What becomes of a target with a fault."""
+    """Return the result of a target that cannot be read."""
     return Checked(target, Entry((0, 0, 0, 0), settled=False), None, target.fault)
 
 

@@ -1,5 +1,5 @@
-"""One file a family of vendors, each with two names that `sidecar.messages.replies` goes by.
+"""One module per family of vendors, each with the two names that `sidecar.messages.replies` uses.
 
-`add` takes one part of a reply into a draft, in their order: the one object of a whole reply, or
-each event of a stream. `EXHAUSTED` says which stop reasons mean out of tokens.
+`add` adds a part of a reply to a draft, in order: the whole reply, or each event of a stream.
+`EXHAUSTED` lists the stop reasons that mean out of tokens.
 """

@@ -1,4 +1,4 @@
-"""Anthropic's Messages (also as Bedrock and Vertex hand them on). Its usage: `messages.usage`."""
+"""Anthropic's Messages, also as Bedrock and Vertex pass them on. Usage: `messages.usage`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Event(msgspec.Struct):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """A message object, or an event of its stream."""
+    """Add a message object, or an event of its stream."""
     if raw.get("type", "message") == "message":
         _message(draft, read_as(raw, _Message))
         draft.cost = reported_cost(raw)
@@ -57,35 +57,35 @@ def add(draft: ReplyDraft, raw: Loose) -> None:
 
 
 def _message(draft: ReplyDraft, message: _Message) -> None:
-    draft.about(message.id, message.model)
-    draft.spend(message.usage)
-    draft.stop(message.stop_reason)
+    draft.set_origin(message.id, message.model)
+    draft.add_usage(message.usage)
+    draft.set_stop_reason(message.stop_reason)
     if isinstance(message.content, str):
-        draft.say(message.content)
+        draft.add_text(message.content)
         return
     for index, block in enumerate(message.content or ()):
         _block(draft, index, block)
         if block.type == "tool_use":
-            draft.call(index).give(block.input or {})
+            draft.call(index).add_arguments(block.input or {})
 
 
 def _block(draft: ReplyDraft, index: int, block: _Block) -> None:
     if block.type == "text":
-        draft.say(block.text)
+        draft.add_text(block.text)
     elif block.type == "tool_use":
         draft.call(index, block.id, block.name)
 
 
 def _event(draft: ReplyDraft, event: _Event) -> None:
-    draft.spend(event.usage)
+    draft.add_usage(event.usage)
     if event.message:
         _message(draft, event.message)
     if event.content_block:
         _block(draft, event.index, event.content_block)
     if event.delta:
-        draft.stop(event.delta.stop_reason)
-        draft.say(event.delta.text if event.delta.type == "text_delta" else None)
+        draft.set_stop_reason(event.delta.stop_reason)
+        draft.add_text(event.delta.text if event.delta.type == "text_delta" else None)
     if event.delta and event.index in draft.calls:
-        draft.calls[event.index].give(event.delta.partial_json)
+        draft.calls[event.index].add_arguments(event.delta.partial_json)
     if event.type == "content_block_stop" and event.index in draft.calls:
         draft.calls[event.index].closed = True

@@ -60,7 +60,7 @@ class _ResponseMetadata(msgspec.Struct):
 
 
 class _Part(msgspec.Struct, rename="camel"):
-    """A whole response, or one stream event: only its own fields are set."""
+    """A whole response or one stream event, of which only some fields are set."""
 
     output: _Output | None = None
     stop_reason: str | None = None
@@ -76,16 +76,16 @@ class _Part(msgspec.Struct, rename="camel"):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """A Converse response, or an event of ConverseStream."""
+    """Add a Converse response, or an event of ConverseStream."""
     part = read_as(raw, _Part)
     _whole(draft, part)
     _event(draft, part)
 
 
 def _whole(draft: ReplyDraft, part: _Part) -> None:
-    draft.stop(part.stop_reason)
-    draft.spend(part.usage)
-    draft.about(part.response_metadata.request_id if part.response_metadata else None)
+    draft.set_stop_reason(part.stop_reason)
+    draft.add_usage(part.usage)
+    draft.set_origin(part.response_metadata.request_id if part.response_metadata else None)
     message = part.output.message if part.output else None
     for index, block in enumerate(message.content or () if message else ()):
         _block(draft, index, block)
@@ -93,9 +93,9 @@ def _whole(draft: ReplyDraft, part: _Part) -> None:
 
 def _event(draft: ReplyDraft, part: _Part) -> None:
     if part.metadata:
-        draft.spend(part.metadata.usage)
+        draft.add_usage(part.metadata.usage)
     if part.message_stop:
-        draft.stop(part.message_stop.stop_reason)
+        draft.set_stop_reason(part.message_stop.stop_reason)
     if part.content_block_start and part.content_block_start.start:
         _block(draft, part.content_block_start.content_block_index, part.content_block_start.start)
     if part.content_block_delta and part.content_block_delta.delta:
@@ -105,7 +105,7 @@ def _event(draft: ReplyDraft, part: _Part) -> None:
 
 
 def _block(draft: ReplyDraft, index: int, block: _Block) -> None:
-    draft.say(block.text)
+    draft.add_text(block.text)
     if block.tool_use:
         use = block.tool_use
-        draft.call(index, use.tool_use_id, use.name).give(use.input)
+        draft.call(index, use.tool_use_id, use.name).add_arguments(use.input)

@@ -26,7 +26,7 @@ class _Text(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    """In events `content` and `tool_calls` hold one thing, in a whole reply a list."""
+    """Events hold a single `content` and `tool_calls`, whole replies lists of them."""
 
     content: str | list[_Text] | _Text | None = None
     tool_calls: list[_Call] | _Call | None = None
@@ -39,7 +39,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
-    """A whole reply of either version, or one event: only its own fields are set."""
+    """A whole reply of either version or one event, of which only some fields are set."""
 
     type: str = ""
     id: str | None = None
@@ -56,24 +56,24 @@ class _Part(msgspec.Struct):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """A chat reply, or an event of its stream."""
+    """Add a chat reply, or an event of its stream."""
     part = read_as(raw, _Part)
     if part.response is not None:  # version 1: `stream-end` repeats the whole reply
         draft.texts.clear()
         draft.calls.clear()
         add(draft, part.response)
         return
-    draft.about(part.id or part.response_id)
-    draft.say(part.text)
-    draft.stop(part.finish_reason)
-    draft.spend(part.usage or part.meta)
+    draft.set_origin(part.id or part.response_id)
+    draft.add_text(part.text)
+    draft.set_stop_reason(part.finish_reason)
+    draft.add_usage(part.usage or part.meta)
     if part.message:
         _message(draft, part.message, part.index)
     for call in part.tool_calls or ():
         _call(draft, len(draft.calls), call)
     if part.delta:
-        draft.stop(part.delta.finish_reason)
-        draft.spend(part.delta.usage)
+        draft.set_stop_reason(part.delta.finish_reason)
+        draft.add_usage(part.delta.usage)
     if part.delta and part.delta.message:
         _message(draft, part.delta.message, part.index)
     if part.type == "tool-call-end" and part.index in draft.calls:
@@ -84,7 +84,7 @@ def _message(draft: ReplyDraft, message: _Message, index: int) -> None:
     content = message.content
     texts = [content] if isinstance(content, _Text) else content
     for text in [_Text(text=texts)] if isinstance(texts, str) else texts or ():
-        draft.say(text.text if text.type == "text" else None)
+        draft.add_text(text.text if text.type == "text" else None)
     if isinstance(message.tool_calls, _Call):
         _call(draft, index, message.tool_calls)
     else:
@@ -94,4 +94,4 @@ def _message(draft: ReplyDraft, message: _Message, index: int) -> None:
 
 def _call(draft: ReplyDraft, key: int, call: _Call) -> None:
     function = call.function or CalledFunction(name=call.name, arguments=call.parameters)
-    draft.call(key, call.id, function.name).give(function.arguments)
+    draft.call(key, call.id, function.name).add_arguments(function.arguments)

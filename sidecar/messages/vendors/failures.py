@@ -1,16 +1,16 @@
-"""Errors in place of a reply: the one that matters here is a prompt that does not fit."""
+"""Errors in place of a reply; one of them says that the prompt does not fit."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
+from sidecar.errors import VendorFormatError
 from sidecar.messages.bounds import MOST_TOKENS
-from sidecar.messages.errors import VendorFormatError
 from sidecar.messages.reply import Loose, Overflow, ReplyFormat
 
 _DIGITS = 20
-"""As many of a number are read: Python refuses to read thousands of them."""
+"""Digits of a number to read: Python refuses to parse thousands of them."""
 _OVERFLOW_TYPES = ("exceed_context_size_error", "context_length_exceeded")
 _PROMPT_FIRST = (
     re.compile(r"prompt is too long: (?P<prompt>\d+) tokens > (?P<limit>\d+) maximum"),
@@ -28,9 +28,10 @@ _NO_NUMBERS = re.compile(r"Input is too long for requested model|maximum context
 
 
 def overflow(error: Loose) -> Overflow | None:
-    """The numbers of a "prompt too long" error; None where the error is another one.
+    """Return the numbers of a "prompt too long" error; None for other errors.
 
-    llama.cpp gives them as fields, an exact sample for nothing; others write them in a sentence.
+    llama.cpp has fields for them, which give an exact sample for free; others put them in a
+    sentence.
     """
     if error.get("type") in _OVERFLOW_TYPES or error.get("code") in _OVERFLOW_TYPES:
         prompt, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
@@ -52,14 +53,14 @@ def _from_message(error: Loose) -> Overflow | None:
 
 
 def _overflow(prompt: int, limit: int) -> Overflow:
-    """The two numbers, each only where it can be one."""
+    """Return the two numbers, each only if it is plausible."""
     return Overflow(
         prompt if 0 < prompt <= MOST_TOKENS else None, limit if 0 < limit <= MOST_TOKENS else None
     )
 
 
 def find_error(parts: Iterable[Loose]) -> Loose | None:
-    """The first error object in a reply or among stream events."""
+    """Return the first error object in a reply or among stream events."""
     for part in parts:
         nested = part.get("response")
         for holder in (part, nested if isinstance(nested, Mapping) else {}):
@@ -72,7 +73,7 @@ def find_error(parts: Iterable[Loose]) -> Loose | None:
 
 
 def kind(error: Loose) -> str:
-    """The vendor's word for an error: never its message, which can quote the prompt."""
+    """Return the vendor's word for an error, never its message, which may quote the prompt."""
     for key in ("type", "code", "status"):
         word = error.get(key)
         if isinstance(word, str) and re.fullmatch(r"[A-Za-z_.\- ]{1,60}", word):
@@ -81,12 +82,12 @@ def kind(error: Loose) -> str:
 
 
 def refuse(error: Loose) -> VendorFormatError:
-    """What to raise where an error stands in place of a reply."""
+    """Return the exception for an error in place of a reply."""
     return VendorFormatError(f"this is an error of the vendor's ({kind(error)}), not a reply")
 
 
 def format_of(parts: Iterable[Loose]) -> ReplyFormat:
-    """Whose error this is, as far as it is known."""
+    """Return whose error this is, as far as it can be told."""
     for part in parts:
         error = part.get("error")
         if part.get("type") == "error":

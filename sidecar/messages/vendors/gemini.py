@@ -46,21 +46,23 @@ class _Response(msgspec.Struct, rename="camel"):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """The first candidate of a response, or of one of those that its stream is an array of."""
+    """Add the first candidate of a response, or of each response in a stream."""
     response = read_as(raw, _Response)
-    draft.about(response.response_id, response.model_version)
-    draft.spend(response.usage_metadata)
-    draft.stop(response.prompt_feedback.block_reason if response.prompt_feedback else None)
+    draft.set_origin(response.response_id, response.model_version)
+    draft.add_usage(response.usage_metadata)
+    draft.set_stop_reason(
+        response.prompt_feedback.block_reason if response.prompt_feedback else None
+    )
     for candidate in response.candidates or ():
         if candidate.index == 0:
             _candidate(draft, candidate)
 
 
 def _candidate(draft: ReplyDraft, candidate: _Candidate) -> None:
-    draft.stop(candidate.finish_reason)
+    draft.set_stop_reason(candidate.finish_reason)
     for part in candidate.content.parts or () if candidate.content else ():
         if not part.thought:
-            draft.say(part.text)
+            draft.add_text(part.text)
         if part.function_call:
             call = part.function_call
-            draft.call(len(draft.calls), call.id, call.name).give(call.args or {})
+            draft.call(len(draft.calls), call.id, call.name).add_arguments(call.args or {})

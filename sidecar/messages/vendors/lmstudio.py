@@ -1,4 +1,4 @@
-"""LM Studio: its SDK's prediction results and packets, its REST interfaces v1 and v0."""
+"""LM Studio: its SDK's prediction results and packets, and its REST interfaces v1 and v0."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Model(msgspec.Struct, rename="camel"):
 
 
 class _Part(msgspec.Struct, rename="camel"):
-    """An SDK result, an SDK packet, or a REST v1 result: only its own fields are set."""
+    """An SDK result, an SDK packet or a REST v1 result, of which only some fields are set."""
 
     type: str = ""
     content: str | None = None
@@ -53,18 +53,18 @@ class _Part(msgspec.Struct, rename="camel"):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """A prediction result, a packet of a prediction, or a REST reply."""
+    """Add a prediction result, a packet of a prediction, or a REST reply."""
     part = read_as(raw, _Part)
     if part.type == "chat.end" and part.result:
         draft.texts.clear()
         part = read_as(part.result, _Part)
     if part.fragment and part.fragment.reasoning_type in (None, "none"):
-        draft.say(part.fragment.content)
+        draft.add_text(part.fragment.content)
     if part.type in ("", "message.delta"):
-        draft.say(part.content)
+        draft.add_text(part.content)
     for output in part.output or ():
-        draft.say(output.content if output.type == "message" else None)
-    draft.about(part.response_id, _model(part))
+        draft.add_text(output.content if output.type == "message" else None)
+    draft.set_origin(part.response_id, _model(part))
     _finish(draft, part)
     _call(draft, part)
 
@@ -79,26 +79,26 @@ def _finish(draft: ReplyDraft, part: _Part) -> None:
     if part.stats is None:
         return
     draft.ended = True
-    draft.spend(part.stats)
+    draft.add_usage(part.stats)
     if not isinstance(part.stats, dict):
         return
     reason = part.stats.get("stopReason", part.stats.get("stop_reason"))
-    draft.stop(reason if isinstance(reason, str) else None)
+    draft.set_stop_reason(reason if isinstance(reason, str) else None)
 
 
 def _call(draft: ReplyDraft, part: _Part) -> None:
-    """Calls come one after another: start, name, pieces of the arguments, end."""
+    """Add a part of a tool call; they come in order: start, name, argument fragments, end."""
     last = len(draft.calls) - 1
     if part.type == "toolCallGenerationStart":
         draft.call(last + 1, part.tool_call_id)
     elif part.type == "toolCallGenerationNameReceived":
         draft.call(max(last, 0), None, part.name)
     elif part.type == "toolCallGenerationArgumentFragmentGenerated":
-        draft.call(max(last, 0)).give(part.content)
+        draft.call(max(last, 0)).add_arguments(part.content)
     elif part.type == "toolCallGenerationFailed" and last >= 0:
         draft.call(last).broken = True
     elif part.type == "toolCallGenerationEnd" and part.tool_call_request:
         request = part.tool_call_request
         call = draft.call(max(last, 0), request.id, request.name)
         call.texts.clear()
-        call.give(request.arguments or {})
+        call.add_arguments(request.arguments or {})

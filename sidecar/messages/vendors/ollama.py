@@ -32,19 +32,19 @@ class _Part(msgspec.Struct):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """A reply with `stream` off, or an object of its stream, of which the last is `done`."""
+    """Add a reply with `stream` off, or an object of its stream; the last one is `done`."""
     part = read_as(raw, _Part)
-    draft.about(None, part.model)
-    draft.say(part.response)
-    draft.stop(part.done_reason)
+    draft.set_origin(None, part.model)
+    draft.add_text(part.response)
+    draft.set_stop_reason(part.done_reason)
     draft.ended = draft.ended or part.done
-    draft.spend({"prompt_eval_count": part.prompt_eval_count, "eval_count": part.eval_count})
+    draft.add_usage({"prompt_eval_count": part.prompt_eval_count, "eval_count": part.eval_count})
     if part.message:
         _message(draft, part.message)
 
 
 def _message(draft: ReplyDraft, message: _Message) -> None:
-    draft.say(message.content)
+    draft.add_text(message.content)
     for call in message.tool_calls or ():
         function = call.function or CalledFunction()
-        draft.call(len(draft.calls), call.id, function.name).give(function.arguments or {})
+        draft.call(len(draft.calls), call.id, function.name).add_arguments(function.arguments or {})

@@ -1,5 +1,6 @@
-"""OpenAI's chat completions, and all who speak them: xAI, DeepSeek, Mistral, OpenRouter, llama.cpp,
-vLLM, LM Studio's REST interface."""
+"""OpenAI's chat completions, which many speak: xAI, DeepSeek, Mistral, OpenRouter, llama.cpp, vLLM,
+LM Studio's REST interface.
+"""
 
 from __future__ import annotations
 
@@ -57,46 +58,46 @@ class _Part(msgspec.Struct):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """The first choice of a chat completion, whole or in chunks."""
+    """Add the first choice of a chat completion, whole or in chunks."""
     part = read_as(raw, _Part)
-    draft.about(part.id, part.model)
-    draft.spend(part.timings)
-    draft.spend(part.usage)
+    draft.set_origin(part.id, part.model)
+    draft.add_usage(part.timings)
+    draft.add_usage(part.usage)
     draft.cost = reported_cost(raw) or draft.cost
     for choice in part.choices or ():
         if choice.index == 0:
-            _choose(draft, choice)
+            _add_choice(draft, choice)
     if part.stats:
-        draft.stop(part.stats.stop_reason)
+        draft.set_stop_reason(part.stats.stop_reason)
 
 
-def _choose(draft: ReplyDraft, choice: _Choice) -> None:
-    draft.stop(choice.finish_reason)
+def _add_choice(draft: ReplyDraft, choice: _Choice) -> None:
+    draft.set_stop_reason(choice.finish_reason)
     if choice.message:
-        _take(draft, choice.message)
+        _add_message(draft, choice.message)
     if choice.delta:
-        _take(draft, choice.delta)
+        _add_message(draft, choice.delta)
 
 
-def _take(draft: ReplyDraft, message: _Message) -> None:
+def _add_message(draft: ReplyDraft, message: _Message) -> None:
     if isinstance(message.content, str):
-        draft.say(message.content)
+        draft.add_text(message.content)
     else:
         for part in message.content or ():
-            draft.say(part.text if part.type == "text" else None)
+            draft.add_text(part.text if part.type == "text" else None)
     for position, call in enumerate(message.tool_calls or ()):
         function = call.function or CalledFunction()
         target = draft.call(_key(draft, call, position), call.id, function.name)
-        target.give(function.arguments)
+        target.add_arguments(function.arguments)
     if message.function_call:
         legacy = message.function_call
-        draft.call("function_call", None, legacy.name).give(legacy.arguments)
+        draft.call("function_call", None, legacy.name).add_arguments(legacy.arguments)
 
 
 def _key(draft: ReplyDraft, call: _Call, position: int) -> object:
-    """Which call a piece belongs to: its index, unless another id has begun at the same index.
+    """Return the key of the call that a piece belongs to: its index, unless another id began there.
 
-    Gemini's OpenAI-compatible stream sends every call at index 0 under an id of its own.
+    Gemini's OpenAI-compatible stream sends every call at index 0 with an id of its own.
     """
     index = position if call.index is None else call.index
     at_index = [key for key in draft.calls if key == index or _begun_at(key, index)]

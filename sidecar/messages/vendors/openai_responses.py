@@ -52,7 +52,7 @@ class _Event(msgspec.Struct):
 
 
 def add(draft: ReplyDraft, raw: Loose) -> None:
-    """A response object, or an event of its stream."""
+    """Add a response object, or an event of its stream."""
     if str(raw.get("type", "")).startswith("response."):
         _event(draft, read_as(raw, _Event))
     else:
@@ -61,13 +61,13 @@ def add(draft: ReplyDraft, raw: Loose) -> None:
 
 def _whole(draft: ReplyDraft, raw: Loose) -> None:
     response = read_as(raw, _Response)
-    draft.about(response.id, response.model)
-    draft.spend(response.usage)
+    draft.set_origin(response.id, response.model)
+    draft.add_usage(response.usage)
     draft.cost = reported_cost(raw) or draft.cost
     if response.incomplete_details and response.incomplete_details.reason:
-        draft.stop(response.incomplete_details.reason)
+        draft.set_stop_reason(response.incomplete_details.reason)
     elif response.status not in _UNFINISHED:
-        draft.stop(response.status)
+        draft.set_stop_reason(response.status)
     if response.output:
         # The last event of a stream repeats the whole output: it replaces what came in pieces.
         draft.texts.clear()
@@ -79,26 +79,26 @@ def _whole(draft: ReplyDraft, raw: Loose) -> None:
 def _item(draft: ReplyDraft, index: int, item: _Item) -> None:
     for part in item.content or ():
         if item.type == "message" and part.type == "output_text":
-            draft.say(part.text)
+            draft.add_text(part.text)
     if item.type not in ("function_call", "custom_tool_call"):
         return
     call = draft.call(index, item.call_id or item.id, item.name)
     call.broken = item.status == "incomplete"
     if item.type == "function_call":
-        call.give(item.arguments)
+        call.add_arguments(item.arguments)
     elif item.input is not None:
-        call.give({"input": item.input})
+        call.add_arguments({"input": item.input})
 
 
 def _event(draft: ReplyDraft, event: _Event) -> None:
     if event.response is not None:
         _whole(draft, event.response)
     elif event.type == "response.output_text.delta" and isinstance(event.delta, str):
-        draft.say(event.delta)
+        draft.add_text(event.delta)
     elif event.type == "response.output_item.added" and event.item:
         if event.item.type == "function_call":
             _item(draft, event.output_index, event.item)
     elif event.type == "response.function_call_arguments.delta":
-        draft.call(event.output_index).give(event.delta)
+        draft.call(event.output_index).add_arguments(event.delta)
     elif event.type == "response.function_call_arguments.done":
         draft.call(event.output_index).closed = True

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.events import Event
     from sidecar.workspace.file_watcher import Changes, Subscription
     from sidecar.workspace.workspace import Workspace
 
@@ -37,13 +36,11 @@ class Live:
         self._watches: list[tuple[_Followed, Subscription]] = []
         self._looked = asyncio.Event()
         """Set while nothing is due."""
-        server.services.listeners.append(self.on_event)
 
-    def on_event(self, event: Event) -> None:
-        """Look for sessions again where settings or roots are others."""
-        if event.what == "settings":
-            self.look()
-            self._watch()
+    def settings_changed(self) -> None:
+        """Look for sessions again, by the settings and roots in force."""
+        self.look()
+        self._watch()
 
     def look(self) -> None:
         """Look for the sessions of each workspace."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.workspace.events import Event
+from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.endpoints.outcome import Capability

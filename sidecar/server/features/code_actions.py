@@ -42,9 +42,9 @@ def register(server: SidecarServer) -> None:
             return []
         touched = [finding for finding in found if _touches(document, finding, params.range)]
         workspace = services.roots.of_document(uri)
-        gauges = await services.budgets.gauges(subject, workspace)
+        choices = await services.budgets.choose_counters(subject, workspace)
         place = RootOrigins(workspace.path, workspace.loaded.origins)
-        work = partial(proposals, subject, touched, place, gauges)
+        work = partial(proposals, subject, touched, place, choices)
         made = await services.workers.run(work)
         builder = _Builder(server, document, params.context.diagnostics)
         return [action for proposal in made for action in builder.actions(proposal)]

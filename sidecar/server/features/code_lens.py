@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.counting.count import tokens_text
-from sidecar.server.features.cost import riding_text
-from sidecar.server.features.parts import parts_of
+from sidecar.server.features.cost import prompt_file_text
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
@@ -25,15 +24,15 @@ def register(server: SidecarServer) -> None:
         workspace = services.roots.of_document(uri)
         if not workspace.settings.code_lens:
             return []
-        riding = await riding_text(server, uri)
-        first = [types.CodeLens(range=_line(0), command=types.Command(riding, ""))]
-        return (first if riding else []) + [
+        cost = await prompt_file_text(server, uri)
+        first = [types.CodeLens(range=_line(0), command=types.Command(cost, ""))]
+        return (first if cost else []) + [
             types.CodeLens(
                 range=_line(counted.part.start_line),
                 # A lens shows a command's title; without a command it does nothing when clicked.
                 command=types.Command(tokens_text(counted.tokens, counted.method), ""),
             )
-            for counted in await parts_of(server, uri)
+            for counted in await server.services.parts_of(uri)
         ]
 
 

@@ -12,9 +12,8 @@ from lsprotocol import types
 
 from sidecar.counting.count import tokens_text
 from sidecar.errors import BadParamsError
-from sidecar.server.features.parts import parts_of
 from sidecar.text.printable import message, printable
-from sidecar.workspace.status import comparison
+from sidecar.workspace.wording import comparison_markdown
 
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
@@ -29,7 +28,7 @@ def register(server: SidecarServer) -> None:
     @server.command(f"{PREFIX}heaviestSections")
     async def heaviest(*arguments: Any) -> list[dict[str, Any]]:
         uri = _uri(arguments)
-        parts = sorted(await parts_of(server, uri), key=lambda one: -one.tokens)
+        parts = sorted(await server.services.parts_of(uri), key=lambda one: -one.tokens)
         found: list[dict[str, Any]] = [
             {"title": one.part.title, "line": one.part.start_line, "tokens": one.tokens}
             for one in parts[:HEAVIEST_SHOWN]
@@ -54,7 +53,7 @@ def register(server: SidecarServer) -> None:
             f"{printable(one.model)} {tokens_text(one.tokens, one.method)}" for one in counts
         )
         _show_message(server, counted)
-        return comparison("This document", counts)
+        return comparison_markdown("This document", counts)
 
 
 def _uri(arguments: tuple[Any, ...]) -> str:

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
@@ -21,9 +21,10 @@ from sidecar.config.paths import LIMIT_VARIABLE, watched_paths
 from sidecar.config.settings import Settings
 from sidecar.defects import log_defect
 from sidecar.models import catalogue
-from sidecar.server.memory import give_back
-from sidecar.workspace.events import Event
+from sidecar.waiting import SharedTasks
 from sidecar.workspace.files import Stamp, stamp_of
+from sidecar.workspace.memory import give_back
+from sidecar.workspace.workspace import Event, SettingsChange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.workspace import Workspace
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +56,10 @@ class Configuration:
         self._watch: Subscription | None = None
         self._initialized = asyncio.Event()
         self._reloads = 0
+        self._running: object = None
+        """Identifies the reload that is running; None between reloads."""
+        self._reading: SharedTasks[object, None]
+        self._reading = SharedTasks("configuration", outlives_waiters=True)
         self._times: dict[Path, Stamp | None] = {}
 
     def initialized(self) -> None:
@@ -70,11 +73,13 @@ class Configuration:
 
     async def _reload(self) -> None:
         services, roots = self._services, set(self._services.roots)
+        self._running = object()
         paths = {path for root in roots for path in watched_paths(root.path)}
         try:
             await self._read_all(roots, paths)
         except Exception as exc:  # a defect must not keep anyone from counting
             log_defect(exc, "configuration")
+        self._running = None
         if roots >= set(services.roots):  # else roots were added meanwhile, and are read next
             services.configured.set()
         services.publish(Event("settings"))
@@ -82,36 +87,33 @@ class Configuration:
         self._server.scheduler.now(("announcing",), self._announce)
         self._watch_files(paths)
         self._server.history.watch_ledger()
-        self._server.learning.watch()
+        self._server.calibration_sync.watch()
 
     async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
         # Times before contents: a file that changes in between is read once more.
-        times = await self._read(partial(_times, paths))
-        self._times = self._times if times is None else times
+        await self._read(partial(self._read_times, paths))
         await asyncio.gather(*(self._load(workspace) for workspace in roots))
         # Before tokenizers, whose loading halts everybody: sessions have their numbers already.
         self._server.live.look()
         await self._server.live.looked(LOOK_SECONDS)
-        calibrations = self._services.calibrations
-        learned = await self._read(calibrations.begin_load(), calibrations.finish_sync)
-        if learned is not None:
-            calibrations.finish_sync(learned)
-        await self._read(self._services.loading())
+        await self._read(self._read_calibrations)
+        await self._read(partial(self._services.workers.load, self._services.tokenizers()))
 
-    async def _read(
-        self, work: Callable[[], T], late: Callable[[T], object] = lambda _: None
-    ) -> T | None:
-        """What blocking work returns. None where it fails, or a disk does not answer: counting
-        goes on with the settings that there are, and `late` is called with the answer."""
-        reading = asyncio.ensure_future(self._services.workers.run(work))
+    async def _read(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Await work that reads a disk, for a limited time; then it continues without us."""
         try:
-            if (await asyncio.wait({reading}, timeout=READ_SECONDS))[0]:
-                return reading.result()
+            await self._reading.run(object(), work, READ_SECONDS)
+        except TimeoutError:
             logger.error("configuration: not read within %g s", READ_SECONDS)
-            reading.add_done_callback(partial(_pass_on, late))
         except Exception as exc:  # a defect must not keep anyone from counting
             log_defect(exc, "configuration")
-        return None
+
+    async def _read_times(self, paths: set[Path]) -> None:
+        self._times = await self._services.workers.run(partial(_times, paths))
+
+    async def _read_calibrations(self) -> None:
+        calibrations = self._services.calibrations
+        calibrations.finish_sync(await self._services.workers.run(calibrations.begin_load()))
 
     async def _announce(self) -> None:
         """Before `initialized` a client may not be asked for anything."""
@@ -132,21 +134,26 @@ class Configuration:
         self._services.publish(Event("settings"))
 
     async def _load(self, workspace: Workspace) -> None:
-        workspace.editor = await self._editor_section(workspace)
-        work = partial(_read, workspace.path, workspace.editor, workspace.loaded)
-        found = await self._read(work, partial(self._take_late, workspace, self._reloads))
-        if found is not None:
-            self._take(workspace, *found)
+        workspace.apply(SettingsChange(editor=await self._editor_section(workspace)))
+        await self._read(
+            partial(self._read_settings, workspace, running=self._running, reloads=self._reloads)
+        )
 
-    def _take(self, workspace: Workspace, loaded: Loaded, rules: Rules) -> None:
-        workspace.take(loaded, rules)
+    async def _read_settings(self, workspace: Workspace, *, running: object, reloads: int) -> None:
+        """Read a root's settings and put them in force.
+
+        A slow disk may return them after the reload has ended; then they are announced here,
+        unless they were read again since.
+        """
+        work = partial(_read, workspace.path, workspace.editor, workspace.loaded)
+        loaded, rules = await self._services.workers.run(work)
+        is_late = running is not self._running
+        if is_late and reloads != self._reloads:
+            return
+        workspace.apply(SettingsChange(read=(loaded, rules)))
         for problem in loaded.problems:
             logger.warning("configuration: %s", problem)
-
-    def _take_late(self, workspace: Workspace, reloads: int, found: tuple[Loaded, Rules]) -> None:
-        """Put in force what a slow disk handed over, unless it was read again since."""
-        if reloads == self._reloads:
-            self._take(workspace, *found)
+        if is_late:
             self._services.publish(Event("settings"))
             self._server.scheduler.now(("announcing",), self._announce)
 
@@ -184,12 +191,6 @@ class Configuration:
             self.reload()
 
 
-def _pass_on(late: Callable[[T], object], reading: asyncio.Future[T]) -> None:
-    """Unless the server has ended meanwhile."""
-    if not reading.cancelled():
-        late(reading.result())
-
-
 def _times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
     return {path: stamp_of(path) for path in paths}
 
@@ -223,5 +224,5 @@ def register(server: SidecarServer) -> None:
         section = params.settings.get(SECTION) if isinstance(params.settings, dict) else None
         if isinstance(section, dict):
             for workspace in server.services.roots:
-                workspace.editor = section
+                workspace.apply(SettingsChange(editor=section))
         configuration.reload()

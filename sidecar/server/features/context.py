@@ -24,7 +24,6 @@ from sidecar.workspace.changes import (
     Undo,
     judge_prompt,
 )
-from sidecar.workspace.followed import Followed, FollowedText
 from sidecar.workspace.sessions import CountedSession
 from sidecar.workspace.views import session_rows, usage_report
 from sidecar.workspace.wording import fit_text, reset_text, undo_text
@@ -34,9 +33,7 @@ if TYPE_CHECKING:
     from sidecar.context.results import AssembleResult, FitResult, PreflightResult, ResponseResult
     from sidecar.cost.caps import CostVerdict
     from sidecar.server.server import SidecarServer
-    from sidecar.text.positions import Range
     from sidecar.workspace.conversations import Conversations
-    from sidecar.workspace.documents import Documents
     from sidecar.workspace.workspace import Workspace
 
 T = TypeVar("T")
@@ -84,17 +81,13 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
         params=params,
         # Made here, on the event loop: documents belong to it.
         documents={
-            id(spec): _followed(documents, spec.text_document.uri, spec.range)
+            id(spec): documents.follow(spec.text_document.uri, spec.range)
             for spec in params.sections or ()
             if spec.text_document is not None
         },
     )
     conversation, _ = await conversations.apply(change)
     return conversations.sessions.latest(conversation)
-
-
-def _followed(documents: Documents, uri: str, span: Range | None) -> FollowedText:
-    return Followed(documents.named(uri).uri, span, documents).text()
 
 
 async def _append(conversations: Conversations, params: p.AppendParams) -> ContextUsage:
@@ -192,11 +185,11 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
     agents = shown.source if isinstance(shown, CountedSession) else None
     known = sessions.store.get(sessions.id_to_change(params.session))
     if known is None and not conversations.is_being_made(params.session):
-        return ContextUsage(text=reset_text(agents, forgotten=False))
+        return ContextUsage(text=reset_text(agents, is_reset=False))
 
     change = Reset(session=params.session, makes_current=agents is None)
     conversation, _ = await conversations.apply(change)
-    text = reset_text(agents, forgotten=known is None or not known.session.is_empty)
+    text = reset_text(agents, is_reset=known is None or not known.session.is_empty)
     return msgspec.structs.replace(sessions.latest(conversation), text=text)
 
 
@@ -263,6 +256,5 @@ def _warn_of_caps(conversations: Conversations, cost_verdict: CostVerdict) -> No
     """A new crossing of a cap is a warning."""
     costs, sessions = conversations.workspace.costs, conversations.sessions
     capped = [reason.message for reason in cost_verdict.reasons if reason.kind.endswith("Cap")]
-    if capped and not costs.warned:
+    if costs.cross_cap(is_over=bool(capped)):
         sessions.warn("cap", " ".join(capped), sessions.state.usage)
-    costs.warned = bool(capped)

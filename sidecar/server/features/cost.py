@@ -1,4 +1,4 @@
-"""`cost/record` and `cost/detail`: the ledger, off the event loop, with progress and cancel."""
+"""`cost/*`: records and reports, off the event loop, with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from sidecar.workspace.roots import path_of
 from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
-    from sidecar.cost.params import (
+    from sidecar.cost.protocol import (
         CostDetailParams,
         CostFilesParams,
         CostRecorded,
         CostRecordParams,
+        CostReport,
         FileCost,
     )
-    from sidecar.cost.rows import CostReport
     from sidecar.server.server import SidecarServer
     from sidecar.workspace.services import Services
     from sidecar.workspace.spending import Spent
     from sidecar.workspace.workspace import Workspace
 
-STILL_READ = "Agents' calls are still being read, by another process or anew: more will come."
+STILL_READ = "Agents' calls are still being read; the report is incomplete."
 
 MAIN = "main"
 """The category of the calls that carry the conversation."""
 
 
-async def riding_text(server: SidecarServer, uri: str) -> str:
-    """What an open prompt file has cost, as far as the ledger knows; "" for any other file."""
+async def prompt_file_text(server: SidecarServer, uri: str) -> str:
+    """Return what a prompt file has cost by the ledger; "" for any other file."""
     services, path = server.services, path_of(uri)
     workspace = services.roots.of_document(uri)
     if path is None or workspace.path is None:
         return ""
-    from sidecar.cost.params import CostFilesParams
+    from sidecar.cost.protocol import CostFilesParams
     from sidecar.workspace.prompt_costs import file_costs, is_prompt_file
 
     if not is_prompt_file(workspace, Path(path)):
@@ -56,7 +56,7 @@ async def riding_text(server: SidecarServer, uri: str) -> str:
 async def _recorded(
     services: Services, workspace: Workspace, params: CostRecordParams
 ) -> CostRecorded:
-    """A call in the ledger, and the sums with it shown."""
+    """Record a call and show the new sums."""
     billing = commitment()
     spending = services.spending(workspace)
 

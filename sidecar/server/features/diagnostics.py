@@ -19,11 +19,11 @@ from sidecar.text.printable import printable
 if TYPE_CHECKING:
     from sidecar.budget.finding import Finding
     from sidecar.config.options import Problem
-    from sidecar.context.thresholds import Severity
+    from sidecar.context.window import Severity
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
     from sidecar.workspace.budgets import Subject
-    from sidecar.workspace.events import Event
+    from sidecar.workspace.workspace import Event
 
 DEBOUNCE_SECONDS = 0.2
 SOURCE = "token-sidecar"
@@ -40,10 +40,9 @@ class Diagnostics:
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
         self._services = server.services
-        self._sent: set[str] = set()
+        self._sent: dict[str, tuple[int | None, list[types.Diagnostic]]] = {}
         self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
-        server.services.listeners.append(self.on_event)
         self.pull = False
         """Whether this client asks for diagnostics instead of being sent them."""
         self.choose: Callable[[types.ClientCapabilities], None] = lambda _: None
@@ -69,8 +68,8 @@ class Diagnostics:
         workspace = event.workspace
         if workspace is None or not workspace.settings.diagnostics.prompt_buffers:
             return
-        for text in workspace.followed():
-            self.changed(text.followed.uri)
+        for section in workspace.context.followed:
+            self.changed(section.uri)
 
     def _all_changed(self) -> None:
         """Settings changed: every document is due, and so are the mistakes in them."""
@@ -84,8 +83,7 @@ class Diagnostics:
         """A closed document has no diagnostics."""
         self._server.scheduler.cancel(("diagnostics", uri))
         self._severities.pop(uri, None)
-        if uri in self._sent:
-            self._sent.discard(uri)
+        if self._sent.pop(uri, None) is not None:
             self._publish(uri, None, [])
 
     def _shared_changed(self, uri: str) -> None:
@@ -129,9 +127,11 @@ class Diagnostics:
                 return  # closed or out of step meanwhile: it is looked at again for that
         else:
             self._severities.pop(uri, None)
-        if found or uri in self._sent:
+        if (found or uri in self._sent) and self._sent.get(uri) != (version, found):
             self._publish(uri, version, found)
-        (self._sent.add if found else self._sent.discard)(uri)
+            self._sent[uri] = version, found
+        if not found:
+            self._sent.pop(uri, None)
         if version != document.version:
             self.changed(uri)
 

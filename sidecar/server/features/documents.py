@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.errors import RequestError
-from sidecar.server.memory import give_back
 from sidecar.text.document import LONG_CHARACTERS, TextDocument
-from sidecar.workspace.events import Event
+from sidecar.workspace.memory import give_back
+from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
     from sidecar.server.changes import DidChangeParams
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
-"""After a long document was closed: what counts it has given up by then. A tokenizer's tables are
-read once, too."""
+"""Delay after a long document was closed; whatever was counting it has stopped by then."""
 
 
 def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services, status = server.services, server.status
-
-    services.workers.loaded = partial(_loaded, server)
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def did_open(params: types.DidOpenTextDocumentParams) -> None:
@@ -69,12 +66,6 @@ def _give_back_soon(server: SidecarServer) -> None:
     server.scheduler.soon(("memory",), TRIM_SECONDS, work)
 
 
-def _loaded(server: SidecarServer) -> None:
-    """What a tokenizer was made of goes back; at the start that is done with all that is loaded."""
-    if server.services.windows.ready:
-        _give_back_soon(server)
-
-
 def _is_long(document: TextDocument) -> bool:
     """One that is not cut yet is; to ask how long would have the event loop cut it."""
     return not document.is_cut or document.characters > LONG_CHARACTERS
@@ -82,8 +73,7 @@ def _is_long(document: TextDocument) -> bool:
 
 def _apply(server: SidecarServer, document: TextDocument, params: DidChangeParams) -> None:
     for span, text in params.edits():
-        server.following.about_to_edit(document, span, text)
-        document.apply(span, text)
+        server.services.documents.edit(document, span, text)
     document.version = params.text_document.version
 
 

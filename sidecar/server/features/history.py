@@ -19,13 +19,12 @@ from weakref import WeakKeyDictionary
 from sidecar.config.paths import LEDGER_FILES
 from sidecar.config.settings import AGENTS
 from sidecar.errors import SidecarError
-from sidecar.server.memory import give_back
 from sidecar.server.progress import progress
+from sidecar.workspace.memory import give_back
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Agents
     from sidecar.server.server import SidecarServer
-    from sidecar.workspace.events import Event
     from sidecar.workspace.file_watcher import Subscription
     from sidecar.workspace.session_index import Ingested
     from sidecar.workspace.spending import Spending
@@ -55,24 +54,32 @@ class History:
         self._resting = False
         self._known: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
         """Whose sessions were read, and by which settings."""
+        self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
+        """The session that was shown when costs were last summed up."""
         self._complete = False
         self._watch: Subscription | None = None
         self._edited_at = 0.0
-        server.services.listeners.append(self.on_event)
 
-    def on_event(self, event: Event) -> None:
-        """Read history once nobody edits any more."""
-        if event.what == "document":
-            self._edited_at = asyncio.get_running_loop().time()
-        elif event.what == "settings":
-            self._complete = False
-            for workspace in self._services.roots:
-                workspace.costs.read = self._is_known(workspace)
-            self._server.scheduler.soon(("idle",), IDLE_SECONDS, self._idle)
-        elif event.what == "context" and event.workspace is not None:
-            usage = event.workspace.context.usage
-            if usage is not None and usage.session and usage.session.source != "protocol":
-                self.read_soon(event.workspace)
+    def note_edit(self) -> None:
+        """Put off reading unasked until nothing is edited for a while."""
+        self._edited_at = asyncio.get_running_loop().time()
+
+    def settings_changed(self) -> None:
+        """Read history by the new settings, once nothing is edited."""
+        self._complete = False
+        for workspace in self._services.roots:
+            workspace.costs.note_history(read=self._is_known(workspace))
+        self._server.scheduler.soon(("idle",), IDLE_SECONDS, self._idle)
+
+    def context_changed(self, workspace: Workspace) -> None:
+        """Read the costs of an agent's session that is shown; sum them up if another one was."""
+        usage = workspace.context.usage
+        if usage is None or usage.session is None or usage.session.source == "protocol":
+            return
+        self.read_soon(workspace)
+        shown, is_recorded = usage.session.id, usage.session.source in self.billed(workspace)
+        if is_recorded and shown != self._summed.get(workspace, shown):
+            self.sum_soon(workspace)
 
     def read_soon(self, workspace: Workspace) -> None:
         """Have the costs of a workspace's sessions read soon, at low priority: they are shown."""
@@ -117,7 +124,7 @@ class History:
             try:
                 if (await self._ingest(workspace, stop, share, mine=True, rest=rest)).whole:
                     self._known[workspace] = settings
-                    workspace.costs.read = True
+                    workspace.costs.note_history(read=True)
                     await self._read_missed(workspace)
             except asyncio.CancelledError:
                 stop.set()
@@ -151,19 +158,20 @@ class History:
 
     def sum_soon(self, workspace: Workspace) -> None:
         """Sum up the workspace's costs soon: an agent appends several lines at a time."""
-        work = partial(self.refresh, workspace, every=False)
+        work = partial(self.refresh, workspace)
         self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
 
     def _is_known(self, workspace: Workspace) -> bool:
         return self._known.get(workspace) == workspace.settings.agents
 
-    async def refresh(self, workspace: Workspace, *, every: bool = True) -> None:
-        """Work out anew what the workspace's sessions cost, and let it be shown."""
+    async def refresh(self, workspace: Workspace) -> None:
+        """Read the costs of all sessions of the workspace again, and publish them."""
         usage = workspace.context.usage
         session = usage.session.id if usage and usage.session else ""
+        self._summed[workspace] = session
         spending = self._services.spending(workspace)
         try:
-            spent = await self._services.workers.run(partial(spending.spent, session, every=every))
+            spent = await self._services.workers.run(partial(spending.spent, session, every=True))
         except SidecarError:  # a request for costs reports it
             return
         self._services.show_spent(workspace, spent)
@@ -182,7 +190,7 @@ class History:
     async def _refresh_changed(self) -> None:
         """Read all sums again where another process has written to the ledger."""
         if not self._services.windows.ready:
-            return  # prices are not loaded yet, and the ledger is read after them
+            return  # `Services.load_prices` reads all sums once prices are loaded
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
         try:
             changed = await self._services.workers.run(partial(_is_written, spendings))

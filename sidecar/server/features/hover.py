@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from sidecar.server.features.cost import riding_text
-from sidecar.server.features.parts import parts_of
+from sidecar.server.features.cost import prompt_file_text
 from sidecar.text.printable import markdown
 from sidecar.workspace.budgets import budget_of, model_of
 from sidecar.workspace.documents import Snapshot
-from sidecar.workspace.status import comparison, document_status
+from sidecar.workspace.status import document_status
+from sidecar.workspace.wording import comparison_markdown
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Count
@@ -41,14 +41,14 @@ async def _document(server: SidecarServer, uri: str) -> str:
     taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     count = await services.counts.count(taken, model_of(uri, workspace), workspace)
     tooltip = document_status(count, budget_of(taken, workspace), workspace.loaded).tooltip
-    riding = await riding_text(server, uri)
-    return f"{tooltip}\n\nSent with every request: {markdown(riding)}" if riding else tooltip
+    cost = await prompt_file_text(server, uri)
+    return f"{tooltip}\n\nSent with every request: {markdown(cost)}" if cost else tooltip
 
 
 async def _section(server: SidecarServer, uri: str, line: int) -> str:
     """The part whose first line this is, for several models; "" on any other line."""
     services = server.services
-    parts = await parts_of(server, uri)
+    parts = await server.services.parts_of(uri)
     here = next((one.part for one in parts if one.part.start_line == line), None)
     if here is None:
         return ""
@@ -56,4 +56,4 @@ async def _section(server: SidecarServer, uri: str, line: int) -> str:
     part = Snapshot(text=taken.text[here.start : here.end])
     models = dict.fromkeys((workspace.model, *COMPARED))
     counts: list[Count] = [await services.counts.count(part, model, workspace) for model in models]
-    return comparison(here.title, counts)
+    return comparison_markdown(here.title, counts)

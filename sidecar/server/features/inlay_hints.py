@@ -9,7 +9,6 @@ from lsprotocol import types
 
 from sidecar.counting.count import tokens_text
 from sidecar.server.convert import from_position, to_lines
-from sidecar.server.features.parts import parts_of
 from sidecar.text.positions import Position
 from sidecar.text.printable import printable
 
@@ -32,7 +31,7 @@ def register(server: SidecarServer) -> None:
         workspace = services.roots.of_document(document.uri)
         if not workspace.settings.inlay_hints:
             return []
-        parts = await parts_of(server, document.uri)
+        parts = await server.services.parts_of(document.uri)
         first, last = to_lines(params.range)
         wanted = [part for part in parts if first <= _last_line(document, part) <= last]
         return list(_hints(document, wanted))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.counting.tokenizer import INLINE_CHARACTERS
-from sidecar.waiting import PATIENCE_SECONDS, or_meanwhile
+from sidecar.waiting import PATIENCE_SECONDS, wait_or_fall_back
 from sidecar.workspace.budgets import budget_of, model_of
 from sidecar.workspace.counts import quiet_seconds
 from sidecar.workspace.status import (
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
     from sidecar.text.document import TextDocument
     from sidecar.workspace.documents import Snapshot
-    from sidecar.workspace.events import Event
-    from sidecar.workspace.workspace import Workspace
+    from sidecar.workspace.workspace import Event, Workspace
 
 DEBOUNCE_SECONDS = 0.075
 
@@ -53,7 +52,6 @@ class StatusBoard:
         self._bare: StatusUpdate | None = None
         self._bare_of: Workspace | None = None
         """What was sent last while no document is open, and of which workspace."""
-        server.services.listeners.append(self.on_event)
 
     def opened(self, uri: str) -> None:
         """A document was opened (again): its status is due at once."""
@@ -85,8 +83,6 @@ class StatusBoard:
 
     def on_event(self, event: Event) -> None:
         """Work out again what an event may have changed."""
-        if not event.shows:
-            return
         if event.uri is not None:
             self.changed(event.uri)
             return
@@ -140,7 +136,7 @@ class StatusBoard:
 
         counting = services.counts.count(taken, model, workspace)
         patience = 0.0 if quiet_seconds(taken) else PATIENCE_SECONDS
-        self._send_if(uri, taken, await or_meanwhile(counting, send_estimate, patience))
+        self._send_if(uri, taken, await wait_or_fall_back(counting, send_estimate, patience))
 
     def _send_if(self, uri: str, taken: Snapshot, count: Count) -> None:
         """Send a count if it is of the document as it is; else it is due again."""

@@ -9,7 +9,6 @@ from lsprotocol import types
 
 from sidecar.counting.count import tokens_text
 from sidecar.server.convert import from_position
-from sidecar.server.features.parts import parts_of
 from sidecar.text.positions import Position
 from sidecar.text.printable import printable
 
@@ -34,7 +33,7 @@ def register(server: SidecarServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, options)
     async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
         uri = params.text_document.uri
-        parts = await parts_of(server, uri)
+        parts = await server.services.parts_of(uri)
         document, workspace = services.documents.named(uri), services.roots.of_document(uri)
         if not server.providers.shows(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, workspace):
             return []

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, cast
 from lsprotocol import types
 from pygls.uris import from_fs_path
 
+from sidecar.workspace.workspace import SettingsChange
+
 if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
     from sidecar.text.positions import Encoding
@@ -31,7 +33,8 @@ def register(server: SidecarServer) -> None:
             services.close_root(folder.uri)
         for folder in params.event.added:
             added = services.roots.add(folder.uri)
-            added.editor = added.editor or services.roots.outside.editor
+            if not added.editor:
+                added.apply(SettingsChange(editor=services.roots.outside.editor))
         services.configured.clear()  # nothing is counted by settings that were not read yet
         server.configuration.reload()
 
@@ -41,7 +44,8 @@ def _take_options(server: SidecarServer, options: object) -> None:
     if isinstance(options, dict):
         section = options.get("tokenSidecar", options)
         for workspace in server.services.roots:
-            workspace.editor = section if isinstance(section, dict) else {}
+            editor = section if isinstance(section, dict) else {}
+            workspace.apply(SettingsChange(editor=editor))
 
 
 def _roots(params: types.InitializeParams) -> list[str]:

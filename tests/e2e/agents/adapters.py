@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from tests.e2e.agents.install import Package
-from tests.e2e.agents.vendor import SIDE_TEXT, Kind, ToolUse
+from tests.fake_vendor import SIDE_TEXT, Kind, ToolUse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,15 +29,22 @@ class Agent(ABC):
     """Phrases of requests that are no turns, e.g. of summaries."""
     cannot: ClassVar[dict[str, str]] = {}
     """Scenes that the agent has no means for, and why."""
-    untold: ClassVar[dict[Kind, str]] = {}
-    """Kinds of calls that no file of the agent tells, and why we know."""
-
+    unrecorded_kinds: ClassVar[dict[Kind, str]] = {}
+    """Kinds of calls that the agent's files do not record, and how that shows."""
     limits: ClassVar[dict[str, str]] = {}
-    """Checks that the agent's files tell too little for, as `check` or `scene: check`, and why."""
-    tells_cache: ClassVar[bool] = True
-    """Whether its files tell which part of a prompt was read from a cache."""
-    defects: ClassVar[dict[str, str]] = {}
-    """Checks that fail by a defect of ours, as `check` or `scene: check`, and what it is."""
+    """Checks to skip, as `check` or `scene: check`, and what the agent's files lack for them."""
+    records_cache: ClassVar[bool] = True
+    """Whether the files record cache reads."""
+    records_reasoning: ClassVar[bool] = True
+    """Whether the files record reasoning apart from other output."""
+    kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset()
+    """Kinds of calls whose cache writes are recorded without their time to live."""
+    model_in_files: ClassVar[str | None] = None
+    """The model's name in the files, if it differs."""
+    state_at_end: ClassVar[str] = "idle"
+    """The state of a session whose agent has ended."""
+    has_tools: ClassVar[bool] = True
+    """Whether its turns offer the model tools, and its titles and summaries do not."""
     window: ClassVar[int] = WINDOW
     """What the agent takes for its window with the configuration here."""
     fills_window: ClassVar[int] = WINDOW - 8_000
@@ -46,6 +53,8 @@ class Agent(ABC):
     """Whether it only does so before it sends a tool's result, in the same turn."""
     compact_command: ClassVar[str | None] = None
     """The prompt that makes it do so instead."""
+    band_percent: ClassVar[float] = 0
+    """Error band (±%) of the sizes that its files record."""
 
     @abstractmethod
     def configure(self, home: Path, url: str) -> None:
@@ -67,6 +76,10 @@ class Agent(ABC):
         """The title in the agent's files of a session that began with a prompt."""
         return None
 
+    def estimate_after_compaction(self, _home: Path) -> int | None:
+        """What its files estimate, in tokens, that a compaction left."""
+        return None
+
     def environment(self, _url: str) -> dict[str, str]:
         """Further variables of the environment."""
         return {}
@@ -78,7 +91,6 @@ class Codex(Agent):
     in_ci = True
     window = WINDOW * 95 // 100
     side_calls: ClassVar[dict[str, Kind]] = {"CONTEXT CHECKPOINT COMPACTION": "summary"}
-    defects: ClassVar[dict[str, str]] = {"compaction: calls": "the summary is billed as a turn"}
 
     def configure(self, home: Path, url: str) -> None:
         _write(
@@ -118,8 +130,11 @@ class OpenCode(Agent):
         "Generate a title for this conversation": "title",
         "Keep every section, even when empty.": "summary",
     }
-    untold: ClassVar[dict[Kind, str]] = {"title": "title calls are in no file"}
-    defects: ClassVar[dict[str, str]] = {"cost": "unpriced: the provider is not known"}
+    unrecorded_kinds: ClassVar[dict[Kind, str]] = {"title": "title calls are in no file"}
+    limits: ClassVar[dict[str, str]] = {
+        "abort: state": "an interrupted run writes nothing after the prompt",
+        "tool_call: context while a tool runs": "a reply's usage is written after its tools",
+    }
 
     def configure(self, home: Path, url: str) -> None:
         model = {"name": self.model, "limit": {"context": WINDOW, "output": 32_000}}
@@ -154,18 +169,17 @@ class OpenCode(Agent):
 
 class Pi(Agent):
     name = "pi"
+    records_reasoning = False
     package = Package("npm", "@mariozechner/pi-coding-agent", "0.73.1", "pi")
     in_ci = True
     side_calls: ClassVar[dict[str, Kind]] = {
         "Create a structured context checkpoint summary": "summary"
     }
     cannot: ClassVar[dict[str, str]] = {"subagent": "it has no sub-agents"}
-    untold: ClassVar[dict[Kind, str]] = {"summary": "a compaction's entry has no usage"}
+    unrecorded_kinds: ClassVar[dict[Kind, str]] = {"summary": "a compaction's entry has no usage"}
     limits: ClassVar[dict[str, str]] = {
         "abort: state": "an interrupted run writes nothing after the prompt"
     }
-    window = 400_000
-    fills_window = window - 8_000
 
     def configure(self, home: Path, url: str) -> None:
         model = {"id": self.model, "contextWindow": self.window, "maxTokens": 32_000}
@@ -193,7 +207,6 @@ class QwenCode(Agent):
     name = "qwen-code"
     package = Package("npm", "@qwen-code/qwen-code", "0.24.4", "qwen")
     fills_window = 172_000
-    defects: ClassVar[dict[str, str]] = {"compaction: calls": "summaries are billed as turns"}
     side_calls: ClassVar[dict[str, Kind]] = {
         "produce the <state_snapshot> XML": "summary",
         "managed memory extraction subagent": "subagent",
@@ -236,12 +249,11 @@ class GeminiCli(Agent):
     window = 1_048_576
     fills_window = 150_000
     compacts_within_turn = True
-    defects: ClassVar[dict[str, str]] = {
-        "tool_call: state while a tool runs": "idle",
-        "abort: state": "stays running",
+    limits: ClassVar[dict[str, str]] = {
+        "abort: state": "an interrupted run writes nothing after the prompt"
     }
     side_calls: ClassVar[dict[str, Kind]] = {"<state_snapshot>": "summary"}
-    untold: ClassVar[dict[Kind, str]] = {"summary": "a compression writes no usage"}
+    unrecorded_kinds: ClassVar[dict[Kind, str]] = {"summary": "a compression writes no usage"}
 
     def configure(self, home: Path, _url: str) -> None:
         settings = {
@@ -268,6 +280,7 @@ class GeminiCli(Agent):
 
 class KimiCode(Agent):
     name = "kimi-code"
+    records_reasoning = False
     package = Package("npm", "@moonshot-ai/kimi-code", "2.1.0", "kimi")
     in_ci = True
     model = "kimi-k2-0905-preview"
@@ -307,6 +320,7 @@ class ClaudeCode(Agent):
     package = Package("npm", "@anthropic-ai/claude-code", "2.1.330", "claude")
     model = "claude-sonnet-4-5"
     compact_command = "/compact"
+    kinds_without_cache_ttl: ClassVar[frozenset[Kind]] = frozenset({"summary"})
     side_calls: ClassVar[dict[str, Kind]] = {
         "an <analysis> block followed by a <summary> block": "summary"
     }
@@ -333,16 +347,25 @@ class ClaudeCode(Agent):
         task = {"description": "Look around", "prompt": prompt}
         return ToolUse("Agent", task | {"subagent_type": "general-purpose"})
 
+    def estimate_after_compaction(self, home: Path) -> int | None:
+        paths = sorted(
+            home.glob(".claude/projects/*/*.jsonl"), key=lambda path: path.stat().st_mtime
+        )
+        lines = map(json.loads, paths[-1].read_text().splitlines())
+        compactions = [line["compactMetadata"] for line in lines if "compactMetadata" in line]
+        return int(compactions[-1]["postTokens"])
+
 
 class Continue(Agent):
     name = "continue"
     package = Package("npm", "@continuedev/cli", "1.5.47", "cn")
-    window = 400_000
+    in_ci = True
     cannot: ClassVar[dict[str, str]] = {
         "subagent": "its sub-agents are an experiment",
         "compaction": "it goes by its own count of the texts, and these are short",
     }
-    tells_cache = False
+    records_cache = False
+    records_reasoning = False
     limits: ClassVar[dict[str, str]] = {
         "cost": "cache reads are not written, so the cost is an upper bound",
         "tool_call: context while a tool runs": "the session is written at the end of a turn",
@@ -374,6 +397,125 @@ class Continue(Agent):
         return ToolUse("Bash", {"command": command})
 
 
+class Cline(Agent):
+    name = "cline"
+    records_reasoning = False
+    package = Package("npm", "cline", "3.0.65", "cline")
+    provider = "openai-compatible"
+    state_at_end = "ended"
+    window = 400_000
+    cannot: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("abort", "resume", "compaction"), "it resumes a session only in a terminal"
+    )
+
+    def configure(self, home: Path, url: str) -> None:
+        settings = {"provider": self.provider, "apiKey": "dummy", "model": self.model}
+        settings |= {"baseUrl": f"{url}/v1"}
+        provider = {"settings": settings, "updatedAt": "2026-11-23T12:00:00.000Z"}
+        providers = {
+            "version": 1,
+            "lastUsedProvider": self.provider,
+            "modes": {},
+            "providers": {self.provider: provider | {"tokenSource": "manual"}},
+        }
+        _write(home / ".cline/data/settings/providers.json", json.dumps(providers))
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:  # noqa: ARG002
+        return ["-P", self.provider, prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("run_commands", {"commands": [command]})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        return ToolUse("spawn_agent", {"systemPrompt": "Look around.", "task": prompt})
+
+
+class Vibe(Agent):
+    name = "vibe"
+    records_reasoning = False
+    package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
+    model = "devstral-2512"
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "You are performing a CONTEXT CHECKPOINT COMPACTION": "summary"
+    }
+
+    def configure(self, home: Path, url: str) -> None:
+        _write(
+            home / ".vibe/config.toml",
+            f"""
+            active_model = "dev"
+            enable_telemetry = false
+            enable_update_checks = false
+            enable_auto_update = false
+            [[providers]]
+            name = "fake"
+            api_base = "{url}/v1"
+            api_key_env_var = "MISTRAL_API_KEY"
+            api_style = "openai"
+            backend = "generic"
+            [[models]]
+            name = "{self.model}"
+            alias = "dev"
+            provider = "fake"
+            max_context_length = {WINDOW}
+            """,
+        )
+
+    def environment(self, _url: str) -> dict[str, str]:
+        return {"MISTRAL_API_KEY": "dummy"}
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return ["--trust", "--auto-approve", *(["-c"] if resume else []), "-p", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        return ToolUse("bash", {"command": command})
+
+    def subagent(self, prompt: str) -> ToolUse:
+        spawn = json.dumps({"name": "cellar", "message": prompt})
+        code = f"async function main() {{ return await tools.agents.spawn({spawn}); }}"
+        return ToolUse("run_typescript", {"code": code})
+
+
+class Aider(Agent):
+    name = "aider"
+    package = Package("pypi", "aider-chat", "0.86.2", "aider")
+    model_in_files = "openai/gpt-5"
+    has_tools = False
+    window = 400_000
+    band_percent = 75
+    side_calls: ClassVar[dict[str, Kind]] = {
+        "*Briefly* summarize this partial conversation": "summary"
+    }
+    cannot: ClassVar[dict[str, str]] = {
+        "tool_call": "it offers the model no tools",
+        "subagent": "it has no sub-agents",
+        "compaction": "it goes by its own count of the texts, and these are short",
+    }
+    limits: ClassVar[dict[str, str]] = {
+        "cost": "it counts tokens itself, and rounds them",
+        "resume: sessions": "each run is a chat of its own",
+        "abort: context after the abort": "an interrupted chat has no numbers",
+        "abort: state": "an interrupted chat ends with the prompt",
+    }
+
+    def configure(self, home: Path, url: str) -> None:
+        settings = {
+            "model": f"openai/{self.model}",
+            "openai-api-base": f"{url}/v1",
+            "openai-api-key": "dummy",
+            "yes-always": True,
+        }
+        off = ("check-update", "show-release-notes", "show-model-warnings", "gitignore")
+        settings |= dict.fromkeys((*off, "suggest-shell-commands", "analytics"), False)
+        _write(home / ".aider.conf.yml", json.dumps(settings))
+
+    def arguments(self, prompt: str, *, resume: bool) -> list[str]:
+        return [*(["--restore-chat-history"] if resume else []), "--message", prompt]
+
+    def shell(self, command: str) -> ToolUse:
+        raise NotImplementedError(self.cannot["tool_call"])
+
+
 _AGENTS = (
     Codex(),
     OpenCode(),
@@ -383,6 +525,9 @@ _AGENTS = (
     KimiCode(),
     ClaudeCode(),
     Continue(),
+    Cline(),
+    Vibe(),
+    Aider(),
 )
 AGENTS: dict[str, Agent] = {agent.name: agent for agent in _AGENTS}
 

@@ -6,16 +6,14 @@ already: `python -m tests.e2e.agents.install [AGENT…]`.
 
 from __future__ import annotations
 
+import getpass
 import shutil
 import subprocess
 import sys
-import venv
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from tests.e2e.editors_setup import ROOT, ensure_vscode, npm
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = ROOT / ".agents"
 
@@ -27,6 +25,8 @@ class Package(NamedTuple):
     name: str
     version: str
     program: str
+    python: tuple[int, int] = (3, 11)
+    """The oldest Python that it runs on, from PyPI."""
 
     @property
     def folder(self) -> Path:
@@ -37,6 +37,10 @@ class Package(NamedTuple):
         """The program, once it is installed."""
         folder = "node_modules/.bin" if self.registry == "npm" else "bin"
         return self.folder / folder / self.program
+
+
+class MissingPythonError(Exception):
+    """No Python on this machine is new enough for a package."""
 
 
 def ensure_node() -> Path:
@@ -67,9 +71,24 @@ def _install_from_npm(package: Package) -> None:
 
 
 def _install_from_pypi(package: Package) -> None:
-    venv.create(package.folder, with_pip=True)
+    python = _find_python(package.python)
+    subprocess.run([python, "-m", "venv", str(package.folder)], check=True)
     pip = [str(package.folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, f"{package.name}=={package.version}"], check=True)
+
+
+def _find_python(oldest: tuple[int, int]) -> str:
+    """Return an interpreter of this version or a newer one; pyenv's and uv's are found too."""
+    managed = (".pyenv/versions/*/bin/python", ".local/share/uv/python/*/bin/python3")
+    candidates = [sys.executable, *(f"python3.{minor}" for minor in range(oldest[1], 15))]
+    home = Path(f"~{getpass.getuser()}").expanduser()  # a test has another HOME
+    candidates += [str(path) for pattern in managed for path in sorted(home.glob(pattern))]
+    test = f"import sys; sys.exit(sys.version_info < {oldest})"
+    for python in filter(shutil.which, candidates):
+        if subprocess.run([python, "-c", test], capture_output=True, check=False).returncode == 0:
+            return python
+    version = ".".join(map(str, oldest))
+    raise MissingPythonError(f"needs Python {version}; `uv python install {version}` installs it")
 
 
 def main() -> None:

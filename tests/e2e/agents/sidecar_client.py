@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.client import SERVER, StdioClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 ANSWER_SECONDS = 30
 
@@ -43,18 +46,21 @@ class SidecarClient(StdioClient):
             raise RuntimeError(message["error"])
         return message["result"]
 
-    def context_shown_at(self, tokens: int | None, since: float, seconds: float) -> float | None:
-        """When a status first showed a context of so many tokens, if it does within `seconds`.
+    def context_shown_at(
+        self, is_right: Callable[[int], bool], since: float, seconds: float
+    ) -> float | None:
+        """When a status first showed a context of the right size, if it does within `seconds`.
 
         Args:
+            is_right: whether this is the number of tokens.
             since: the `time.monotonic()` from which statuses are considered.
         """
 
         def shown() -> float | None:
             newest = None
             for at, status in self.statuses:
-                context = status.get("context")
-                if context is None or context["tokens"] != tokens:
+                tokens = (status.get("context") or {}).get("tokens")
+                if tokens is None or not is_right(tokens):
                     newest = None
                 elif newest is None:
                     newest = max(at, since)
@@ -62,18 +68,33 @@ class SidecarClient(StdioClient):
 
         return self._wait_for(shown, seconds)
 
+    def context_text(self) -> str:
+        """The text of the context in the newest status; empty before there is one."""
+        texts = [status["context"]["text"] for _, status in self.statuses if status.get("context")]
+        return texts[-1] if texts else ""
+
     def usage(self) -> Any:
         """How full the context of the shown session is."""
         return self.request("context/usage", {"workspace": self.root.as_uri()})
 
     def sessions(self) -> list[Any]:
         """All sessions of the workspace."""
-        found = self.request("context/sessions", {"workspace": self.root.as_uri()})
-        rows: list[Any] = found["sessions"] if isinstance(found, dict) else found
+        rows: list[Any] = self.request("context/sessions", {"workspace": self.root.as_uri()})
         return rows
 
-    def bill(self) -> list[dict[str, Any]]:
-        """Every call in the ledger, by the command line."""
+    def count_recorded_calls(self) -> int:
+        """Calls in the ledger now: no request makes the server read the agents' files for it."""
+        path = Path(os.environ["TOKEN_SIDECAR_STATE"]) / "ledger.db"
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as ledger:
+            return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
+
+    def report_costs(self) -> Any:
+        """The server's report; the request may make the server read the agents' files."""
+        params = {"workspace": self.root.as_uri(), "by": ["model", "category"]}
+        return self.request("cost/detail", params)
+
+    def export_calls(self) -> list[dict[str, Any]]:
+        """Every call in the ledger, by the command line, which reads the agents' files itself."""
         command = [sys.executable, "-P", "-m", "sidecar", "cost", "export", "--format", "jsonl"]
         command += ["--workspace", str(self.root)]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.agents.vendor import Reply
+from tests.fake_vendor import Reply
 
 if TYPE_CHECKING:
     from tests.e2e.agents.scene import Scene
@@ -38,7 +38,7 @@ def test_tool_call(scene: Scene) -> None:
     ended = program.wait(60)
     assert ended.code == 0, ended.output
     scene.check_context(scene.vendor.billed("main")[-1])
-    scene.check_state("idle")
+    scene.check_state(scene.agent.state_at_end)
     scene.check("calls of the turn", len(scene.vendor.billed("main")), 2)
     scene.check_bill()
     scene.assert_no_differences()
@@ -51,7 +51,7 @@ def test_subagent(scene: Scene) -> None:
     scene.script.on(CELLAR, Reply("Nothing there."), kind="subagent")
     scene.turn(DELEGATE)
     scene.check("sub-agent's calls", len(scene.vendor.billed("subagent")) > 0, True)
-    scene.check_state("idle")
+    scene.check_state(scene.agent.state_at_end)
     scene.check_bill()
     scene.assert_no_differences()
 
@@ -59,7 +59,7 @@ def test_subagent(scene: Scene) -> None:
 def test_refusal_and_retry(scene: Scene) -> None:
     scene.script.on(GREET, Reply(status=429), Reply("Hello after all."))
     scene.turn(GREET)
-    scene.check("calls", len(scene.vendor.billed("main")), 1)
+    scene.check("answered calls", len(scene.vendor.billed("main")), 1)
     scene.check_bill()
     scene.assert_no_differences()
 
@@ -73,8 +73,8 @@ def test_abort(scene: Scene) -> None:
     assert scene.vendor.wait_until(lambda calls: any(call.reply.hangs for call in calls), 30)
     program.interrupt()
     program.wait(30)
-    scene.check_context(scene.vendor.billed("main")[-1])
-    scene.check_state("idle")
+    scene.check_context(scene.vendor.billed("main")[-1], "context after the abort")
+    scene.check_state(scene.agent.state_at_end)
     scene.turn(CONTINUE, resume=True)
     scene.check_bill()
     scene.assert_no_differences()
@@ -110,13 +110,15 @@ def test_compaction(scene: Scene) -> None:
 def test_another_session(scene: Scene) -> None:
     """The newest session is shown; the other one keeps its size."""
     scene.script.on(GREET, Reply("Hello there."))
-    scene.turn(GREET)
-    first = scene.vendor.billed("main")[-1].usage
-    scene.turn(WORK)
-    second = scene.vendor.billed("main")[-1].usage
-    assert first is not None
-    assert second is not None
-    sizes = sorted(row["tokens"] for row in scene.sidecar.sessions())
-    scene.check("sizes of the sessions", sizes, sorted([first.context, second.context]))
+    expected = {}
+    for prompt in (GREET, WORK):
+        scene.turn(prompt)
+        usage = scene.vendor.billed("main")[-1].usage
+        assert usage is not None
+        expected[scene.shown_session().get("id")] = usage.context
+    sizes = {row["id"]: row["tokens"] or 0 for row in scene.sidecar.sessions()}
+    scene.check("sessions", len(sizes), 2)
+    accepted = {id: scene.accept(size, expected.get(id, 0)) for id, size in sizes.items()}
+    scene.check("sizes of the sessions", accepted, expected)
     scene.check_bill()
     scene.assert_no_differences()

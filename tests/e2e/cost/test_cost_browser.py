@@ -14,7 +14,7 @@ import pytest
 
 from sidecar.cost.book import CostBook
 from sidecar.cost.page import page
-from sidecar.cost.params import CostRecordParams
+from sidecar.cost.protocol import CostRecordParams
 from sidecar.cost.sums import Scope
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from benchmarks.conversations import CONTEXT, VOCABULARIES, mean_errors
-from sidecar.counting.gguf import load_gguf
+from sidecar.counting.vocabulary_files import load_gguf
 from tests.e2e.llama.server import llama
 from tests.fuzz.edits import STOCK
 

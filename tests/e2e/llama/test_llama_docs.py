@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from sidecar.cli import main
 from sidecar.config.load import load
 from sidecar.endpoints import http, outcome
-from sidecar.endpoints.clouds.table import CLOUDS
+from sidecar.endpoints.clouds import CLOUDS
 from sidecar.endpoints.registry import Endpoints
 from sidecar.messages.replies import FORMATS
 from tests.e2e.llama.own import text_tokens

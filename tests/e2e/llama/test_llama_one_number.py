@@ -56,9 +56,9 @@ def configured(tmp_path: Path, case: str, url: str) -> None:
     learned = Calibrations()
     for model in ("unheard-of", "tiny"):
         estimator = Tokenizers().for_model(model).name
-        learned.learn(document_key(model, estimator, "code"), 1_000, 1_400, 1.0)
-        learned.learn(document_key(model, estimator, "prose"), 1_000, 1_200, 1.0)
-        learned.learn(key_of(model, estimator), 1_000, 1_300, 1.0)
+        learned.update(document_key(model, estimator, "code"), 1_000, 1_400, 1.0)
+        learned.update(document_key(model, estimator, "prose"), 1_000, 1_200, 1.0)
+        learned.update(key_of(model, estimator), 1_000, 1_300, 1.0)
     save(tmp_path / "state", learned)
 
 

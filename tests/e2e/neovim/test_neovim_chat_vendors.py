@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 from tests.e2e.neovim.chat_conversation import WEATHER, ask, tokens, wait_tokens
 from tests.e2e.neovim.chat_plugins import CODECOMPANION, PATIENT
 from tests.e2e.neovim.harness import wait_for
-from tests.vendor_server import CACHED, OUTPUT, VendorServer
+from tests.fake_vendor import FakeVendor, Reply, Script, ToolUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,11 +31,15 @@ class Vendor(msgspec.Struct, frozen=True):
     adapter: str
     path: str
     model: str
+    keeps_reasoning: bool = True
+    """Whether the next request carries the reasoning of a reply."""
 
 
 ANTHROPIC = Vendor("anthropic", "/v1/messages", "claude-sonnet-4-5")
 RESPONSES = Vendor("openai_responses", "/v1/responses", "gpt-4o")
-GEMINI = Vendor("gemini", "/v1beta/models/${model}${stream}key=${api_key}", "gemini-2.5-pro")
+GEMINI = Vendor("gemini", "/v1beta/models/${model}${stream}key=${api_key}", "gemini-2.5-pro", False)
+ASK_WEATHER = Reply("", (ToolUse("weather", {"city": "Lisbon"}),), prompt_tokens=4_000)
+TELL_WEATHER = Reply("It is 21 degrees and sunny there.", prompt_tokens=4_100)
 EACH = pytest.mark.parametrize(
     "vendor", [ANTHROPIC, RESPONSES, GEMINI], ids=lambda vendor: vendor.adapter
 )
@@ -43,34 +48,34 @@ EACH = pytest.mark.parametrize(
 @pytest.fixture
 def begin(open_editor: Callable[..., Editor]) -> Iterator[Callable[[Vendor], Any]]:
     """Opens a Neovim with a chat of this adapter, and a server that speaks as its vendor."""
-    servers: list[VendorServer] = []
+    with ExitStack() as stack:
 
-    def opened(vendor: Vendor) -> tuple[Editor, VendorServer, str]:
-        server = VendorServer().__enter__()
-        servers.append(server)
-        lua = CODECOMPANION.lua.replace("'openai_compatible'", f"'{vendor.adapter}'")
-        lua = lua.replace("env = { url = url, api_key = 'x' }", f"url = url .. '{vendor.path}'")
-        lua = lua.replace("gpt-4o", vendor.model)
-        for name in ("ANTHROPIC", "OPENAI", "GEMINI"):
-            lua += f"\nvim.env.{name}_API_KEY = 'x'"
-        editor = open_editor(lua + PATIENT)
-        editor.command(f"cd {editor.workspace}")
-        editor.edit("a.md", "Hello, world!\n")
-        editor.lua("setup(...)", server.url)
-        editor.lua(CODECOMPANION.open)
-        return editor, server, str(editor.lua(CODECOMPANION.session))
+        def opened(vendor: Vendor) -> tuple[Editor, FakeVendor, str]:
+            server = stack.enter_context(FakeVendor(Script()))
+            lua = CODECOMPANION.lua.replace("'openai_compatible'", f"'{vendor.adapter}'")
+            lua = lua.replace("env = { url = url, api_key = 'x' }", f"url = url .. '{vendor.path}'")
+            lua = lua.replace("gpt-4o", vendor.model)
+            for name in ("ANTHROPIC", "OPENAI", "GEMINI"):
+                lua += f"\nvim.env.{name}_API_KEY = 'x'"
+            editor = open_editor(lua + PATIENT)
+            editor.command(f"cd {editor.workspace}")
+            editor.edit("a.md", "Hello, world!\n")
+            editor.lua("setup(...)", server.url)
+            editor.lua(CODECOMPANION.open)
+            return editor, server, str(editor.lua(CODECOMPANION.session))
 
-    yield opened
-    for server in servers:
-        server.__exit__()
+        yield opened
 
 
-def say(editor: Editor, server: VendorServer, part: int) -> int:
+def say(editor: Editor, server: FakeVendor, vendor: Vendor, part: int) -> int:
     """One prompt with its tool call; what the next request carries, as the server reported."""
+    server.script.on(WEATHER.format(part), ASK_WEATHER, TELL_WEATHER)
     editor.lua(CODECOMPANION.submit, WEATHER.format(part))
-    wait_for(lambda: len(server.calls) == 2 * part + 2, lambda: f"both; {editor.describe()}")
+    wait_for(lambda: len(server.billed()) == 2 * part + 2, lambda: f"both; {editor.describe()}")
     wait_for(lambda: editor.lua(CODECOMPANION.idle), "the end of the reply")
-    return server.calls[-1].occupancy
+    usage = server.billed()[-1].usage
+    assert usage is not None
+    return usage.context - (0 if vendor.keeps_reasoning else usage.reasoning)
 
 
 @EACH
@@ -87,7 +92,7 @@ def test_a_conversation_is_as_its_vendor_reports(
         return request(self, method, ...)
       end""")
     for part in range(3):
-        right = say(editor, server, part)
+        right = say(editor, server, vendor, part)
         wait_tokens(editor, session, right.__eq__, str(right))
 
     def usage() -> Any:
@@ -103,9 +108,10 @@ def test_a_conversation_is_as_its_vendor_reports(
     wait_for(lambda: [row["calls"] for row in rows()] == [6], lambda: f"6 calls, not {rows()}")
     (row,) = rows()
     assert row["model"] == vendor.model
-    assert row["promptTokens"] == sum(call.prompt for call in server.calls)
-    assert row["cacheReadTokens"] == 6 * CACHED
-    assert row["completionTokens"] == 6 * OUTPUT
+    usages = [call.usage for call in server.billed() if call.usage]
+    assert row["promptTokens"] == sum(usage.prompt for usage in usages)
+    assert row["cacheReadTokens"] == sum(usage.cache_read for usage in usages)
+    assert row["completionTokens"] == sum(usage.output for usage in usages)
     assert not row["unpriced"]
     assert editor.lua("return _G.settings") <= 2, "the tools come with the first prompt"
     assert editor.messages() == []
@@ -127,8 +133,8 @@ def test_a_pdf_is_a_document_and_not_its_base64(
           { filetype = 'pdf', mimetype = 'application/pdf', silent = true })""",
         str(pdf),
     )
-    right = say(editor, server, 0)
-    sent = json.dumps(server.calls[0].body)
+    right = say(editor, server, vendor, 0)
+    sent = json.dumps(server.calls[0].request.body)
     assert base64.b64encode(pdf.read_bytes()).decode() in sent, "the plugin sent it"
     wait_tokens(editor, session, right.__eq__, str(right))
     largest = ask(editor, "context/usage", {"session": session})["largest"]

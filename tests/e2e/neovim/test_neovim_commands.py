@@ -66,7 +66,7 @@ def floating(editor: Editor, command: str) -> list[str]:
 
 def test_compare_shows_each_model(ready: Editor) -> None:
     lines = floating(ready, "TokenSidecar compare gpt-5 gpt-4 claude-sonnet-4-5")
-    assert lines[0].split() == ["model", "tokens", "of", "window", "as", "input", "method"]
+    assert lines[0].split() == ["model", "tokens", "of", "window", "input", "cost", "method"]
     rows = {line.split()[0]: line for line in lines[1:]}
     assert rows["gpt-5"].split()[1] == str(truth(HELLO))
     assert rows["gpt-4"].split()[1] == str(truth(HELLO, "cl100k_base"))
@@ -83,16 +83,16 @@ def test_context_before_and_after_a_conversation(ready: Editor) -> None:
     usage = ask(ready, "context/append", {"session": "s", "turns": turns})
     ready.command("wincmd p")
     lines = floating(ready, "TokenSidecar context")
-    assert lines[0].lstrip("~").startswith(f"{usage['tokens']} of ")
-    assert "session s (protocol), 1 turn" in lines
-    assert any(line.split()[:1] == ["system"] for line in lines)
+    assert lines[0].startswith(f"Context     ~{usage['tokens']} tokens (")
+    assert "Session     1 turn" in lines
+    assert any(line.split()[:2] == ["System", "prompt"] for line in lines)
 
 
 def test_reset_forgets_the_conversation(ready: Editor) -> None:
     turns = [{"role": "user", "content": "one two three"}]
     ask(ready, "context/append", {"session": "s", "turns": turns})
     ready.command("TokenSidecar reset")
-    ready.wait_message("context is forgotten")
+    ready.wait_message("context has been reset")
     assert ask(ready, "context/usage", {}).get("tokens") is None
 
 
@@ -162,7 +162,7 @@ def test_model_by_the_list_of_neovim_itself(ready: Editor) -> None:
       vim.fn.inputlist = function(lines) _G.offered = lines; return 1 end""")
     ready.lua("_G.entered = 'no-such-model'")
     ready.command("TokenSidecar model")
-    ready.wait_message("no model is known by no-such-model")
+    ready.wait_message("no model matches no-such-model")
     ready.lua("_G.entered = 'claude haiku'")
     ready.command("TokenSidecar model")
     ready.wait_message("counting for claude-")
@@ -234,7 +234,7 @@ def test_fit_to_a_number(ready: Editor, mode: str) -> None:
 
 def test_fit_says_when_it_fits(ready: Editor) -> None:
     ready.command("TokenSidecar fit 100")
-    ready.wait_message("it fits: 4 tokens")
+    ready.wait_message("it already fits (4 tokens)")
     assert ready.text() == HELLO
 
 
@@ -456,10 +456,10 @@ def test_a_context_is_fitted_after_its_plan_was_shown_and_taken_back(ready: Edit
     ready.wait_message("fitted: ")
     assert ask(ready, "context/usage", {"session": "s"})["tokens"] < before
     ready.command("TokenSidecar undofit")
-    ready.wait_message("The last plan is taken back: ")
+    ready.wait_message("Undone: the context is back to ")
     assert ask(ready, "context/usage", {"session": "s"})["tokens"] == before
     ready.command("TokenSidecar undofit")
-    ready.wait_message("Nothing is taken back: no plan was applied")
+    ready.wait_message("Nothing to undo: no plan has been applied")
     assert ask(ready, "context/usage", {"session": "s"})["tokens"] == before
 
 
@@ -519,7 +519,7 @@ def test_model_is_chosen_for_the_project_where_one_asked(
 def test_what_needs_a_conversation_says_what_makes_one(ready: Editor, command: str) -> None:
     ready.errors_expected = True
     ready.command(f"TokenSidecar {command}")
-    ready.wait_message("No conversation is known here yet.")
+    ready.wait_message("No conversation found for this workspace yet.")
 
 
 def test_a_session_is_chosen(ready: Editor) -> None:
@@ -542,14 +542,14 @@ def test_a_session_is_chosen(ready: Editor) -> None:
 
 def test_a_probe_without_endpoints_says_why(ready: Editor) -> None:
     ready.command("TokenSidecar probe")
-    assert "config init --user" in ready.wait_message("no endpoint is declared")
+    assert "config init --user" in ready.wait_message("no endpoint is configured")
 
 
 @pytest.mark.parametrize(
     ("switch", "line"),
     [
-        ("true", ": start the server or correct its url; it is asked again by itself"),
-        ("false", "endpoints are off: set use-endpoint = true under [tokenize]"),
+        ("true", ": start the server or correct its url; it is retried automatically"),
+        ("false", "endpoints are disabled: set use-endpoint = true under [tokenize]"),
     ],
 )
 def test_a_probe_says_why_a_server_does_not_count_and_what_to_do(
@@ -562,9 +562,9 @@ def test_a_probe_says_why_a_server_does_not_count_and_what_to_do(
     )
     editor = open_editor(TOKEN_SIDECAR_CONFIG=str(config))
     editor.edit("a.md", HELLO)
-    lines = floating(editor, "TokenSidecar probe")
-    assert re.match(r"http://127\.0\.0\.1:9 qwen-.*: text un\w+, chat un\w+, window not", lines[0])
-    assert line in lines[1]
+    head, reason = floating(editor, "TokenSidecar probe")[:2]
+    assert re.match(r"http://127\.0\.0\.1:9 qwen-.*: text un\w+, chat un\w+, window unknown", head)
+    assert line in reason
 
 
 def test_the_logs_level_is_a_setting(open_editor: Callable[..., Editor]) -> None:

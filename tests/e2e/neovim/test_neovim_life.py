@@ -118,7 +118,7 @@ def test_a_killed_server_comes_back_with_one_message(editor: Editor, number: int
     editor.wait_tokens(truth("one two three\n"))
     (pid,) = editor.server_pids()
     os.kill(pid, number)
-    editor.wait_message("started again (1 of 3)")
+    editor.wait_message("restarting (1 of 3)")
     editor.wait_tokens(truth("one two three\n"))
     editor.keys("Gofour<Esc>")
     editor.wait_tokens(truth("one two three\nfour\n"))
@@ -134,7 +134,7 @@ def test_the_fourth_end_within_three_minutes_is_final(editor: Editor) -> None:
         editor.wait_tokens(4)
         (pid,) = editor.server_pids()
         os.kill(pid, signal.SIGKILL)
-        editor.wait_message(f"started again ({nth} of 3)")
+        editor.wait_message(f"restarting ({nth} of 3)")
     editor.wait_tokens(4)
     os.kill(editor.server_pids()[0], signal.SIGKILL)
     editor.wait_message(":TokenSidecar restart")
@@ -158,9 +158,7 @@ def test_after_the_last_restart_a_command_of_the_user_starts_it(editor: Editor) 
     for nth in range(4):
         editor.wait_tokens(4)
         os.kill(editor.server_pids()[0], signal.SIGKILL)
-        editor.wait_message(
-            f"started again ({nth + 1} of 3)" if nth < 3 else ":TokenSidecar restart"
-        )
+        editor.wait_message(f"restarting ({nth + 1} of 3)" if nth < 3 else ":TokenSidecar restart")
     editor.command("TokenSidecar count")
     editor.wait_message("4 tokens (exact, gpt-5)")
     editor.wait_tokens(4)

@@ -105,7 +105,7 @@ demo.open_neovim({str(NVIM)!r}, pathlib.Path({str(tmp_path)!r}))
     mine = [pid for pid in out.stdout.split() if str(tmp_path) in environ_of(pid)]
     for pid in mine:
         os.kill(int(pid), signal.SIGKILL)
-    screen = terminal.wait("started again (1 of 3)")
+    screen = terminal.wait("restarting (1 of 3)")
     assert len(mine) == 1
     assert "Press ENTER" not in screen
     terminal.type("o", "one more", "Escape")
@@ -148,7 +148,7 @@ def test_all_of_it_in_a_terminal(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type(":TokenSidecar model gpt-5", "Enter")
     terminal.wait(f"{truth(text):,} tokens")
     terminal.type(":TokenSidecar context", "Enter")
-    terminal.wait("No conversation is known")
+    terminal.wait("No conversation found")
     terminal.type("q", ":TokenSidecar cost", "Enter")
     terminal.wait("No calls recorded for this workspace yet")
     terminal.type("q", ":TokenSidecar compare gpt-4", "Enter")

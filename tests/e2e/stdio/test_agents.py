@@ -54,7 +54,7 @@ def test_a_session_that_grows_is_followed(
     session.compact()
     shown = server.context(None)
     assert shown["context"]["text"] == "ctx ?"
-    assert "the size shows with the next turn" in shown["context"]["tooltip"]
+    assert "the new size appears with the next turn" in shown["context"]["tooltip"]
     session.user()
     session.reply()
     server.context(claude.truth.context[session.id])
@@ -119,9 +119,9 @@ def test_a_call_for_an_agents_session_is_refused(
     session.reply()
     server.context(claude.truth.context[session.id])
     usage = {"prompt_tokens": 9, "completion_tokens": 1}
-    with pytest.raises(RuntimeError, match="agent's own"):
+    with pytest.raises(RuntimeError, match="belongs to a coding agent"):
         server.request("cost/record", {"session": session.id, "model": "gpt-5", "usage": usage})
-    with pytest.raises(RuntimeError, match="agent's own"):
+    with pytest.raises(RuntimeError, match="belongs to a coding agent"):
         server.request("context/set", {"session": session.id, "model": "gpt-5"})
     server.request("cost/record", {"model": "gpt-5", "usage": usage})
     rows = server.request("cost/detail", {"by": ["session"]})["rows"]

@@ -31,6 +31,7 @@ import os, sys
 from sidecar.server.features import configuration
 from sidecar.server.server import create_server
 from sidecar.server.stdio import run_stdio
+from sidecar.workspace import workers
 fifo = sys.argv[1]
 server = create_server()
 def held(*_args):
@@ -100,7 +101,7 @@ def test_it_counts_quotes_nothing_and_ends(root: Path, kind: str) -> None:
         "configuration._read = held",
         "configuration._read = broken",
         "configuration._times = held",
-        "server.services.loading = lambda: held",
+        "workers._load = held",
     ],
 )
 def test_whatever_keeps_the_settings_counting_goes_on(root: Path, held: str) -> None:

@@ -1,24 +1,15 @@
-"""A long document is counted by two processes, and edited while that goes on: numbers stay exact."""
+"""A long document is edited while it is counted for the first time: numbers stay exact."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
-
-import pytest
 
 from benchmarks.client import SERVER, URI, StdioClient
 from benchmarks.corpus import source_text
-from sidecar.counting.engines.reference import Reference
-from sidecar.workspace.second_process import LONG_CHARACTERS
+from sidecar.counting.engines import Reference
 
-PATIENCE = 60  # seconds
-SIZE = 2 * LONG_CHARACTERS
+SIZE = 4_000_000
 
 
 def opened(text: str) -> StdioClient:
@@ -66,42 +57,3 @@ def test_several_long_documents_at_once() -> None:
     full = Reference("o200k_base").count(text)
     assert [client.wait(number)["tokens"] for number in asked] == [full] * 3
     client.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-@pytest.mark.parametrize("end", ["exit", "kill"])
-def test_no_process_outlives_the_server(end: str) -> None:
-    client = opened(source_text(SIZE))
-    until = time.monotonic() + PATIENCE
-    while not (helpers := children(client.process.pid)):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    if end == "exit":
-        client.close()
-        assert client.process.returncode == 0
-    else:
-        os.kill(client.process.pid, signal.SIGKILL)
-        client.process.wait()
-        client.end_streams()
-    while any(lives(pid) for pid in helpers):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-def children(parent: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(stat.parent.name))
-    return found
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.claude import ClaudeHome
+from sidecar.text.printable import usd_text
 from tests.e2e.stdio.agents_session import AgentsServer, begin_now
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def test_bursts_of_calls_show_in_every_server_that_did_not_record_them(
     for number in range(1, 4):
         together(servers, calls=8)
         for server in servers:
-            shown_total(server, f"${number * 0.24:,.4f}")
+            shown_total(server, usd_text(number * 0.24))
 
 
 def test_an_agents_call_is_in_the_costs_of_every_server(
@@ -74,7 +75,7 @@ def test_an_agents_call_is_in_the_costs_of_every_server(
             session.reply()
         total = whole_cost(first, len(home.truth.calls))
         for server in servers:
-            shown_total(server, f"${total:,.4f}")
+            shown_total(server, usd_text(total))
 
 
 def together(servers: list[AgentsServer], calls: int) -> None:

@@ -42,7 +42,7 @@ LIBRARIES = (
 )  # fmt: skip
 ROOMS = (
     "sidecar.agents.readers", "sidecar.budget.evaluate", "sidecar.cli", "sidecar.config.load",
-    "sidecar.context.session", "sidecar.cost", "sidecar.counting.huggingface",
+    "sidecar.context.session", "sidecar.cost", "sidecar.counting.vocabulary_files",
     "sidecar.counting.kinds", "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
     "sidecar.endpoints.http", "sidecar.messages.content", "sidecar.server.schema",
     "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.history",

@@ -1,4 +1,8 @@
-"""One VS Code and one browser for all tests; a fresh workspace wherever a test asks for one."""
+"""One VS Code and one browser for all tests, which share a window wherever they can.
+
+Opening a window costs more than most tests: `window` is shared by all modules, `module_window` by
+the tests of one, and `open_window` is for tests that need a workspace or a start of their own.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,20 @@ START_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """More time for what opens windows."""
+    """Give these tests more time, and run those of the shared window one after another."""
+    ours = [index for index, item in enumerate(items) if item.path.parent == HERE]
+    shared_first = sorted(
+        (items[index] for index in ours), key=lambda item: "window" not in _fixtures(item)
+    )
+    for index, item in zip(ours, shared_first, strict=True):
+        items[index] = item
     for item in items:
         if item.path.parent == HERE and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(START_SECONDS))
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 @pytest.fixture(scope="session")
@@ -54,17 +68,32 @@ def browser(code_server: CodeServer) -> Iterator[Browser]:
     browser.stop()
 
 
-@pytest.fixture(scope="module")
-def window(
+def _new_window(
     code_server: CodeServer, browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> Window:
-    """A window on a folder that the tests of a module share; each writes files of its own."""
     root = tmp_path_factory.mktemp("shared") / "folder"
     root.mkdir()
-    code_server.configure({})
-    window = Window(code_server, browser, root)
-    window.open()
-    return window
+    return Window(code_server, browser, root)
+
+
+_session_window = pytest.fixture(scope="session", name="session_window")(_new_window)
+module_window = pytest.fixture(scope="module")(_new_window)
+"""A window for the tests of one module; `tidy` it before each."""
+
+
+@pytest.fixture
+def window(session_window: Window) -> Window:
+    """The window of all modules, without editors; each test writes files of its own."""
+    session_window.tidy()
+    return session_window
+
+
+@pytest.fixture
+def project_file(window: Window) -> Iterator[Path]:
+    """The path of the shared window's project file, which is removed after the test."""
+    file = window.root / ".token-sidecar.toml"
+    yield file
+    file.unlink(missing_ok=True)
 
 
 @pytest.fixture

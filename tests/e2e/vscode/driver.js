@@ -12,7 +12,7 @@ async function main() {
       "--disable-background-networking", "--disable-component-update", "--disable-sync",
     ],
   });
-  const page = await browser.newPage({ viewport: { width: 1100, height: 650 } });
+  const page = await browser.newPage({ viewport: { width: 1100, height: 650 }, colorScheme: "dark" });
   page.setDefaultTimeout(30000);
   console.log(JSON.stringify({ result: "ready" }));
   for await (const line of readline.createInterface({ input: process.stdin })) {

@@ -24,12 +24,22 @@ EXTENSION = ROOT / "editors/vscode"
 PATIENCE_S = 60.0
 OPENINGS = 3
 """Now and then VS Code opens a workspace file with no folders in it."""
+TIDY = """
+    const run = vscode.commands.executeCommand;
+    await run("workbench.action.closeQuickOpen");
+    while (vscode.window.tabGroups.all.some((group) => group.tabs.length))
+        await run("workbench.action.revertAndCloseActiveEditor");
+    await run("notifications.clearAll");
+"""
 STATUS_ITEM = "token-sidecar.token-sidecar.status"
 
 SETTINGS = {
     "security.workspace.trust.enabled": False,
     "workbench.startupEditor": "none",
     "workbench.colorTheme": "Default Dark Modern",
+    "workbench.reduceMotion": "on",
+    "editor.cursorBlinking": "solid",
+    "window.autoDetectColorScheme": True,
     "telemetry.telemetryLevel": "off",
     "chat.disableAIFeatures": True,
     "extensions.autoUpdate": False,
@@ -189,6 +199,7 @@ class Browser:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
+        self.window: Window | None = None
         self._answer()
 
     def run(self, code: str, *args: Any) -> Any:
@@ -226,6 +237,7 @@ class Window:
 
     def open(self, kind: str = "folder") -> None:
         """Show the folder or workspace file, and wait until its extension host answers."""
+        self.browser.window = self
         folders = "return (vscode.workspace.workspaceFolders ?? []).length"
         for _ in range(OPENINGS):
             self.socket.unlink(missing_ok=True)
@@ -234,6 +246,14 @@ class Window:
             if self.host(folders):
                 return
         raise AssertionError("VS Code opened the workspace without its folders")
+
+    def tidy(self) -> None:
+        """Open the window unless it is shown; close editors, pickers and notifications in it."""
+        self.server.configure({})
+        if self.browser.window is not self:
+            self.open()
+        self.host(TIDY)
+        self.page("await page.emulateMedia({colorScheme: 'dark'}); await page.mouse.move(400, 300)")
 
     def host(self, code: str, *args: Any) -> Any:
         """Run a function body in the extension host with `vscode`, `until` and `args`."""

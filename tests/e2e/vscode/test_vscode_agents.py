@@ -14,6 +14,7 @@ from sidecar.context.window import Limit
 from sidecar.context.window import Window as ModelWindow
 from sidecar.cost.events import Buckets
 from sidecar.cost.prices import Prices
+from sidecar.text.printable import usd_text
 from tests.e2e.stdio.agents_session import begin_now
 from tests.e2e.vscode.harness import wait_for
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 VIEW = "page.locator('.pane', {has: page.locator('.title', {hasText: /^Token Context$/i})})"
 """The context view's pane."""
-ROW = f"{VIEW}.locator('.monaco-list-row', {{hasText: args[0]}}).first()"
+ROW = (
+    f"{VIEW}.locator('.monaco-list-row')"
+    ".filter({hasText: args[0]}).filter({hasText: args[1]}).first()"
+)
 SEEDS = itertools.count(1)
 REPORT = """
     try {
@@ -57,8 +61,8 @@ class Agents:
         self.codex = CodexHome(server.home / ".codex", seed=next(SEEDS))
         begin_now(self.claude.clock)
 
-    def cost(self) -> Decimal:
-        """USD of Claude's calls by the price list, worked out from the truth alone."""
+    def cost(self, session: Transcript | None = None) -> Decimal:
+        """USD of Claude's calls, or of one session's, by the price list and the truth alone."""
         prices = Prices()
         costs = [
             prices.price(
@@ -72,15 +76,26 @@ class Agents:
                 MODEL,
                 "anthropic",
             )
-            for _, tokens in self.claude.truth.calls.values()
+            for id_, tokens in self.claude.truth.calls.values()
+            if session is None or id_ == session.id
         ]
         assert None not in costs
         return sum(filter(None, costs), Decimal(0))
 
 
-@pytest.fixture
-def agents(code_server: CodeServer) -> Agents:
+@pytest.fixture(scope="module")
+def installed_agents(code_server: CodeServer) -> Agents:
     return Agents(code_server)
+
+
+@pytest.fixture
+def agents(installed_agents: Agents) -> Agents:
+    """The agents, whose next sessions are newer than all of earlier tests."""
+    clocks = installed_agents.claude.clock, installed_agents.codex.clock
+    latest = max(clock.now for clock in clocks)
+    for clock in clocks:
+        clock.now = latest
+    return installed_agents
 
 
 def reply(session: Transcript, more: int = 30_000) -> None:
@@ -92,9 +107,16 @@ def reply(session: Transcript, more: int = 30_000) -> None:
 
 def share(window: Window, session: str, tokens: int | None) -> str:
     """`43 %` of a session's window, by the contract's formula."""
-    row = next(row for row in window.ask("context/sessions", all=True) if row["id"] == session)
+    rows: list[dict[str, Any]] = []
+
+    def is_listed() -> bool:
+        listed = window.ask("context/sessions", all=True)
+        rows[:] = [row for row in listed if row["id"] == session]
+        return bool(rows)
+
+    wait_for(is_listed, "the session")
     assert tokens is not None
-    percent = ModelWindow(Limit(row["limit"], "transcript"), 500).percent(tokens)
+    percent = ModelWindow(Limit(rows[0]["limit"], "transcript"), 500).percent(tokens)
     return f"{percent} %"
 
 
@@ -132,81 +154,16 @@ def type_words(window: Window, words: str) -> None:
 
 
 @pytest.fixture
-def working(open_window: Callable[..., Window]) -> Window:
-    """A window with a document, in the dark theme, and the context view with room."""
-    window = open_window({"notes.md": "# Notes\n"}, window__autoDetectColorScheme=True)
-    window.page("await page.emulateMedia({colorScheme: 'dark'})")
-    window.show("notes.md")
+def working(module_window: Window) -> Window:
+    """A window with a document and the context view, with room for its rows."""
+    window = module_window
+    window.tidy()
+    window.show("notes.md", "# Notes\n")
     wait_for(lambda: "tokens" in (window.status() or ""), "the count")
     window.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
     header = "page.locator('.pane-header[aria-expanded=true]', {hasText: 'folder'})"
-    window.page(f"await {header}.first().click()")
+    window.page(f"const open = {header}; if (await open.count()) await open.first().click()")
     return window
-
-
-def test_sessions_grow_while_somebody_types(working: Window, agents: Agents) -> None:
-    window, claude = working, agents.claude
-    session = claude.session(window.root)
-    reply(session)
-    wait_for(lambda: "$" in (window.status() or ""), "the cost, though nobody asks for it")
-    for step in range(4):
-        percent = share(window, session.id, claude.truth.context[session.id])
-        wait_shown(window, f" · ctx {percent} · ${agents.cost():,.2f}")
-        wait_row(window, "claude-code", percent, f"${agents.cost():,.2f}", MODEL)
-        wait_row(window, "Context", f"{claude.truth.context[session.id]:,} tokens")
-        type_words(window, f"some words of step {step} ")
-        reply(session)
-    percent = share(window, session.id, claude.truth.context[session.id])
-    wait_shown(window, f" · ctx {percent} · ${agents.cost():,.2f}")
-    text = window.host("return vscode.window.activeTextEditor.document.getText()")
-    assert "step 3" in text
-    counted = window.ask("tokens/count", text=text)["tokens"]
-    assert f"{counted:,} tokens" in (window.status() or "")
-
-    session.compact()
-    wait_for(lambda: " · ctx ? · " in (window.status() or ""), window.status)
-    wait_row(window, "claude-code", "the size shows with the next turn")
-    reply(session)
-    percent = share(window, session.id, claude.truth.context[session.id])
-    wait_shown(window, f" · ctx {percent} · ${agents.cost():,.2f}")
-
-
-def test_another_session_is_chosen_and_let_go(working: Window, agents: Agents) -> None:
-    window, claude, codex = working, agents.claude, agents.codex
-    session = claude.session(window.root)
-    reply(session, 90_000)
-    codex.clock.now = claude.clock.now
-    thread = codex.thread(window.root)
-    thread.begin_turn()
-    thread.call()
-    newest = share_of(window, codex, thread.id)
-    wait_for(lambda: f" · ctx {newest()} · " in (window.status() or ""), window.status)
-    wait_row(window, "codex", newest())
-    first = share(window, session.id, claude.truth.context[session.id])
-    wait_row(window, "claude-code", first)
-
-    window.page(f"await {ROW}.click()", "claude-code")
-    wait_shown(window, f" · ctx {first} · ${agents.cost():,.2f}")
-    wait_row(window, "claude-code", "pinned")
-    thread.call()
-    type_words(window, "while another one grows ")
-    wait_row(window, "codex", newest())
-    reply(session, 40_000)
-    first = share(window, session.id, claude.truth.context[session.id])
-    wait_shown(window, f" · ctx {first} · ${agents.cost():,.2f}")
-    window.screenshot("sessions-dark")
-    window.page("await page.emulateMedia({colorScheme: 'light'})")
-    window.screenshot("sessions-light")
-
-    button = "[aria-label*='Show the Newest Session Again']"
-    window.page(
-        f"const row = {ROW}; await row.hover(); await row.locator(args[1]).click()",
-        "claude-code",
-        button,
-    )
-    thread.call()
-    wait_for(lambda: f" · ctx {newest()} · " in (window.status() or ""), window.status)
-    assert not any(row["pinned"] for row in window.ask("context/sessions"))
 
 
 def share_of(window: Window, codex: CodexHome, thread: str) -> Callable[[], str]:
@@ -229,7 +186,6 @@ def test_the_cost_report_is_a_table_with_charts(working: Window, agents: Agents)
     window, claude = working, agents.claude
     session = claude.session(window.root)
     reply(session, 60_000)
-    agents.codex.clock.now = claude.clock.now
     thread = agents.codex.thread(window.root)
     thread.begin_turn()
     thread.call()
@@ -262,3 +218,71 @@ def test_the_cost_report_is_a_table_with_charts(working: Window, agents: Agents)
     wait_for(lambda: window.page(REPORT)["ink"] != shown["ink"], "the light theme")
     assert window.page(REPORT)["colour"] != shown["colour"]
     window.screenshot("report-light")
+
+
+def test_sessions_grow_while_somebody_types(working: Window, agents: Agents) -> None:
+    window, claude = working, agents.claude
+    session = claude.session(window.root)
+    reply(session)
+    wait_for(lambda: "$" in (window.status() or ""), "the cost, though nobody asks for it")
+    for step in range(4):
+        percent = share(window, session.id, claude.truth.context[session.id])
+        wait_shown(window, f" · ctx {percent} · {usd_text(agents.cost(session))}")
+        wait_row(window, "claude-code", percent, usd_text(agents.cost(session)), MODEL)
+        wait_row(window, "Context", f"{claude.truth.context[session.id]:,} tokens")
+        type_words(window, f"some words of step {step} ")
+        reply(session)
+    percent = share(window, session.id, claude.truth.context[session.id])
+    wait_shown(window, f" · ctx {percent} · {usd_text(agents.cost(session))}")
+    text = window.host("return vscode.window.activeTextEditor.document.getText()")
+    assert "step 3" in text
+    counted = window.ask("tokens/count", text=text)["tokens"]
+    assert f"{counted:,} tokens" in (window.status() or "")
+
+    session.compact()
+    wait_for(lambda: " · ctx ? · " in (window.status() or ""), window.status)
+    wait_row(window, "claude-code", "the new size appears with the next turn")
+    reply(session)
+    percent = share(window, session.id, claude.truth.context[session.id])
+    wait_shown(window, f" · ctx {percent} · {usd_text(agents.cost(session))}")
+
+
+def test_another_session_is_chosen_and_let_go(working: Window, agents: Agents) -> None:
+    window, claude, codex = working, agents.claude, agents.codex
+    session = claude.session(window.root)
+    reply(session, 90_000)
+    codex.clock.now = claude.clock.now
+    thread = codex.thread(window.root)
+    thread.begin_turn()
+    thread.call()
+    newest = share_of(window, codex, thread.id)
+    wait_for(lambda: f" · ctx {newest()} · " in (window.status() or ""), window.status)
+    wait_row(window, "codex", newest())
+    first = share(window, session.id, claude.truth.context[session.id])
+    wait_row(window, "claude-code", first)
+
+    window.page(f"await {ROW}.click()", "claude-code", first)
+    wait_shown(window, f" · ctx {first} · {usd_text(agents.cost(session))}")
+    wait_row(window, "claude-code", "pinned")
+    thread.call()
+    type_words(window, "while another one grows ")
+    wait_row(window, "codex", newest())
+    reply(session, 40_000)
+    first = share(window, session.id, claude.truth.context[session.id])
+    wait_shown(window, f" · ctx {first} · {usd_text(agents.cost(session))}")
+    wait_row(window, "Cost", usd_text(agents.cost(session)))
+    wait_row(window, "codex", newest(), "$")
+    window.screenshot("sessions-dark")
+    window.page("await page.emulateMedia({colorScheme: 'light'})")
+    window.screenshot("sessions-light")
+
+    button = "[aria-label*='Show Newest Session']"
+    window.page(
+        f"const row = {ROW}; await row.hover(); await row.locator(args[2]).click()",
+        "claude-code",
+        first,
+        button,
+    )
+    thread.call()
+    wait_for(lambda: f" · ctx {newest()} · " in (window.status() or ""), window.status)
+    assert not any(row["pinned"] for row in window.ask("context/sessions"))

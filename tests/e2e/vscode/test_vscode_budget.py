@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 from tests.e2e.vscode.harness import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.e2e.vscode.harness import Window
-
-    OpenWindow = Callable[..., Window]
 
 BUDGET = 60
 CONFIGURATION = f'[[budget]]\nfiles = "AGENTS.md"\nmax-tokens = {BUDGET}\n'
@@ -38,11 +36,11 @@ def text_of(window: Window) -> str:
     return str(window.host("return vscode.window.activeTextEditor.document.getText()"))
 
 
-def test_exceed_fit_and_undo(open_window: OpenWindow) -> None:
+def test_exceed_fit_and_undo(window: Window, project_file: Path) -> None:
     """Over the budget there is a warning where it ends; the fix fits it, one undo brings it back."""
     assert BUDGET < O200K.count_whole(TEXT) < 2 * BUDGET + 30
-    window = open_window({"AGENTS.md": TEXT[:60], ".token-sidecar.toml": CONFIGURATION})
-    window.show("AGENTS.md")
+    project_file.write_text(CONFIGURATION)
+    window.show("AGENTS.md", TEXT[:60])
     window.wait_status(f"{O200K.count_whole(TEXT[:60])} tokens")
     assert diagnostics(window) == []
     window.focus()

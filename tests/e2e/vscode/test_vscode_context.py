@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 from tests.e2e.vscode.harness import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.e2e.vscode.harness import Window
 
@@ -50,16 +50,24 @@ def report(window: Window, below: str = "h2") -> Any:
     return window.page(code, below)
 
 
+def shows_all(window: Window, rows: list[dict[str, Any]]) -> bool:
+    """Whether the report shows the text of each row."""
+    shown = report(window)
+    return shown is not None and all(row["text"] in shown["text"] for row in rows)
+
+
 @pytest.fixture
-def talking(open_window: OpenWindow) -> Window:
-    """A window with a conversation whose usage a vendor reported, and a call that was paid."""
-    window = open_window({"notes.md": TEXT}, window__autoDetectColorScheme=True)
-    window.show("notes.md")
+def talking(module_window: Window) -> Iterator[Window]:
+    """A window with one conversation, whose usage a vendor reported."""
+    window = module_window
+    window.tidy()
+    window.show("notes.md", TEXT)
     window.wait_status(O200K)
-    window.page("await page.emulateMedia({colorScheme: 'dark'})")
     window.ask("context/set", session="s1", model="gpt-5", systemPrompt="Be brief.")
     window.ask("context/append", session="s1", turns=TURNS, usage=USAGE)
-    return window
+    yield window
+    for session in window.ask("context/sessions"):
+        window.ask("context/reset", session=session["id"])
 
 
 def test_the_context_view(talking: Window) -> None:
@@ -68,7 +76,7 @@ def test_the_context_view(talking: Window) -> None:
     assert usage["tokens"] == 12_345 + 678
     talking.host("await vscode.commands.executeCommand('tokenSidecar.contextUsage')")
     wait_for(lambda: f"{usage['tokens']:,} tokens" in tree(talking), "the occupancy in the view")
-    for row in ("gpt-5", "Breakdown", "System"):
+    for row in ("gpt-5", "Window", "Free"):
         assert row in tree(talking)
     talking.screenshot("context")
     talking.ask("context/append", turns=[{"role": "user", "content": "And how is it fixed?"}])
@@ -77,41 +85,6 @@ def test_the_context_view(talking: Window) -> None:
     wait_for(lambda: f"{after:,} tokens" in tree(talking), "the new occupancy in the view")
     talking.host("await vscode.commands.executeCommand('tokenSidecar.resetContext')")
     wait_for(lambda: "No conversation" in tree(talking), "the view to be empty")
-
-
-def test_the_cost_report_follows_the_theme(talking: Window) -> None:
-    """It shows each row's text, in the theme's own colours."""
-    nothing = talking.ask("cost/detail", by=["model", "category"])
-    recorded = talking.ask(
-        "cost/record", session="s1", model="gpt-5", usage=USAGE, requestId="r1", category="main"
-    )
-    assert recorded["costUsd"] > 0
-    talking.ask("cost/record", session="s1", model="gpt-5-mini", usage=USAGE, category="summary")
-    rows = talking.ask("cost/detail")["rows"]
-    assert len(rows) == len(nothing["rows"]) + 2
-    talking.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
-    wait_for(lambda: report(talking) is not None, "the report")
-    for row in rows:
-        assert row["text"] in report(talking)["text"]
-    talking.screenshot("cost-dark")
-    dark = report(talking)["color"]
-    talking.page("await page.emulateMedia({colorScheme: 'light'})")
-    wait_for(lambda: report(talking)["color"] != dark, "the light theme")
-    talking.screenshot("cost-light")
-    talking.page("await page.emulateMedia({colorScheme: 'dark'})")
-
-
-def test_what_nothing_is_priced_for_is_not_free(open_window: OpenWindow) -> None:
-    """The report says what is unpriced; nothing of it is shown as $0."""
-    window = open_window({"notes.md": TEXT})
-    window.show("notes.md")
-    window.wait_status(O200K)
-    window.ask("cost/record", model="nobody-knows-me", usage=USAGE, requestId="unpriced-1")
-    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
-    wait_for(lambda: report(window) is not None, "the report")
-    text = report(window)["text"]
-    assert "unpriced" in text.split("Calls")[0]
-    assert "$0.0" not in text
 
 
 def test_a_warning_stands_in_the_language_status(talking: Window) -> None:
@@ -149,47 +122,12 @@ def test_probe_says_that_endpoints_are_off(talking: Window) -> None:
         "return await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
     )
     assert found == []
-    declared = "No endpoint is declared: tokenSidecar.endpoint in your user settings"
+    declared = "No endpoint is configured. Add one to tokenSidecar.endpoint"
     wait_for(lambda: any(declared in each for each in talking.messages()), "the message")
 
 
-@pytest.mark.parametrize(
-    ("use", "reason"),
-    [(True, "start the server or correct its url"), (False, "endpoints are off: set use-endpoint")],
-)
-def test_probe_says_why_a_server_does_not_count(
-    use: bool, reason: str, open_window: OpenWindow
-) -> None:
-    """The list has each endpoint's reason, and the next step."""
-    window = open_window(
-        {"notes.md": TEXT},
-        tokenSidecar__model="qwen-x",
-        tokenSidecar__tokenize__useEndpoint=use,
-        tokenSidecar__endpoint=[{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],
-    )
-    window.show("notes.md")
-    window.wait_status("~")
-    window.host("await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')")
-    rows = "page.locator('.quick-input-list-entry')"
-    window.page(f"await {rows}.first().waitFor()")
-    (row,) = window.page(f"return await {rows}.allInnerTexts()")
-    assert "http://127.0.0.1:9" in row
-    assert "window not known" in row
-    assert reason in row
-
-
-def test_a_cost_report_without_calls_says_what_feeds_it(open_window: OpenWindow) -> None:
-    window = open_window({"notes.md": TEXT})
-    window.show("notes.md")
-    window.wait_status(O200K)
-    window.host("await vscode.commands.executeCommand('tokenSidecar.costReport')")
-    wait_for(lambda: report(window, "p") is not None, "the report")
-    assert window.ask("cost/detail")["text"] in report(window, "p")["text"]
-    assert "Coding agents are picked up automatically" in report(window, "p")["text"]
-
-
 def test_a_plan_is_applied_and_taken_back(talking: Window) -> None:
-    """The dialog shows the plan; undo brings back what it took out."""
+    """The dialog shows the plan; undo restores what it removed."""
     turns = [
         {"role": role, "content": f"{number} " + "words that fill the window " * 40}
         for number in range(10)
@@ -202,11 +140,71 @@ def test_a_plan_is_applied_and_taken_back(talking: Window) -> None:
     talking.page(f"await {dialog}.waitFor()")
     shown = str(talking.page(f"return await {dialog}.innerText()"))
     assert f"{before:,} -> " in shown
-    talking.page(f"await {dialog}.getByText('Fit the Context', {{exact: true}}).click()")
+    talking.page(f"await {dialog}.getByText('Fit Context', {{exact: true}}).click()")
     wait_for(lambda: talking.ask("context/usage")["tokens"] < before, "the smaller context")
     talking.host("await vscode.commands.executeCommand('tokenSidecar.undoFitContext')")
     assert talking.ask("context/usage")["tokens"] == before
     usage = talking.ask("context/usage")
     mark = "" if usage["method"] in ("exact", "endpoint") else "~"
-    taken_back = f"The last plan is taken back: {mark}{before:,} tokens."
+    taken_back = f"Undone: the context is back to {mark}{before:,} tokens."
     wait_for(lambda: taken_back in " ".join(talking.messages()), "the message")
+
+
+def test_probe_says_why_a_server_does_not_count(open_window: OpenWindow) -> None:
+    """The list has each endpoint's reason, and the next step."""
+    settings = {
+        "tokenSidecar.model": "qwen-x",
+        "tokenSidecar.endpoint": [{"url": "http://127.0.0.1:9", "models": ["qwen-*"]}],
+    }
+    window = open_window({"notes.md": TEXT}, **settings)
+    window.show("notes.md")
+    window.wait_status("~")
+    probe = "await vscode.commands.executeCommand('tokenSidecar.probeEndpoints')"
+    rows = "page.locator('.quick-input-list-entry')"
+
+    def probed() -> str:
+        window.host("await vscode.commands.executeCommand('workbench.action.closeQuickOpen')")
+        window.host(probe)
+        window.page(f"await {rows}.first().waitFor()")
+        (row,) = window.page(f"return await {rows}.allInnerTexts()")
+        return str(row)
+
+    row = probed()
+    assert "http://127.0.0.1:9" in row
+    assert "window unknown" in row
+    assert "endpoints are disabled: set use-endpoint" in row
+    window.server.configure(settings | {"tokenSidecar.tokenize.useEndpoint": True})
+    wait_for(lambda: "start the server or correct its url" in probed(), probed)
+
+
+def test_the_cost_report_from_the_first_call_on(open_window: OpenWindow) -> None:
+    """Without calls it says what feeds it; what has no price is not free; its colours follow."""
+    window = open_window({"notes.md": TEXT})
+    window.show("notes.md")
+    window.wait_status(O200K)
+    show = "await vscode.commands.executeCommand('tokenSidecar.costReport')"
+    window.host(show)
+    wait_for(lambda: report(window, "p") is not None, "the report")
+    assert window.ask("cost/detail")["text"] in report(window, "p")["text"]
+    assert "Coding agents are picked up automatically" in report(window, "p")["text"]
+
+    window.ask("cost/record", model="nobody-knows-me", usage=USAGE)
+    window.host(show)
+    wait_for(lambda: report(window) is not None, "the report of one call")
+    text = report(window)["text"]
+    assert "unpriced" in text.split("Calls")[0]
+    assert "$0.0" not in text
+
+    recorded = window.ask("cost/record", model="gpt-5", usage=USAGE, category="main")
+    assert recorded["costUsd"] > 0
+    window.ask("cost/record", model="gpt-5-mini", usage=USAGE, category="summary")
+    rows = window.ask("cost/detail")["rows"]
+    assert len(rows) == 3
+    window.host(show)
+    wait_for(lambda: shows_all(window, rows), "each row")
+    window.screenshot("cost-dark")
+    dark = report(window)["color"]
+    window.page("await page.emulateMedia({colorScheme: 'light'})")
+    wait_for(lambda: report(window)["color"] != dark, "the light theme")
+    window.screenshot("cost-light")
+    window.page("await page.emulateMedia({colorScheme: 'dark'})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
 
 if TYPE_CHECKING:

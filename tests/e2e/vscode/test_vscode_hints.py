@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 from tests.e2e.vscode.harness import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.e2e.vscode.harness import Window
-
-    OpenWindow = Callable[..., Window]
 
 SECTIONS = ["# Role\n\nYou review code.\n\n", "# Style\n\nShort sentences. No jargon.\n"]
 TEXT = "".join(SECTIONS)
@@ -54,11 +52,10 @@ def drawn(window: Window) -> str:
     return str(lines).replace("\xa0", " ")
 
 
-def test_hints_lenses_and_outline(open_window: OpenWindow) -> None:
+def test_hints_lenses_and_outline(window: Window) -> None:
     """Each section's count, at its end, above it and in the outline; gone when switched off."""
-    files = {"prompt.md": TEXT}
-    window = open_window(files, tokenSidecar__inlayHints=True, tokenSidecar__codeLens=True)
-    window.show("prompt.md")
+    window.server.configure({"tokenSidecar.inlayHints": True, "tokenSidecar.codeLens": True})
+    window.show("hinted.md", TEXT)
     expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]
     wait_for(lambda: all(count in drawn(window) for count in expected), "hints on the page")
     wait_for(lambda: [text.strip() for text in lenses(window)] == expected, "two lenses")
@@ -70,7 +67,7 @@ def test_hints_lenses_and_outline(open_window: OpenWindow) -> None:
 
 
 def test_they_are_off_by_default(window: Window) -> None:
-    """Nobody is shown what nobody asked for."""
+    """Without a setting there are no hints, no lenses and no counts in the outline."""
     window.show("plain.md", TEXT)
     window.wait_status(f"{O200K.count_whole(TEXT)} tokens")
     assert hints(window) == []
@@ -78,14 +75,14 @@ def test_they_are_off_by_default(window: Window) -> None:
     assert not any("tokens" in detail for detail in outline(window))
 
 
-def test_a_project_switches_them_on(open_window: OpenWindow) -> None:
+def test_a_project_switches_them_on(window: Window, project_file: Path) -> None:
     """Its own file is enough: hints come, and the outline with them."""
-    window = open_window({"prompt.md": TEXT, ".token-sidecar.toml": "inlay-hints = true\n"})
-    window.show("prompt.md")
+    project_file.write_text("inlay-hints = true\n")
+    window.show("project.md", TEXT)
     expected = [f"{O200K.count_whole(section)} tokens" for section in SECTIONS]
     wait_for(lambda: all(count in drawn(window) for count in expected), "hints on the page")
     for count in expected:
         wait_for(lambda count=count: any(count in each for each in outline(window)), count)
-    (window.root / ".token-sidecar.toml").unlink()
+    project_file.unlink()
     wait_for(lambda: not any("tokens" in each for each in outline(window)), "the outline to go")
     assert hints(window) == []

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 from tests.e2e.vscode.harness import wait_for
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TEXT = "Summarise the 会議 notes in three bullet points. 🙂\n"
 O200K = f"{Reference('o200k_base').count_whole(TEXT):,} tokens"
 CL100K = f"{Reference('cl100k_base').count_whole(TEXT):,} tokens"
-ENDED = "ended unexpectedly"
+ENDED = "exited unexpectedly"
 
 
 def kill(window: Window) -> int:
@@ -62,7 +62,7 @@ def test_a_killed_server_comes_back_three_times(open_window: OpenWindow) -> None
     kill(window)
     wait_for(lambda: window.messages() != [], "the last message")
     (message,) = window.messages()
-    assert "left stopped" in message
+    assert "was not restarted" in message
     assert window.server_pid() is None
     assert window.status() is None
     window.press_button("Restart")
@@ -80,12 +80,12 @@ def test_restart(window: Window) -> None:
     assert not window.messages()
 
 
-def test_the_chosen_model_outlives_the_server(open_window: OpenWindow) -> None:
-    """It was chosen for the session, which the end of a process does not end."""
-    window = open_window({"a.md": TEXT})
-    window.show("a.md")
+def test_the_chosen_model_outlives_the_server(window: Window) -> None:
+    """The choice holds for the VS Code session, not for one server process."""
+    window.show("chosen.md", TEXT)
     window.wait_status(O200K)
-    window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
+    select = "await vscode.commands.executeCommand('tokenSidecar.selectModel', args[0])"
+    window.host(select, "gpt-4")
     window.wait_status(CL100K)
     pid = kill(window)
     wait_for(lambda: window.server_pid() not in (None, pid), "another server process")
@@ -94,9 +94,13 @@ def test_the_chosen_model_outlives_the_server(open_window: OpenWindow) -> None:
     window.host("await vscode.commands.executeCommand('tokenSidecar.restart')")
     wait_for(lambda: window.server_pid() not in (None, pid), "a third server process")
     window.wait_status(CL100K)
+    window.host(select, "gpt-5")
+    window.wait_status(O200K)
 
 
-def test_a_missing_server_is_said_with_a_way_out(open_window: OpenWindow, tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_with_a_way_out(
+    open_window: OpenWindow, tmp_path: Path
+) -> None:
     """A path that names no program is one clear message; naming the right one starts it."""
     missing = str(tmp_path / "nowhere/token-sidecar")
     window = open_window({"a.md": TEXT}, tokenSidecar__server__path=missing)
@@ -109,12 +113,16 @@ def test_a_missing_server_is_said_with_a_way_out(open_window: OpenWindow, tmp_pa
     window.wait_status(O200K)
 
 
-def test_a_program_that_ends_at_once(open_window: OpenWindow) -> None:
-    """It is started once, and one message says that it did not start."""
-    window = open_window({"a.md": TEXT}, tokenSidecar__server__path="/bin/false")
+def test_a_program_that_ends_at_once_is_started_once(window: Window) -> None:
+    """One message says that it did not start; naming the right one starts it."""
+    window.show("ends.md", TEXT)
+    window.wait_status(O200K)
+    window.server.configure({"tokenSidecar.server.path": "/bin/false"})
     wait_for(lambda: window.messages() != [], "a message")
     (message,) = window.messages()
     assert "did not start" in message
+    window.server.configure({})
+    window.wait_status(O200K)
 
 
 def test_settings_apply_at_once(open_window: OpenWindow) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 from tests.e2e.vscode.harness import STATUS_ITEM, wait_for
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ def shows(window: Window, start: str) -> bool:
 @pytest.fixture
 def plan(window: Window) -> Window:
     """The window with a document that is counted."""
-    window.host("await vscode.commands.executeCommand('workbench.action.closeQuickOpen')")
-    window.host("await vscode.commands.executeCommand('notifications.clearAll')")
     window.show("plan.md", TEXT)
     window.wait_status(exact("o200k_base"))
     return window

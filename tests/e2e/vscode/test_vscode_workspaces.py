@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from sidecar.counting.engines.reference import Reference
+from sidecar.counting.engines import Reference
 from tests.e2e.vscode.harness import Window, wait_for
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_a_file_outside_the_folder_has_a_conversation_of_its_own(
     wait_for(lambda: "ctx" in (window.status() or ""), "its place in the status")
     window.show(str(outside))
     window.wait_status(f"{twice[0]} tokens")
-    wait_for(lambda: "No conversation of this workspace" in tree(), "the view to follow the editor")
+    wait_for(lambda: "No conversation in this workspace" in tree(), "the view to follow the editor")
     assert "ctx" not in (window.status() or "")
     window.host("await vscode.commands.executeCommand('tokenSidecar.selectModel', 'gpt-4')")
     window.wait_status(f"{twice[1]} tokens")

@@ -63,7 +63,7 @@ end
 ---@param ask token_sidecar.Ask
 local function choose_model(ask, query)
   ask('models/list', { query = query, choices = true }, function(models)
-    if #models == 0 then return notify(('no model is known by %s'):format(query), vim.log.levels.WARN) end
+    if #models == 0 then return notify(('no model matches %s'):format(query), vim.log.levels.WARN) end
     local function label(choice) return format.plain(choice.id) end
     local function choose(choice) return choice and set_model(ask, choice.id) end
     vim.ui.select(models, { prompt = 'Count for the model', format_item = label }, choose)
@@ -92,11 +92,11 @@ local function fit_to(opts, max, mode)
     server.request(buf, 'tokens/fit', params, function(fitted)
       local text = fitted.text:gsub('\r\n?', '\n')
       if not fitted.changed then
-        return notify('it fits: ' .. format.tokens_text(fitted.tokens))
+        return notify(('nothing to remove: it already fits (%s)'):format(format.tokens_text(fitted.tokens)))
       elseif vim.bo[buf].eol and text ~= '' and text:sub(-1) ~= '\n' and tokens == max then
         return fit(max - 1)
       elseif vim.api.nvim_buf_get_changedtick(buf) ~= tick then
-        return notify('the buffer changed meanwhile: try again', vim.log.levels.WARN)
+        return notify('the buffer has changed; try again', vim.log.levels.WARN)
       end
       local lines = vim.split(text:gsub('\n$', ''), '\n', { plain = true })
       vim.api.nvim_buf_set_lines(buf, first - 1, last, true, lines)
@@ -150,7 +150,7 @@ local SUBCOMMANDS = {
   fitcontext = conversation('fit'),
   log = function()
     local name = vim.lsp.log.get_filename()
-    if vim.fn.filereadable(name) == 0 then return notify('nothing has been logged yet') end
+    if vim.fn.filereadable(name) == 0 then return notify('the log is empty') end
     vim.cmd.tabedit(vim.fn.fnameescape(name))
   end,
   model = model,

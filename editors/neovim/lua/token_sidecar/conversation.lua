@@ -5,8 +5,8 @@ local format = require('token_sidecar.format')
 local notify = format.notify
 local report = require('token_sidecar.report')
 
-local NO_ENDPOINT = 'no endpoint is declared: `token-sidecar config init --user` writes a sample'
-local AUTOMATIC = '   automatic: the newest session'
+local NO_ENDPOINT = 'no endpoint is configured: `token-sidecar config init --user` creates a sample configuration'
+local AUTOMATIC = '   automatic: newest session'
 
 ---@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any, client: vim.lsp.Client))
 
@@ -16,7 +16,7 @@ local AUTOMATIC = '   automatic: the newest session'
 function M.sessions(ask)
   ask('context/sessions', { all = true }, function(rows)
     if #rows == 0 then
-      return notify('no session is known: a chat plugin or a coding agent makes one', vim.log.levels.WARN)
+      return notify('no sessions yet: they appear when a coding agent works in this folder or a chat plugin is used', vim.log.levels.WARN)
     end
     local lines = vim.tbl_map(function(row) return row.text end, rows)
     table.insert(lines, 1, AUTOMATIC)
@@ -35,7 +35,7 @@ function M.fit(ask)
     if #plan.removed == 0 then return end
     vim.schedule(function()
       vim.cmd.redraw()
-      vim.ui.select({ 'Fit the context', 'Leave it' }, { prompt = 'Apply this plan?' }, function(_, choice)
+      vim.ui.select({ 'Fit the context', 'Cancel' }, { prompt = 'Apply this plan?' }, function(_, choice)
         if choice ~= 1 then return end
         local params = { planId = plan.planId, apply = true }
         ask('context/fit', params, function(done) notify('fitted: ' .. vim.split(done.text, '\n')[1]) end)
@@ -58,7 +58,7 @@ function M.probe(ask)
     end
     local lines = {}
     for _, capability in ipairs(capabilities) do
-      local window = capability.limit and format.integer(capability.limit) or 'not known'
+      local window = capability.limit and format.integer(capability.limit) or 'unknown'
       local summary = ('text %s, chat %s, window %s'):format(capability.text, capability.chat, window)
       local line = ('%s %s: %s'):format(capability.endpoint, capability.model, summary)
       table.insert(lines, format.plain(line))

@@ -1,8 +1,8 @@
--- What people read: numbers, one short message.
+-- Formats numbers and short messages.
 local M = {}
 
--- In UTF-8: C0 but the line feed, DEL, C1, what reorders text or hides in it, and line separators.
-local OBEYED = {
+-- In UTF-8: C0 except the line feed, DEL, C1, bidirectional and invisible characters, line separators.
+local CONTROLS = {
   '[%z\1-\9\11-\31\127]',
   '\194[\128-\159]',
   '\216\156',
@@ -11,10 +11,10 @@ local OBEYED = {
   '\239\187\191',
 }
 
---- A name of somebody else's as it reads: what a terminal or the eye would obey becomes an escape.
+--- Escapes control characters in a name that we did not choose.
 ---@return string
 function M.plain(text)
-  for _, pattern in ipairs(OBEYED) do
+  for _, pattern in ipairs(CONTROLS) do
     text = text:gsub(pattern, function(one)
       return ('\\u%04x'):format(#one == 1 and one:byte() or vim.fn.char2nr(one, true))
     end)
@@ -24,7 +24,7 @@ end
 
 local PREFIX = 'token-sidecar: '
 
---- A text on the one line that Neovim has for messages: its first sentences that fit, else a part.
+--- Shortens a text to the one line that Neovim has for messages: whole sentences if one fits.
 ---@return string
 function M.on_a_line(text)
   local room = vim.v.echospace - #PREFIX
@@ -33,7 +33,7 @@ function M.on_a_line(text)
   return part:match('^.*%.%f[ ]') or part .. '…'
 end
 
---- From anywhere: an exit callback may not draw.
+--- Shows a message. Safe in callbacks that may not draw.
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
   vim.schedule(function() vim.notify(PREFIX .. M.plain(text), level or vim.log.levels.INFO) end)

@@ -203,7 +203,7 @@ local function recover(root, buffers)
   local now = vim.uv.hrtime() / 1e9
   crashes[root] = vim.tbl_filter(function(at) return now - at < WITHIN_SECONDS end, crashes[root] or {})
   table.insert(crashes[root], now)
-  local nth, text = #crashes[root], 'the server ended; started again (%d of %d)'
+  local nth, text = #crashes[root], 'the server exited unexpectedly; restarting (%d of %d)'
   local final = nth > MAX_RESTARTS and 'the server keeps ending. :TokenSidecar restart'
   notify(final or text:format(nth, MAX_RESTARTS), vim.log.levels.WARN)
   if final then waiting = {} else start_all(buffers) end

@@ -73,12 +73,12 @@
 ---@field samples integer
 ---@field errorPercent? number
 
---- What is known of the endpoints; asks nobody.
+--- Known capabilities of the endpoints; sends no request.
 ---@class token_sidecar.CapabilitiesParams
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 
---- What one endpoint can do for one model (contract: `capabilities/list`).
+--- What one endpoint can do for one model (`capabilities/list`).
 ---@class token_sidecar.Capability
 ---@field endpoint string
 ---@field model string
@@ -100,7 +100,7 @@
 ---@field label string
 ---@field tokens integer
 
---- The conversation's part; `percent` is of the usable window.
+--- The conversation's part of the status. `percent` is of the usable window.
 ---@class token_sidecar.ContextStatus
 ---@field tokens? integer
 ---@field percent? integer
@@ -131,6 +131,7 @@
 ---@field calibration? token_sidecar.CalibrationInfo
 ---@field costUsd? number
 ---@field note? string
+---@field severity "error"|"ok"|"warning"
 ---@field text string
 ---@field rows token_sidecar.ViewRow[]
 
@@ -148,13 +149,13 @@
 ---@field share number
 ---@field text string
 
---- One bar for each value of a key; days are all there, from the first to the last.
+--- One bar per value of a key. Days without calls are included.
 ---@class token_sidecar.CostChart
 ---@field by "agent"|"category"|"day"|"model"|"session"|"workspace"
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
---- `cost/detail`: which calls, and what the rows are grouped by.
+--- `cost/detail`: which calls, and how to group them.
 ---@class token_sidecar.CostDetailParams
 ---@field workspace? string
 ---@field session? string
@@ -169,7 +170,7 @@
 ---@field since? string
 ---@field uris? string[]
 
---- `cost/record`: a call that was made, with the vendor's usage object as it came.
+--- `cost/record`: a finished call with the vendor's unchanged usage object.
 ---@class token_sidecar.CostRecordParams
 ---@field workspace? string
 ---@field session? string
@@ -189,7 +190,7 @@
 ---@field unpriced boolean
 ---@field duplicate boolean
 
---- The result of `cost/detail`. `text`: the rows' texts, and a total below several.
+--- The result of `cost/detail`. `text`: the rows' texts, with a total below several rows.
 ---@class token_sidecar.CostReport
 ---@field rows token_sidecar.CostRow[]
 ---@field totals token_sidecar.CostTotals
@@ -200,7 +201,7 @@
 ---@field charts token_sidecar.CostChart[]
 ---@field overview string
 
---- The calls that have the keys asked for in common. Keys not asked for are null or absent.
+--- Calls with the same values of the requested keys. Other keys are null or absent.
 ---@class token_sidecar.CostRow
 ---@field model? string
 ---@field category? string
@@ -224,24 +225,23 @@
 ---@field text string
 ---@field costText string
 
---- USD: what the agent's session that is shown has cost, else what was spent today, everywhere:
----     then `text` says `today`.
+--- Cost in USD: of the agent session that is shown, else of all workspaces today.
 ---
----     The tooltip has both, and the workspace's total.
+---     `text` says `today` in the second case. The tooltip has both, and the workspace's total.
 ---@class token_sidecar.CostStatus
 ---@field costUsd? number
 ---@field text string
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A report as a table, ready to be shown; `total` is its last row, empty for a single one.
+--- A report as a table of texts. `total` is its last row; empty if there is a single row.
 ---@class token_sidecar.CostTable
 ---@field heads string[]
 ---@field names integer
 ---@field rows string[][]
 ---@field total string[]
 
---- Totals of a report. `cost_usd` is of the calls with a price; the others' tokens are apart.
+--- Totals of a report. `cost_usd` covers the calls with a price, `unpriced_tokens` the rest.
 ---@class token_sidecar.CostTotals
 ---@field calls integer
 ---@field inputTokens integer
@@ -253,7 +253,7 @@
 ---@field unpricedTokens integer
 ---@field costText string
 
---- The public answer to "how many tokens is this" (contract: `Count`).
+--- The public answer to "how many tokens is this?".
 ---@class token_sidecar.Count
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -268,7 +268,7 @@
 ---@field note? string
 ---@field similarModels? string[]
 
---- What to count: one of `textDocument`, `text` and `messages`; for which model or models.
+--- One of `textDocument`, `text` and `messages` to count, and the models to count it for.
 ---@class token_sidecar.CountParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -279,7 +279,7 @@
 ---@field model? string
 ---@field models? string[]
 
---- A count, and the version of the document that was counted.
+--- A count, with the version of the counted document.
 ---@class token_sidecar.CountResult
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -298,7 +298,7 @@
 ---@field models? token_sidecar.Count[]
 ---@field text string
 
---- The document's part; `percent` is of its budget, else of the usable window.
+--- The document's part of the status. `percent` is of its budget, else of the usable window.
 ---@class token_sidecar.DocumentStatus
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -312,7 +312,7 @@
 ---@field name string
 ---@field reason string
 
---- A prompt file that rides along with every request of an agent, and what that has cost.
+--- The cost of a prompt file, which agents send with every request.
 ---@class token_sidecar.FileCost
 ---@field uri string
 ---@field tokens? integer
@@ -346,7 +346,7 @@
 ---@field reason? string
 ---@field text string
 
---- A text, a document or a part of it, to be shortened to a number of tokens.
+--- A text, a document or a part of it to shorten to a number of tokens.
 ---@class token_sidecar.FitTextParams
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 ---@field text? string
@@ -356,7 +356,7 @@
 ---@field model? string
 ---@field marker? string
 
---- A text that fits, what it lost, and how it was counted.
+--- A fitted text, what was removed, and how it was counted.
 ---@class token_sidecar.FitTextResult
 ---@field text string
 ---@field tokens integer
@@ -368,7 +368,7 @@
 ---@field tokenizer string
 ---@field errorPercent? number
 
---- What is known of a model (contract: `models/list`).
+--- What is known of a model (`models/list`).
 ---@class token_sidecar.ModelInfo
 ---@field id string
 ---@field provider? string
@@ -377,7 +377,7 @@
 ---@field maxOutput? integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
 
---- Which models to list: those whose `provider/id` holds every word of `query`.
+--- The models to list: those whose `provider/id` contains every word of `query`.
 ---@class token_sidecar.ModelsParams
 ---@field workspace? string
 ---@field query? string
@@ -394,7 +394,7 @@
 ---@field name string
 ---@field expectedTokens? integer
 
---- A zero-based line, and an offset in it counted in code units of the negotiated encoding.
+--- A zero-based line, and a character offset in code units of the negotiated encoding.
 ---@class token_sidecar.Position
 ---@field line integer
 ---@field character integer
@@ -420,14 +420,14 @@
 ---@field reasons token_sidecar.Reason[]
 ---@field alternatives token_sidecar.Alternative[]
 
---- Ask again: every endpoint that the user declared, or one of them, for a model.
+--- Ask the user's endpoints for a model again, all or one of them.
 ---@class token_sidecar.ProbeParams
 ---@field endpoint? string
 ---@field model? string
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 
---- A half-open span of a document: `start` is in it, `end` is the first position after it.
+--- A half-open span: `end` is the first position after it.
 ---@class token_sidecar.Range
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
@@ -540,9 +540,9 @@
 ---@field reserve? integer
 ---@field persist? boolean
 
---- Params of `status/update`: `text` is the line to show; null parts are not known.
+--- Params of `status/update`. `text` is the line to show; a null part is not known.
 ---
----     The text of a document whose text is not known, for a change of it was not understood, is `?`.
+---     After a change that the server could not apply, the document's part of `text` is `?`.
 ---@class token_sidecar.StatusUpdate
 ---@field workspace? string
 ---@field uri? string
@@ -557,7 +557,7 @@
 ---@class token_sidecar.TextDocumentIdentifier
 ---@field uri string
 
---- One message of a conversation, in the form in which the client sent it.
+--- A message of a conversation, in the form in which the client sent it.
 ---@class token_sidecar.Turn
 ---@field role string
 ---@field content? string|table
@@ -572,7 +572,7 @@
 ---@field workspace? string
 ---@field session? string
 
---- Tokens of one call. `prompt_tokens` = `input_tokens` + cache reads + cache writes.
+--- The tokens of one call: `prompt_tokens` = `input_tokens` + cache reads + cache writes.
 ---@class token_sidecar.Usage
 ---@field inputTokens integer
 ---@field cacheReadTokens integer
@@ -587,8 +587,10 @@
 ---@field workspace? string
 ---@field session? string
 
---- A line of a view: what it is, its value, and lines below it.
+--- A row of a view. A group of rows has children and no value.
 ---@class token_sidecar.ViewRow
 ---@field label string
 ---@field value string
+---@field share? number
+---@field severity "error"|"ok"|"warning"
 ---@field children token_sidecar.ViewRow[]

@@ -1,0 +1,408 @@
+"""Reading agents' stores forward, in one pass: the base of every reader.
+
+How a reader is written. A reader is a module of `sidecar.agents.readers` with one `READER`, which
+has the methods of `events.StoreReader`; `homes.py` says where its agent keeps files. Where the
+stores lie comes from a mixin (`line_files.LineFiles`, `line_files.NamedFiles`), and what the agent
+has no more to say about (`is_copy`, `title`, `window`) from `StoreReader` itself:
+
+    class KimiCli(LineFiles, StoreReader):
+        agent, inner, suffixes = "kimi-cli", "sessions", ("wire.jsonl",)
+
+        def read(self, store: Store, state: bytes = b"") -> StoreRead:
+            return read_lines(store, state, lambda: _Wire(SessionState(id=...)))
+
+`read` calls one of three functions of this module:
+
+- `read_lines` for files of JSON lines that grow. The reader's state is a `msgspec.Struct` with all
+  that later lines depend on. `state.read(lines)` takes some whole lines, changes the state and
+  yields their calls; `state.session_events()` then says what the session is now, all of it. Most
+  states hold a `SessionState`, whose `events()` are just that; the state of a sub-agent's file has
+  no session events.
+- `read_document` for files that are rewritten as a whole: a function from bytes to `Events`.
+- `databases.read_database` for SQLite, and `read_store` for anything else: a function from a state
+  with cursors of its own to `Events`.
+
+Rules. Decode only what is read, with `typed.decoder` and a `fields.Record` that names those fields;
+message text stays out of records, states and events. A line that may be any length is recognised
+before it is decoded, by a needle or by its first bytes. Every call gets a `request` that is the
+same whenever its line is read. A title is not kept: `SessionState.title_at` says where its line
+stands (`lines.position`), and `title` reads it with `record_at`. Lines that cannot be decoded are
+counted, not raised; a store that is gone, locked or half written raises OSError.
+
+The functions keep the state between readings with a fingerprint of the store's head and of the
+bytes before the offset: a store that was rewritten, cut, rotated or replaced is read from its
+start, and its calls' request ids keep the ledger from counting them twice. Large files are read in
+steps, each of which is kept. A change of a state's fields that old states do not fit restarts the
+store by itself; a change of their meaning needs another `session_index._VERSION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from hashlib import blake2b
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from sidecar import typed
+from sidecar.agents.events import (
+    CallFinished,
+    Compacted,
+    ContextSize,
+    SessionChanged,
+    SessionEnded,
+    SessionEvent,
+    SessionStarted,
+    Store,
+    StoreRead,
+)
+from sidecar.agents.occupancy import REWOUND, Track, occupancy
+from sidecar.agents.tail import HEAD, chunks, first_lines, open_quietly
+from sidecar.errors import SidecarError
+
+if TYPE_CHECKING:
+    from sidecar.agents.values import Quality
+
+_COMPRESSED = ".zst"
+_STEP = 8 << 20
+"""Bytes of a large file that are read before they are kept."""
+_HEAD = 4096
+_BEFORE = 256
+_BLOCK = 16 << 10
+
+T = TypeVar("T")
+
+
+class SessionState(msgspec.Struct):
+    """What a store says so far of one main conversation: a part of its reader's state."""
+
+    id: str
+    first_folder: str | None = None
+    """The folder that it began in; as `SessionStarted.folder`."""
+    folder: str | None = None
+    at: datetime | None = None
+    """The time of the newest line."""
+    model: str | None = None
+    """Of the newest call or setting, where `track` has no call that names one."""
+    track: Track = Track()
+    window: int | None = None
+    """Tokens, by the agent's own word, where its calls carry none."""
+    active: bool | None = None
+    title_at: str | None = None
+    parent: str | None = None
+    ended: bool = False
+    rank: int = 0
+
+    def work_in(self, folder: str | None) -> None:
+        """Note the folder that a line names, if any."""
+        if folder:
+            self.first_folder, self.folder = self.first_folder or folder, folder
+
+    def events(
+        self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
+    ) -> Iterator[SessionEvent]:
+        """Yield what is known of the session: all of it, each time."""
+        newest = self.track.newest
+        size = occupancy(
+            self.track, quality, error_percent=error_percent, window=self.window, note=note
+        )
+        yield SessionStarted(
+            session=self.id, folder=self.first_folder, parent=self.parent, rank=self.rank
+        )
+        yield SessionChanged(
+            session=self.id,
+            folder=self.folder,
+            at=self.at,
+            model=(newest.model if newest else None) or self.model,
+            active=self.active,
+            title_at=self.title_at,
+        )
+        if size.compacted or self.track.why == REWOUND:
+            yield Compacted(session=self.id, rewound=not size.compacted)
+        yield ContextSize(
+            session=self.id,
+            tokens=size.tokens,
+            window=size.limit,
+            quality=size.quality,
+            error_percent=size.error_percent,
+            note=size.note,
+        )
+        if self.ended:
+            yield SessionEnded(session=self.id)
+
+
+class Lines:
+    """Some whole lines of a store, decoded one by one; those that are broken are counted."""
+
+    def __init__(self, path: str, data: bytes, offset: int) -> None:
+        self.path, self.data = path, data
+        self.line = b""
+        """The line of the newest record."""
+        self.skipped = 0
+        self._offset = self._position = offset
+
+    @property
+    def position(self) -> str:
+        """Where the line of the newest record stands in the store: for `record_at`."""
+        return str(self._position)
+
+    def records(self, decode: Callable[[bytes], T], *needles: bytes) -> Iterator[T]:
+        """Decode the lines that hold one of the needles; all lines without needles."""
+        return self._decoded(self._with_any(needles) if needles else self._all(), decode)
+
+    def records_of(
+        self,
+        decode: Callable[[bytes], T],
+        is_read: Callable[[bytes, int, int], object],
+        *needles: bytes,
+        within: int = 160,
+    ) -> Iterator[T]:
+        """Decode the lines of some kinds, and those that hold one of the needles.
+
+        Args:
+            decode: Makes a record of a line.
+            is_read: Tells by the first bytes of a line, given the data with their start and end, as
+                `Pattern.search` does.
+            needles: Stand anywhere in a line.
+            within: How many bytes that are at most.
+        """
+        data, others = self.data, dict(self._with_any(needles))
+        spans = (
+            (start, end)
+            for start, end in self._all()
+            if is_read(data, start, min(end, start + within)) or start in others
+        )
+        return self._decoded(spans, decode)
+
+    def _decoded(
+        self, spans: Iterable[tuple[int, int]], decode: Callable[[bytes], T]
+    ) -> Iterator[T]:
+        data, offset = self.data, self._offset
+        for start, end in spans:
+            line = data[start:end]
+            try:
+                record = decode(line)
+            except msgspec.DecodeError:
+                self.skipped += bool(line.strip())
+                continue
+            self.line, self._position = line, offset + start
+            yield record
+
+    def _all(self) -> Iterator[tuple[int, int]]:
+        start, find = 0, self.data.find
+        while (end := find(b"\n", start)) >= 0:
+            yield start, end
+            start = end + 1
+
+    def _with_any(self, needles: tuple[bytes, ...]) -> Iterable[tuple[int, int]]:
+        data, ends = self.data, dict[int, int]()
+        for needle in needles:
+            at = data.find(needle)
+            while at >= 0:
+                end = data.find(b"\n", at)
+                ends[data.rfind(b"\n", 0, at) + 1] = end
+                at = data.find(needle, end)
+        return sorted(ends.items())
+
+
+class LineState(Protocol):
+    """A reader's state between the lines of a file: a `msgspec.Struct` that it may change."""
+
+    def read(self, lines: Lines) -> Iterable[CallFinished]:
+        """Take some lines into the state, in their order; yield the calls they report."""
+
+    def session_events(self) -> Iterable[SessionEvent]:
+        """Return what is known of the file's session, all of it; nothing of a sub-agent's."""
+
+
+S = TypeVar("S")
+L = TypeVar("L", bound=LineState)
+
+
+class StartOverError(SidecarError):
+    """A line needs what no state keeps: the file is read from its start, in one step."""
+
+
+def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
+    """Read what is new in a file of lines.
+
+    Args:
+        store: The file. A compressed one is read from its start each time it changed.
+        state: Of the last reading.
+        new: Makes the reader's state before the first line.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with open_quietly(store.path) as file:
+        cursor = _cursor(file, store, state)
+        held = None if cursor is None else _unpacked(cursor.state, type(new()))
+        try:
+            if cursor is not None and held is not None:
+                return _read_on(file, store, held, cursor.offset)
+            return _read_on(file, store, new(), 0)
+        except StartOverError:
+            return _read_on(file, store, new(), 0, one_step=True)
+
+
+class Events(NamedTuple):
+    """What a reading of a store gave, where that is no file of lines."""
+
+    events: Iterable[SessionEvent]
+    skipped: int = 0
+    """Parts that are broken."""
+    is_whole: bool = True
+    """Whether they say all that the store holds of sessions; else only of those that changed."""
+
+
+def read_document(store: Store, events_of: Callable[[bytes], Events]) -> StoreRead:
+    """Read a file that is rewritten as a whole, which has changed.
+
+    `events_of` returns all its sessions and calls. Raises OSError where the file is half written.
+    """
+    with open_quietly(store.path) as file:
+        data = file.read()
+    found = events_of(data)
+    digest = blake2b(data, digest_size=8).digest()
+    return _store_read(found, digest, len(data))
+
+
+def read_store(
+    store: Store, state: bytes, new: Callable[[], S], events_of: Callable[[S], Events]
+) -> StoreRead:
+    """Read a store that is no plain file; the reader's state has cursors of its own.
+
+    `events_of` changes the state and returns the new calls, and all sessions or those that changed.
+    Raises OSError.
+    """
+    kept = _unpacked(state, _Identified)
+    # A file that was replaced has other rows under the same cursors.
+    same = kept is not None and kept.inode == store.inode
+    held = (_unpacked(kept.state, type(new())) if kept and same else None) or new()
+    found = events_of(held)
+    return _store_read(found, _packed(_Identified(store.inode, _raw(held))), 0)
+
+
+def reader_state(state: bytes, kind: type[T]) -> T | None:
+    """Return the reader's own state from what `read_lines` kept; None if there is none of it."""
+    cursor = _unpacked(state, _Cursor)
+    return None if cursor is None else _unpacked(cursor.state, kind)
+
+
+def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
+    """Yield the records of a store's first `most` bytes, as far as they are asked for.
+
+    Raises OSError where the file cannot be read.
+    """
+    for line in first_lines(store.path, most):
+        with suppress(msgspec.DecodeError):
+            yield decode(line)
+
+
+def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | None:
+    """Return the record of the line at a `Lines.position`; None where it is gone.
+
+    Raises OSError where the file cannot be read.
+    """
+    line = b""
+    with open_quietly(store.path) as file:
+        file.seek(int(position))
+        while len(line) < HEAD and (data := file.read(_BLOCK)):
+            end = data.find(b"\n")
+            line += data if end < 0 else data[:end]
+            if end >= 0:
+                break
+    try:
+        return decode(line)
+    except msgspec.DecodeError:
+        return None
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
+    """How far a file of lines was read."""
+
+    offset: int
+    fingerprint: bytes
+    """Of the head and of the bytes before `offset`; of a compressed file what was listed of it."""
+    state: msgspec.Raw
+
+
+class _Identified(msgspec.Struct, frozen=True, array_like=True, tag="store"):
+    inode: int
+    state: msgspec.Raw
+
+
+def _cursor(file: IO[bytes], store: Store, state: bytes) -> _Cursor | None:
+    """Where to go on; None where the file no longer begins as it did."""
+    cursor = _unpacked(state, _Cursor)
+    if cursor is None or store.path.endswith(_COMPRESSED) or cursor.offset > store.size:
+        return None
+    return cursor if _fingerprint(file, cursor.offset) == cursor.fingerprint else None
+
+
+def _read_on(
+    file: IO[bytes], store: Store, state: L, begin: int, *, one_step: bool = False
+) -> StoreRead:
+    is_compressed = store.path.endswith(_COMPRESSED)
+    most = None if one_step or is_compressed else begin + _STEP
+    events: list[SessionEvent] = []
+    offset, skipped, is_complete = begin, 0, True
+    file.seek(begin)
+    for data, passed in chunks(file):
+        lines = Lines(store.path, data, offset)
+        events += [call for call in state.read(lines) if call.counts]
+        offset += len(data) + passed
+        skipped += lines.skipped + bool(passed)
+        if most is not None and offset >= most:
+            is_complete = False
+            break
+    events += state.session_events()
+    listed = f"{store.inode} {store.size} {store.mtime_ns}".encode()
+    fingerprint = listed if is_compressed else _fingerprint(file, offset)
+    return StoreRead(
+        events=tuple(events),
+        state=_packed(_Cursor(offset, fingerprint, _raw(state))),
+        restarted=begin == 0,
+        is_complete=is_complete,
+        bytes_read=offset - begin,
+        skipped=skipped,
+    )
+
+
+def _store_read(found: Events, state: bytes, size: int) -> StoreRead:
+    return StoreRead(
+        events=tuple(
+            event for event in found.events if not isinstance(event, CallFinished) or event.counts
+        ),
+        state=state,
+        restarted=found.is_whole,
+        bytes_read=size,
+        skipped=found.skipped,
+    )
+
+
+def _fingerprint(file: IO[bytes], offset: int) -> bytes:
+    length = min(offset, _HEAD)
+    file.seek(0)
+    digest = blake2b(file.read(length), digest_size=8)
+    file.seek(max(0, offset - _BEFORE))
+    digest.update(file.read(min(offset, _BEFORE)))
+    return digest.digest()
+
+
+def _packed(value: object) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def _raw(state: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(state))
+
+
+def _unpacked(data: bytes | msgspec.Raw, kind: type[T]) -> T | None:
+    """A state; None where there is none, or one of another version."""
+    try:
+        return typed.unpack(data, kind)
+    except msgspec.DecodeError:
+        return None

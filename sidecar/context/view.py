@@ -1,0 +1,181 @@
+"""How a context is shown: one list of rows, which every screen renders.
+
+`context_rows` builds the rows; `rows_text` and `rows_markdown` render them. The status line's part
+is `short_text`. Rows hold names as they are: each renderer escapes them for its own surface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sidecar.context.usage import ViewRow
+from sidecar.counting.count import banded_text, tokens_text
+from sidecar.text.printable import counted, markdown, percent_text, printable
+from sidecar.text.tables import aligned, bar
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Show
+    from sidecar.context.usage import ContextUsage
+
+UNKNOWN = "?"
+"""Stands for a number that is not known."""
+
+_BAR = 20
+"""Width of a bar in plain text, in cells."""
+
+_PARTS = {
+    "system": "System prompt",
+    "tools": "Tools",
+    "sections": "Sections",
+    "turns": "Messages",
+    "overhead": "Overhead",
+    "logs": "Logs",
+    "config": "Configuration",
+    "time": "Time",
+}
+"""Labels of a breakdown's fields."""
+
+_LIMIT_SOURCES: dict[str, str] = {
+    "request": "from the request",
+    "transcript": "from the agent",
+    "endpoint": "from the endpoint",
+    "catalogue": "from the model catalogue",
+    "settings": "from settings",
+    "default": "assumed",
+}
+
+
+def short_text(usage: ContextUsage, show: Show) -> str:
+    """Return the size in as few characters as the status has: `45 %`, `~54,148 tokens`, `?`."""
+    if usage.tokens is None or usage.method is None:
+        return UNKNOWN
+    if usage.percent is None or show == "tokens":
+        return tokens_text(usage.tokens, usage.method)
+    return share_text(usage)
+
+
+def share_text(usage: ContextUsage) -> str:
+    """Return the percentage of the usable window, with `~` unless it is exact; "" if unknown."""
+    if usage.percent is None:
+        return ""
+    mark = "" if usage.method in ("exact", "endpoint") else "~"
+    return f"{mark}{percent_text(usage.percent)}"
+
+
+def window_text(limit: int, source: str) -> str:
+    """Return a window with where its size comes from: `128,000 tokens (from settings)`."""
+    return f"{counted(limit, 'token')} ({_LIMIT_SOURCES[source]})"
+
+
+def summary_rows(usage: ContextUsage) -> list[ViewRow]:
+    """Return size, model, window and session: the part of the view that fits a tooltip."""
+    if usage.tokens is None and usage.note is None:
+        return []
+    share = None if usage.percent is None else usage.percent / 100
+    context = ViewRow(label="Context", value=_size(usage), share=share, severity=usage.severity)
+    others = [("Model", usage.model), ("Window", _window(usage)), ("Session", _session(usage))]
+    return [context, *(ViewRow(label=label, value=value) for label, value in others if value)]
+
+
+def context_rows(usage: ContextUsage, *, cost: str = "", updated: str = "") -> list[ViewRow]:
+    """Return the whole view of a context; empty while no conversation is known.
+
+    Args:
+        usage: What is shown.
+        cost: The session's cost, as text.
+        updated: When the session was last used, as text.
+    """
+    summary = summary_rows(usage)
+    if not summary or usage.session is None:
+        return []
+    samples = usage.calibration.samples if usage.calibration else 0
+    details = [
+        ("Cost", cost),
+        ("Free", "" if usage.available is None else counted(usage.available, "token")),
+        ("Calibrated by", counted(samples, "report") if samples else ""),
+        ("Updated", updated),
+        ("Session id", usage.session.id),
+    ]
+    rows = [ViewRow(label=label, value=value) for label, value in details if value]
+    return [*summary, *rows, *part_rows(usage)]
+
+
+def part_rows(usage: ContextUsage) -> list[ViewRow]:
+    """Return what fills a context, by kind and by its largest parts, as rows with children."""
+    kinds = msgspec.structs.asdict(usage.breakdown) if usage.breakdown else {}
+    whole = max(1, usage.tokens or 0, sum(kinds.values()))
+    groups = (
+        ("Breakdown", [(_PARTS[name], tokens) for name, tokens in kinds.items() if tokens]),
+        ("Largest", [(" ".join(part.label.split()), part.tokens) for part in usage.largest]),
+    )
+    return [
+        ViewRow(
+            label=title,
+            value="",
+            children=[
+                ViewRow(label=label, value=f"{tokens:,}", share=tokens / whole)
+                for label, tokens in parts
+            ],
+        )
+        for title, parts in groups
+        if parts
+    ]
+
+
+def rows_text(rows: Sequence[ViewRow]) -> str:
+    """Render rows as plain text: aligned columns, bars for shares, each group in a block."""
+    single = [row for row in rows if not row.children]
+    lines = aligned([_cells(row) for row in single], left=2)
+    for group in rows:
+        if group.children:
+            parts = aligned([_cells(row) for row in group.children])
+            lines += ["", printable(group.label), *(f"  {line}" for line in parts)]
+    return "\n".join(lines)
+
+
+def rows_markdown(rows: Sequence[ViewRow]) -> str:
+    """Render rows as a Markdown table of two columns; groups are flattened."""
+    body = "\n".join(f"| {_escape(row.label)} | {_escape(row.value)} |" for row in _flat(rows))
+    return f"| | |\n|---|---|\n{body}"
+
+
+def _flat(rows: Sequence[ViewRow]) -> Iterator[ViewRow]:
+    for row in rows:
+        yield from row.children or (row,)
+
+
+def _cells(row: ViewRow) -> tuple[str, str, str]:
+    drawn = "" if row.share is None else bar(min(1.0, row.share), _BAR)
+    return printable(row.label), printable(row.value), drawn
+
+
+def _escape(text: str) -> str:
+    """Escape Markdown, except the `~` before an estimate: a single one has no meaning."""
+    is_estimate = text[:1] == "~" and text[1:2].isdigit()
+    return f"~{markdown(text[1:])}" if is_estimate else markdown(text)
+
+
+def _size(usage: ContextUsage) -> str:
+    if usage.tokens is None or usage.method is None:
+        return usage.note or UNKNOWN
+    text = banded_text(usage.tokens, usage.method, usage.error_percent)
+    if usage.percent is None:
+        return text
+    return f"{text}, {percent_text(usage.percent)} of {usage.usable or 0:,} usable"
+
+
+def _window(usage: ContextUsage) -> str:
+    if usage.limit is None or usage.limit_source is None:
+        return ""
+    reserve = f", {usage.reserve:,} reserved" if usage.reserve else ""
+    return window_text(usage.limit, usage.limit_source) + reserve
+
+
+def _session(usage: ContextUsage) -> str:
+    source = "" if usage.session is None else usage.session.source
+    agent = "" if source == "protocol" else source
+    turns = "" if usage.turns is None else counted(usage.turns, "turn")
+    return ", ".join(filter(None, (agent, turns)))

@@ -1,0 +1,86 @@
+"""Downloads a newer price list, only when the user asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidecar.config.private import make_folder, write
+from sidecar.endpoints.address import without_secrets
+from sidecar.endpoints.http import is_encoded
+from sidecar.errors import SidecarError
+from sidecar.models.price_list import parse_list
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+LARGEST_LIST = 64 * 1024 * 1024
+_SECONDS = 30.0
+_PLAIN = {"Accept-Encoding": "identity"}
+
+
+class UpdateError(SidecarError):
+    """The price list could not be downloaded or read. The message says why."""
+
+    kind = "endpoint"
+
+
+def list_url() -> str:
+    """Return the address of the list that genai-prices publishes."""
+    from genai_prices.update_prices import DEFAULT_UPDATE_URL
+
+    return DEFAULT_UPDATE_URL
+
+
+def update_prices(target: Path, url: str | None = None) -> int:
+    """Download the list to `target` (mode 0600) and return how many models it prices.
+
+    Raises UpdateError and leaves the old file in place if anything goes wrong.
+    """
+    data = _fetch(url or list_url())
+    try:
+        found = parse_list(data)
+    except ValueError as error:
+        raise UpdateError("the downloaded file is not a price list of genai-prices") from error
+    _replace(target, data)
+    return sum(len(provider.models) for provider in found.providers)
+
+
+def _fetch(url: str) -> bytes:
+    import httpx
+
+    try:
+        with httpx.stream(
+            "GET", url, headers=_PLAIN, timeout=_SECONDS, follow_redirects=True
+        ) as answer:
+            answer.raise_for_status()
+            return _read(answer)
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        raise UpdateError(f"{without_secrets(url)} answered HTTP {status}") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        where = without_secrets(url)
+        raise UpdateError(
+            f"the price list could not be downloaded from {where}: {error}"
+        ) from error
+
+
+def _read(answer: httpx.Response) -> bytes:
+    if is_encoded(answer.headers):
+        raise UpdateError("the server sent the price list compressed, which was not requested")
+    data = bytearray()
+    for chunk in answer.iter_raw():
+        data += chunk
+        if len(data) > LARGEST_LIST:
+            raise UpdateError("the price list is larger than 64 MB")
+    return bytes(data)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Write the file atomically: other processes read it."""
+    try:
+        make_folder(target.parent)
+        write(target, data)
+    except OSError as error:
+        raise UpdateError(f"{target} cannot be written: {error.strerror}") from error

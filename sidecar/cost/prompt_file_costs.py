@@ -1,0 +1,113 @@
+"""Cost of a prompt file that agents send with every request, from its size and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
+
+from sidecar.cost.events import REPORTED, Buckets, typical_prompt
+from sidecar.cost.ledger import DAY_MS, PROMPT_SQL
+from sidecar.cost.prices import Prices, cost_of
+from sidecar.cost.sums import Scope, kinds_in, owner_condition, time_condition
+
+if TYPE_CHECKING:
+    from sidecar.cost.ledger import Ledger
+    from sidecar.models.tariffs import UnitPrices
+
+_CACHE_BUCKET = (
+    "CASE WHEN cache_read > 0 THEN 'cache_read' WHEN cache_write_1h > 0 THEN 'cache_write_1h' "
+    "WHEN cache_write_5m + cache_write > 0 THEN 'cache_write' ELSE 'input' END"
+)
+"""The bucket that a call's first tokens fall into: caches hold the head of a prompt first."""
+
+
+class CallGroup(NamedTuple):
+    """Calls of one agent with the same price for the head of their prompts."""
+
+    agent: str
+    bucket: str
+    """`cache_read`, `cache_write_1h`, `cache_write` or `input`."""
+    calls: int
+    unit: UnitPrices | None
+    """None if no price is known."""
+    largest_file: int = 0
+    """Tokens of the largest file in question that their prompts can hold."""
+
+
+class PromptFileCost(NamedTuple):
+    """The cost of one file."""
+
+    requests: int
+    cost: Decimal | None
+    """USD by the price list; None if no call has a price."""
+    cached: int
+    """Requests that read the file from a cache."""
+    unpriced: int
+    """Requests without a price; `cost` does not include them."""
+
+
+def group_calls(
+    ledger: Ledger, prices: Prices, scope: Scope, sizes: Iterable[int] = ()
+) -> list[CallGroup]:
+    """Group the calls in scope by agent, price, cache bucket and the largest file they can hold.
+
+    Args:
+        ledger: The ledger.
+        prices: The prices.
+        scope: Which calls.
+        sizes: Sizes of the files in question, in tokens.
+
+    Raises:
+        LedgerError: Reading failed.
+    """
+    steps = sorted(set(sizes), reverse=True)
+    held = " ".join(f"WHEN {PROMPT_SQL} >= {int(size)} THEN {int(size)}" for size in steps)
+    largest = f"CASE {held} ELSE 0 END" if held else "0"
+    times, moments = time_condition(scope.times)
+    owner, values = owner_condition(scope, "event.session")
+    with ledger.reader() as connection:
+        kinds = kinds_in(connection)
+        rows = connection.execute(
+            f"SELECT agent, kind, band, at / {DAY_MS} AS utc, {_CACHE_BUCKET} AS bucket, "  # noqa: S608
+            f"{largest} AS largest, count(*) FROM event JOIN session ON session.id = event.session "
+            f"WHERE {times} {owner} GROUP BY 1, 2, 3, 4, 5, 6",
+            (*moments, *values),
+        ).fetchall()
+    return [
+        CallGroup(agent, bucket, calls, _unit(prices, kinds[kind], band, day), largest_file)
+        for agent, kind, band, day, bucket, largest_file, calls in rows
+    ]
+
+
+def _unit(
+    prices: Prices, kind: tuple[str, str, str, str], band: int, day: int
+) -> UnitPrices | None:
+    provider, model, _, tier = kind
+    tariff = prices.tariff(model, provider)
+    at = datetime.fromtimestamp(day * DAY_MS // 1000, UTC)
+    prompt = typical_prompt(0 if band == REPORTED else band)
+    return None if tariff is None else tariff.prices(at, tier, prompt)
+
+
+def prompt_file_cost(
+    tokens: int, agents: frozenset[str], groups: Iterable[CallGroup]
+) -> PromptFileCost:
+    """Return what a file of `tokens` tokens cost in the calls of these agents.
+
+    Calls with smaller prompts, such as those for titles, cannot have carried the file.
+    """
+    requests = cached = unpriced = 0
+    total, priced = Decimal(0), False
+    for group in groups:
+        if group.agent not in agents or group.largest_file < tokens:
+            continue
+        requests += group.calls
+        cached += group.calls * (group.bucket == "cache_read")
+        cost = cost_of(group.unit, Buckets(**{group.bucket: tokens * group.calls}), 0)
+        if cost.usd is None or not cost.whole:
+            unpriced += group.calls
+        else:
+            total, priced = total + cost.usd, True
+    return PromptFileCost(requests, total if priced else None, cached, unpriced)

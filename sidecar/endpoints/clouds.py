@@ -1,0 +1,310 @@
+"""Vendors known by host: who counts, who reports a window, who does neither.
+
+A vendor's host is never probed with a POST: the only ones it gets are counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from sidecar.endpoints.chats import (
+    ChatMessage,
+    PlainMessage,
+    Tools,
+    call_arguments,
+    plain_message,
+    split_system,
+)
+from sidecar.endpoints.outcome import EndpointError
+from sidecar.endpoints.servers import MOST_TOKENS, Request, Server, count_ids_in, read_field
+from sidecar.messages.tool_schemas import read_tools
+
+ReadLimit: TypeAlias = Callable[[object], int | None]
+
+
+def bearer(key: str) -> Mapping[str, str]:
+    """Return the authorization header that most vendors take."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def read_window_from(*names: str) -> ReadLimit:
+    """Return a reader of the model's window from the first of these fields that holds one."""
+
+    def read(body: object) -> int | None:
+        found = [body.get(name) for name in names] if isinstance(body, Mapping) else []
+        return next(filter(None, map(_window, found)), None)
+
+    return read
+
+
+def _window(value: object) -> int | None:
+    """Return a window in tokens, which Cohere sends as a fraction; None for other values."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 1 <= value <= MOST_TOKENS else None
+
+
+_UNREPORTED = read_window_from()
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A vendor: hosts, headers, the GET request that shows a model, and how it counts."""
+
+    server: Server
+    hosts: tuple[str, ...]
+    """The vendor's hosts; their subdomains belong to it too."""
+    headers: Callable[[str], Mapping[str, str]] = bearer
+    show: str | None = "/v1/models/{model}"
+    """Path of the GET request that shows a model; None if there is none."""
+    read_limit: ReadLimit = _UNREPORTED
+    suffixes: tuple[str, ...] = field(default=("/v1",))
+    """Endings of declared addresses that are not part of the root."""
+
+    def show_path(self, model: str) -> str | None:
+        """Return the path of the GET request that shows `model`.
+
+        Raises:
+            EndpointError: The name has a part that HTTP clients or servers resolve: `..`, `.` or
+                "".
+        """
+        if not {"", ".", ".."}.isdisjoint(model.split("/")):
+            raise EndpointError("unsupported", "the model's name is none of a vendor's")
+        return self.show and self.show.format(model=quote(model, safe="/:"))
+
+
+_ANTHROPIC_PATH = "/v1/messages/count_tokens"
+
+
+def _anthropic_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
+    """POST /v1/messages/count_tokens."""
+    turns, system = split_system(messages)
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_anthropic_message(turn) for turn in turns],
+    }
+    if not turns:
+        raise EndpointError(
+            "unsupported", "Anthropic counts no conversation without a user's message"
+        )
+    if system:
+        body["system"] = system
+    if tools:
+        body["tools"] = [
+            {
+                "name": t.name,
+                "description": t.description,
+                "input_schema": _object_schema(t.parameters),
+            }
+            for t in read_tools(tools)
+        ]
+    return Request(_ANTHROPIC_PATH, body)
+
+
+def _anthropic_message(turn: PlainMessage) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = [
+        {"type": "tool_result", "tool_use_id": result.id, "content": result.text}
+        for result in turn.results
+    ]
+    if turn.text:
+        blocks.append({"type": "text", "text": turn.text})
+    for call in turn.calls:
+        use = {"type": "tool_use", "id": call.id, "name": call.name}
+        blocks.append({**use, "input": call_arguments(call)})
+    return {"role": "assistant" if turn.role == "assistant" else "user", "content": blocks}
+
+
+def _object_schema(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    return parameters if "type" in parameters else {"type": "object", **parameters}
+
+
+def _anthropic_headers(key: str) -> Mapping[str, str]:
+    return {"x-api-key": key, "anthropic-version": "2023-06-01"}
+
+
+ANTHROPIC = Cloud(
+    server=Server(
+        name="anthropic",
+        chat=_anthropic_chat,
+        read_chat=read_field("input_tokens"),
+        text_by_chat=True,
+        parses_specials=False,
+    ),
+    hosts=("api.anthropic.com",),
+    headers=_anthropic_headers,
+    read_limit=read_window_from("max_input_tokens"),
+)
+
+
+def _openai_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
+    """POST /v1/responses/input_tokens."""
+    items = [item for message in messages for item in _openai_items(plain_message(message))]
+    body: dict[str, Any] = {"model": model, "input": items}
+    if tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+                "strict": False,
+            }
+            for tool in read_tools(tools)
+        ]
+    return Request("/v1/responses/input_tokens", body)
+
+
+def _openai_items(turn: PlainMessage) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = [
+        {"type": "function_call_output", "call_id": result.id, "output": result.text}
+        for result in turn.results
+    ]
+    if turn.text:
+        items.append({"role": turn.role, "content": turn.text})
+    for call in turn.calls:
+        item = {"type": "function_call", "call_id": call.id, "name": call.name}
+        items.append({**item, "arguments": call.arguments or "{}"})
+    return items
+
+
+OPENAI = Cloud(
+    server=Server(
+        name="openai",
+        chat=_openai_chat,
+        read_chat=read_field("input_tokens"),
+        text_by_chat=True,
+        parses_specials=False,
+    ),
+    hosts=("api.openai.com",),
+)
+
+
+def _gemini_path(model: str) -> str:
+    return f"/v1beta/models/{quote(model.removeprefix('models/'), safe='')}:countTokens"
+
+
+def _gemini_text(model: str, text: str) -> Request:
+    """POST models/M:countTokens."""
+    return Request(_gemini_path(model), {"contents": [{"parts": [{"text": text}]}]})
+
+
+def _gemini_chat(model: str, messages: Sequence[ChatMessage], tools: Tools) -> Request:
+    """POST models/M:countTokens with the whole request."""
+    turns, system = split_system(messages)
+    request: dict[str, Any] = {
+        "model": f"models/{model.removeprefix('models/')}",
+        "contents": [_gemini_content(turn) for turn in turns],
+    }
+    if system:
+        request["systemInstruction"] = {"parts": [{"text": system}]}
+    if tools:
+        declared = [
+            {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
+            for t in read_tools(tools)
+        ]
+        request["tools"] = [{"functionDeclarations": declared}]
+    return Request(_gemini_path(model), {"generateContentRequest": request})
+
+
+def _gemini_content(turn: PlainMessage) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [
+        {"functionResponse": {"name": result.name, "response": {"output": result.text}}}
+        for result in turn.results
+    ]
+    if turn.text:
+        parts.append({"text": turn.text})
+    parts += [{"functionCall": {"name": c.name, "args": call_arguments(c)}} for c in turn.calls]
+    return {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
+
+
+def _gemini_headers(key: str) -> Mapping[str, str]:
+    return {"x-goog-api-key": key}
+
+
+GEMINI = Cloud(
+    server=Server(
+        name="google",
+        text=_gemini_text,
+        read_text=read_field("totalTokens"),
+        chat=_gemini_chat,
+        read_chat=read_field("totalTokens"),
+    ),
+    hosts=("generativelanguage.googleapis.com",),
+    headers=_gemini_headers,
+    show="/v1beta/models/{model}",
+    read_limit=read_window_from("inputTokenLimit"),
+    suffixes=("/v1beta/openai", "/v1beta", "/v1"),
+)
+
+
+def cohere_request(model: str, text: str) -> Request:
+    """POST /v1/tokenize, of at most 65,536 characters."""
+    return Request("/v1/tokenize", {"model": model, "text": text})
+
+
+def xai_request(model: str, text: str) -> Request:
+    """POST /v1/tokenize-text."""
+    return Request("/v1/tokenize-text", {"model": model, "text": text})
+
+
+def _token_ids(body: object) -> int:
+    return count_ids_in(body, "token_ids")
+
+
+COHERE = Cloud(
+    server=Server(name="cohere", text=cohere_request, read_text=count_ids_in),
+    hosts=("api.cohere.com", "api.cohere.ai"),
+    read_limit=read_window_from("context_length"),
+    suffixes=("/v1", "/v2", "/compatibility/v1"),
+)
+XAI = Cloud(
+    server=Server(name="xai", text=xai_request, read_text=_token_ids),
+    hosts=("api.x.ai",),
+)
+
+
+_WINDOW = read_window_from("max_context_length", "context_window")
+
+
+def _silent(name: str, *hosts: str, show: str | None = None) -> Cloud:
+    """Return a vendor that has no count; `show` may report the window."""
+    return Cloud(Server(name=name), hosts, bearer, show, _WINDOW)
+
+
+CLOUDS: tuple[Cloud, ...] = (
+    ANTHROPIC,
+    OPENAI,
+    GEMINI,
+    COHERE,
+    XAI,
+    _silent("mistral", "api.mistral.ai", show="/v1/models/{model}"),
+    _silent("groq", "api.groq.com", show="/v1/models/{model}"),
+    _silent("openrouter", "openrouter.ai"),
+    _silent("deepseek", "api.deepseek.com"),
+    # Bedrock counts, but only requests signed with SigV4, which takes more than a key.
+    _silent("aws", "amazonaws.com"),
+    _silent("azure", "azure.com", "azure-api.net"),
+    _silent("google", "googleapis.com"),
+    _silent("fireworks", "fireworks.ai"),
+    _silent("together", "together.xyz", "together.ai"),
+    _silent("perplexity", "perplexity.ai"),
+    _silent("nvidia", "nvidia.com"),
+    _silent("huggingface", "huggingface.co"),
+    _silent("ollama", "ollama.com"),
+    _silent("moonshotai", "moonshot.ai", "moonshot.cn"),
+    _silent("cerebras", "cerebras.ai"),
+    _silent("zai", "z.ai", "bigmodel.cn"),
+    _silent("alibaba", "aliyuncs.com"),
+)
+
+
+def find_cloud(host: str) -> Cloud | None:
+    """Return the vendor that a host, or its parent domain, belongs to."""
+    name = host.lower().rstrip(".")
+    for cloud in CLOUDS:
+        if any(name == known or name.endswith(f".{known}") for known in cloud.hosts):
+            return cloud
+    return None

@@ -1,1 +1,0 @@
-"""Vendors' own count endpoints, known by host: these are never probed with a POST."""

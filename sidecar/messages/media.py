@@ -1,0 +1,293 @@
+"""Sizes of media in a message, from their first and last bytes. Nothing is fetched or drawn.
+
+Pictures have a width and a height, audio and video a length, PDFs a number of pages.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from itertools import chain, islice
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+_HEAD_CHARACTERS = 262_144
+"""Characters of base64 to read: a JPEG may have a large preview before its size."""
+
+Size = tuple[int, int]
+
+
+def size_of(source: Any) -> Size | None:
+    """Return a picture's width and height from any vendor's block, or None. Never raises.
+
+    Uses the block's `width` and `height`, else the data itself (base64 or a data URL, in any format
+    that imagesize knows). Nothing is fetched.
+    """
+    if isinstance(source, Mapping):
+        width, height = source.get("width"), source.get("height")
+        if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
+            return width, height
+        inner = ("source", "image_url", "url", "data", "bytes", "inlineData", "inline_data")
+        found = (size_of(source[key]) for key in inner if key in source)
+        return next((size for size in found if size), None)
+    if isinstance(source, str):
+        return _size_of_text(source)
+    return None
+
+
+def _size_of_text(text: str) -> Size | None:
+    if text.startswith("data:"):
+        text = text[: _HEAD_CHARACTERS + 64].partition(",")[2]
+    elif "://" in text[:16]:
+        return None
+    head = text[:_HEAD_CHARACTERS]
+    try:
+        data = base64.b64decode(head[: len(head) // 4 * 4])
+    except (binascii.Error, ValueError):
+        return None
+    return _size_of_bytes(data)
+
+
+def _size_of_bytes(data: bytes) -> Size | None:
+    if data[:1] == b"<":  # SVG: vendors refuse it, and it would be parsed as XML
+        return None
+    import imagesize  # takes 40 ms, so only when there is a picture
+
+    try:
+        width, height = imagesize.get(BytesIO(data))
+    except Exception:  # the library raises various errors for damaged data
+        return None
+    return (int(width), int(height)) if min(width, height) > 0 else None
+
+
+_MOST_PAGES = 100_000
+_MOST_STREAMS = 64
+_MOST_INFLATED = 1 << 20
+"""Bytes per object stream."""
+_AROUND = 65_536
+"""Bytes around `/Type /Pages` to search for its object."""
+_AROUND_PACKED = 4_096
+"""The same in a stream, where nothing marks the ends of objects."""
+_MOST_NODES = 256
+"""Nodes of the page tree to read per part."""
+_MOST_INFLATED_IN_ALL = 8 << 20
+
+_TREE = re.compile(rb"/Type\s*/Pages\b")
+_COUNT = re.compile(rb"/Count\s+(\d{1,6})\b")
+_DICTIONARY = re.compile(rb"<<[^<>]*>>")
+_HEXADECIMAL = re.compile(rb"(?<!<)<[0-9A-Fa-f\s]*>(?!>)")
+_DEEPEST = 8
+_LINEARIZED = re.compile(rb"/Linearized\b[^>]{0,200}?/N\s+(\d{1,6})\b")
+_STREAM = re.compile(rb"/Type\s*/ObjStm\b.{0,512}?stream\r?\n", re.DOTALL)
+
+
+def pages_in(parts: tuple[bytes, ...]) -> int | None:
+    """Return the number of pages of a PDF, or None. Never raises.
+
+    The page tree has it: `/Type /Pages … /Count N`, where the root has the largest N. It is in
+    plain objects or in compressed object streams; a file made for the web has it in its first
+    object.
+
+    Args:
+        parts: Known parts of the file; the first is its beginning.
+    """
+    if not parts[0].startswith(b"%PDF"):
+        return None
+    found = [int(one[1]) for one in _LINEARIZED.finditer(parts[0])]
+    for part in parts:
+        for objects, node in islice(_nodes(part), _MOST_NODES):
+            found += _counts(objects, node)
+    pages = max(found, default=0)
+    return pages if 0 < pages <= _MOST_PAGES else None
+
+
+def _nodes(part: bytes) -> Iterator[tuple[bytes, re.Match[bytes]]]:
+    """Yield each mention of the page tree, in a part and in its object streams."""
+    for objects in chain((part,), _packed(part)):
+        yield from ((objects, node) for node in _TREE.finditer(objects))
+
+
+def _counts(objects: bytes, node: re.Match[bytes]) -> Iterator[int]:
+    """Return the page counts of a node of the tree."""
+    start, end = _bounds(objects, node.start(), node.end())
+    before = _without_inner(objects[start : node.start()])
+    after = _without_inner(objects[node.end() : end])
+    within = before[before.rfind(b"<<") + 1 :] + b" " + after.partition(b">>")[0]
+    return (int(one[1]) for one in _COUNT.finditer(within))
+
+
+def _bounds(objects: bytes, start: int, end: int) -> tuple[int, int]:
+    """Return where the object around `start` and `end` begins and ends."""
+    first = objects.rfind(b"obj", max(0, start - _AROUND), start)
+    last = objects.find(b"endobj", end, end + _AROUND)
+    return (
+        first if first >= 0 else max(0, start - _AROUND_PACKED),
+        last if last >= 0 else end + _AROUND_PACKED,
+    )
+
+
+def _without_inner(part: bytes) -> bytes:
+    """Return a dictionary without nested ones, which may have counts of their own."""
+    part = _HEXADECIMAL.sub(b"", part)
+    for _ in range(_DEEPEST):
+        part, removed = _DICTIONARY.subn(b"", part)
+        if not removed:
+            break
+    return part
+
+
+def _packed(part: bytes) -> Iterator[bytes]:
+    """Yield the content of object streams."""
+    left = _MOST_INFLATED_IN_ALL
+    for one in islice(_STREAM.finditer(part), _MOST_STREAMS):
+        if left <= 0:
+            return
+        try:
+            objects = zlib.decompressobj().decompress(part[one.end() :], _MOST_INFLATED)
+        except zlib.error:
+            continue
+        left -= len(objects)
+        yield objects
+
+
+Media: TypeAlias = Literal["audio", "video", "document"]
+
+_ENDS_CHARACTERS = 262_144
+"""Characters of base64 to read at either end: an MP4 may have its length last."""
+_KBPS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0)
+_OFFSET = re.compile(r"(\d+(?:\.\d+)?)s")
+
+
+class Clip(NamedTuple):
+    """Audio, video or a document in a message."""
+
+    media: Media
+    seconds: float | None
+    """None if not known."""
+    fps: float = 1.0
+    """Frames per second that the model samples."""
+    pages: int | None = None
+    """Of a document; None if not known."""
+
+
+def clip_of(block: Mapping[str, Any]) -> Clip:
+    """Return what a file block contains. Never raises.
+
+    The length is that of `videoMetadata` if the block selects a part, else what the data says: WAV,
+    MP4 and its relatives, MP3 of constant bitrate.
+    """
+    source = _source(block)
+    media, cut = _media(block, source), _mapping(block, "videoMetadata", "video_metadata")
+    start, end = (_seconds(cut.get(name)) for name in ("startOffset", "endOffset"))
+    seconds = end - (start or 0.0) if end is not None else None
+    data = next((source[key] for key in _DATA if key in source), None)
+    if media == "document":
+        return Clip(media, None, pages=_pages(data))
+    if seconds is None:
+        seconds = _length(data)
+    fps = cut.get("fps")
+    return Clip(media, seconds, float(fps) if isinstance(fps, int | float) and fps > 0 else 1.0)
+
+
+_DATA = ("data", "bytes", "file_data", "fileData")
+_SOURCES = ("input_audio", "inlineData", "inline_data", "fileData", "file_data", "source", "file")
+
+
+def _source(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(block, *_SOURCES) or block
+
+
+def _mapping(block: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    return next((block[name] for name in names if isinstance(block.get(name), Mapping)), {})
+
+
+def _media(block: Mapping[str, Any], source: Mapping[str, Any]) -> Media:
+    names = ("mimeType", "mime_type", "mediaType", "media_type", "type")
+    described = " ".join(
+        str(one.get(name) or "") for one in (source, block) for name in names
+    ).lower()
+    if "audio" in described:
+        return "audio"
+    return "video" if "video" in described else "document"
+
+
+def _seconds(offset: object) -> float | None:
+    if isinstance(offset, int | float) and not isinstance(offset, bool):
+        return float(offset)
+    found = _OFFSET.fullmatch(offset) if isinstance(offset, str) else None
+    return float(found[1]) if found else None
+
+
+def _ends(text: str) -> tuple[bytes, bytes]:
+    """Decode the first and last bytes. Raises binascii.Error or ValueError."""
+    whole = len(text) // 4 * 4
+    head = base64.b64decode(text[: min(whole, _ENDS_CHARACTERS)])
+    return head, base64.b64decode(text[max(0, whole - _ENDS_CHARACTERS) : whole])
+
+
+def _encoded(data: object) -> str:
+    """Return base64 without a data URL's prefix; "" for anything else."""
+    text = data if isinstance(data, str) else ""
+    return text.partition(",")[2] if text.startswith("data:") else text
+
+
+def _pages(data: object) -> int | None:
+    try:
+        return pages_in(_ends(_encoded(data)))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _length(data: object) -> float | None:
+    text = _encoded(data)
+    whole = len(text) // 4 * 4
+    try:
+        head, tail = _ends(text)
+        found = (
+            _wav(head)
+            or _mp4(head)
+            or _mp4(tail)
+            or _mp3(head, whole // 4 * 3 - text[-2:].count("="))
+        )
+    except (binascii.Error, ValueError, struct.error, IndexError, ZeroDivisionError):
+        return None
+    return found if found and found > 0 else None
+
+
+def _wav(head: bytes) -> float | None:
+    if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
+        return None
+    rate, at = 0, 12
+    while at + 8 <= len(head):
+        kind, size = head[at : at + 4], int.from_bytes(head[at + 4 : at + 8], "little")
+        if kind == b"fmt ":
+            rate = int.from_bytes(head[at + 16 : at + 20], "little")
+        if kind == b"data":
+            return size / rate
+        at += 8 + size + size % 2
+    return None
+
+
+def _mp4(part: bytes) -> float | None:
+    at = part.find(b"mvhd")
+    if at < 0:
+        return None
+    if part[at + 4]:  # version 1: times of 64 bits
+        scale, length = struct.unpack_from(">IQ", part, at + 24)
+    else:
+        scale, length = struct.unpack_from(">II", part, at + 16)
+    return float(length / scale)
+
+
+def _mp3(head: bytes, size: int) -> float | None:
+    """Return the length from the first frame's bitrate, for MPEG 1 layer 3."""
+    at = 0
+    if head[:3] == b"ID3":
+        at = 10 + sum((head[6 + n] & 0x7F) << 7 * (3 - n) for n in range(4))
+    if head[at] != 0xFF or head[at + 1] & 0xFE != 0xFA:
+        return None
+    return (size - at) * 8 / (1000 * _KBPS[head[at + 2] >> 4])

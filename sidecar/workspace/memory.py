@@ -1,0 +1,60 @@
+"""Returning memory to the operating system that would otherwise stay with the process.
+
+Two kinds matter. glibc keeps what closed documents used: each thread's own arena mixes a little
+live memory with much that is free, so the process uses one arena (the GIL serialises allocation
+anyway) and trims it. And libraries read large tables only once when a tokenizer is loaded, such as
+rs-bpe's 30 MB. Without this, an idle server holds 1.2 times the memory of pygls with tiktoken, and
+18 % stay after large documents are closed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+_M_ARENA_MAX = -8
+_MADV_DONTNEED = 4
+_LARGE = 4 << 20
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r--p .*\.so[.0-9]*\n((?:[A-Z]\w+:.*\n)+)")
+_KILOBYTES = re.compile(r"(\w+): +(\d+) kB")
+
+
+def use_one_arena() -> None:
+    """Make all threads share one arena. Call it before there is a second thread."""
+    _call("mallopt", _M_ARENA_MAX, 1)
+
+
+def give_back() -> None:
+    """Return freed memory and libraries' tables to the system.
+
+    Blocking: some milliseconds, during which a thread that needs more memory waits.
+    """
+    _call("malloc_trim", 0)
+    for start, length in library_tables():
+        _call("madvise", start, length, _MADV_DONTNEED)
+
+
+def library_tables() -> Iterator[tuple[int, int]]:
+    """Yield addresses and sizes of libraries' large tables that are in memory unchanged.
+
+    The system reads them again from its cache when they are needed. Nothing may have been written
+    to them, because that would be lost.
+    """
+    with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
+        for found in _MAPPING.finditer(file.read()):
+            size = {name: int(number) * 1024 for name, number in _KILOBYTES.findall(found[3])}
+            written = any(size.get(name, 1) for name in ("Anonymous", "Private_Dirty", "Swap"))
+            if size.get("Rss", 0) >= _LARGE and not written:
+                start, end = int(found[1], 16), int(found[2], 16)
+                yield start, end - start
+
+
+def _call(name: str, *arguments: int) -> None:
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    with suppress(AttributeError, OSError):  # musl lacks mallopt and malloc_trim
+        getattr(ctypes.CDLL(None), name)(*map(ctypes.c_ssize_t, arguments))

@@ -1,0 +1,91 @@
+"""A plugin of pytest that prints what the scenes with real agents showed.
+
+`tests/conftest.py` loads it, so that with `-n` the process that prints the summary has it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import pytest
+
+LAG_GOAL = 1
+"""Seconds until a status should show a new context."""
+_SCORE = "score of a real agent"
+_scores: dict[str, Score] = {}
+
+
+@dataclass
+class Score:
+    """What one or more scenes of an agent have shown."""
+
+    agent: str
+    version: str
+    checks: int = 0
+    passed: int = 0
+    lags: list[float] = field(default_factory=list)
+    """Seconds from the end of the vendor's reply to our status, one for each context."""
+    loads: list[float] = field(default_factory=list)
+    """The machine's load at each lag that is not judged because of it."""
+    prompt_tokens: int = 0
+    recorded_prompt_tokens: int = 0
+    omissions: dict[str, str] = field(default_factory=dict)
+    """Scenes, calls and checks that are left out, and why."""
+
+    def add(self, other: Score) -> None:
+        """Add what another scene has shown."""
+        self.checks += other.checks
+        self.passed += other.passed
+        self.lags += other.lags
+        self.loads += other.loads
+        self.prompt_tokens += other.prompt_tokens
+        self.recorded_prompt_tokens += other.recorded_prompt_tokens
+
+    def row(self) -> str:
+        """Return a line of the table."""
+        lags = sorted(self.lags) or [0.0]
+        share = self.recorded_prompt_tokens / (self.prompt_tokens or 1)
+        checks = f"{self.passed}/{self.checks}"
+        return (
+            f"{self.agent:12} {self.version:10} {checks:>9} {share:13.1%} "
+            f"{lags[len(lags) // 2]:14.2f} {lags[-1]:5.2f} {LAG_GOAL:5.2f}"
+        )
+
+
+def record(item: pytest.Item, score: Score) -> None:
+    """Add a scene's score to the report of its test."""
+    item.user_properties.append((_SCORE, asdict(score)))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Collect the scores, of other processes too."""
+    if report.when != "teardown":
+        return
+    for key, value in report.user_properties:
+        if key == _SCORE:
+            score = Score(**cast("dict[str, Any]", value))
+            if (known := _scores.setdefault(score.agent, score)) is not score:
+                known.add(score)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print a line for each agent, then what its scenes leave out."""
+    if not _scores:
+        return
+    terminalreporter.section("real agents")
+    terminalreporter.write_line(
+        f"{'agent':12} {'version':10} {'checks':>9} {'prompt tokens':>13} "
+        f"{'lag, s: median':>14} {'most':>5} {'goal':>5}"
+    )
+    for score in _scores.values():
+        terminalreporter.write_line(score.row())
+    for score in _scores.values():
+        if score.loads:
+            terminalreporter.write_line(
+                f"{score.agent}: lag not judged: load {max(score.loads):.1f} "
+                f"({len(score.loads)} of {len(score.lags)})"
+            )
+        for what, reason in score.omissions.items():
+            terminalreporter.write_line(f"{score.agent}: no {what}: {reason}")

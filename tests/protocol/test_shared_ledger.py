@@ -1,0 +1,36 @@
+"""Costs that another process records show in this one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from sidecar.server.server import create_server
+from sidecar.workspace import file_watcher
+from tests.protocol.client import Client
+
+if TYPE_CHECKING:
+    import pytest
+
+
+async def test_the_first_call_in_a_new_state_folder_shows_without_a_poll(
+    bare: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher that only looked for the missing ledger every two seconds was late."""
+    monkeypatch.setattr(file_watcher, "TICK_SECONDS", 1_000.0)
+    await bare.initialize()
+    await bare.server.services.load_prices()
+    watch = bare.server.history._watch
+    while watch is None or not watch._stamps or bare.server.scheduler.is_due(("ledger",)):
+        await asyncio.sleep(0.5)  # longer than between its first report and that job
+        watch = bare.server.history._watch
+    other = Client(create_server())
+    await other.initialize()
+    other.ignore("status/update")
+    call = {"model": "gpt-4o", "usage": {"prompt_tokens": 400_000, "completion_tokens": 0}}
+    await other.request("cost/record", call)
+    await bare.take(
+        "status/update", lambda status: bool(status["cost"] and status["cost"]["costUsd"])
+    )
+    bare.ignore("status/update")
+    await other.aclose()

@@ -1,0 +1,66 @@
+"""What the runs of real agents print, and what the docs say about them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sidecar.config.settings import AGENTS as KNOWN_AGENTS
+from tests.e2e.agents.adapters import AGENTS
+
+ROOT = Path(__file__).parents[2]
+
+SCENES = """
+import pytest
+
+from tests.e2e.agents.scores import Score, record
+
+@pytest.fixture
+def scene(request):
+    yield
+    record(request.node, Score("pi", "1.0", 3, 2, [0.5], [6.0], 100, 40, {"subagent": "no"}))
+
+@pytest.mark.parametrize("name", range(4))
+def test_scene(scene, name):
+    pass
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_the_scores_of_all_processes_are_printed(tmp_path: Path, processes: str) -> None:
+    scenes = tmp_path / "test_scenes.py"
+    scenes.write_text(SCENES)
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(tmp_path)]
+    command += ["-p", "tests.e2e.agents.scores", "-p", "no:cacheprovider", "-n", processes]
+    done = subprocess.run(
+        [*command, str(scenes)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["pi", "1.0", "8/12", "40.0%", "0.50", "0.50", "1.00"] in lines
+    assert "pi: lag not judged: load 6.0 (4 of 4)" in done.stdout
+    assert "pi: no subagent: no" in done.stdout
+
+
+def test_the_docs_name_the_versions_that_are_run() -> None:
+    page = (ROOT / "docs/reference/agents.md").read_text()
+    table = page.partition("| agent | version that was run |")[2].partition("\n\n")[0]
+    versions: dict[str, str] = {}
+    for row in table.splitlines()[2:]:
+        _, names, version, *_ = row.split("|")
+        versions |= dict.fromkeys(re.findall("`(.+?)`", names), version.strip())
+    assert versions.keys() == set(KNOWN_AGENTS)
+    for name, version in versions.items():
+        if name in AGENTS:
+            assert AGENTS[name].package.version.startswith(version.split()[0])
+        else:
+            assert version in ("from its sources", "from their sources")

@@ -1,0 +1,168 @@
+"""Reading stores forward: in steps, from where the last reading stopped, whatever lies between."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from benchmarks.agents import claude, codex
+from sidecar.agents import stores, tail
+from sidecar.agents.compressed import zstd
+from sidecar.agents.events import CallFinished, SessionChanged, StoreRead
+from sidecar.agents.listing import stat_of
+from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
+from tests.unit.agents_world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sidecar.agents.events import SessionEvent, Store
+
+STEP = 20_000
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stores, "_STEP", STEP)
+    monkeypatch.setattr(stores, "chunks", partial(tail.chunks, size=STEP // 4))
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("agent", ["claude-code", "codex"])
+def test_a_large_file_is_read_in_steps(tmp_path: Path, agent: str) -> None:
+    world = World(tmp_path, agent)
+    if agent == "codex":
+        home = codex.CodexHome(tmp_path / ".codex")
+        path, truth = codex.everyday(home, world.root, 12).path, home.truth
+    else:
+        house = claude.ClaudeHome(tmp_path / ".claude")
+        path, truth = claude.everyday(house, world.root).path, house.truth
+    (reader,) = world.readers
+    (store,) = [one for one in world.stores() if one.path == str(path)]
+    reads, state = list[StoreRead](), b""
+    while not reads or not reads[-1].is_complete:
+        reads.append(reader.read(store, state))
+        state = reads[-1].state
+    assert len(reads) > 2
+    assert sum(one.bytes_read for one in reads) == store.size
+    assert [one.restarted for one in reads] == [True] + [False] * (len(reads) - 1)
+    world.ingest()
+    world.check(truth)
+    world.check_context(truth)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_large_compressed_file_is_read_to_its_end(tmp_path: Path) -> None:
+    world = World(tmp_path, "codex")
+    home = codex.CodexHome(tmp_path / ".codex")
+    codex.everyday(home, world.root, 12).compress(zstd.compress)
+    world.ingest()
+    world.check(home.truth)
+    world.check_context(home.truth)
+
+
+class Line(msgspec.Struct):
+    """A line of an agent that nobody uses."""
+
+    id: int
+    after: int | None = None
+    title: str | None = None
+
+
+_line = msgspec.json.Decoder(Line).decode
+
+
+class Tree(msgspec.Struct):
+    """Of a store with lines that may follow any earlier one: the newest one is known alone."""
+
+    session: SessionState
+    newest: int = 0
+    begun: int = 0
+    known: list[int] = []
+    """Only of this reading."""
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        for line in lines.records(_line):
+            if line.after not in (None, self.newest, *self.known):
+                raise stores.StartOverError
+            self.newest = line.id
+            self.known.append(line.id)
+            if line.title:
+                self.session.title_at = lines.position
+        yield from ()
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        self.known = []
+        return self.session.events()
+
+
+def write(path: Path, *lines: dict[str, object]) -> Store:
+    with path.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    found = stat_of("tree", path)
+    assert found is not None
+    return found
+
+
+def read(store: Store, state: bytes = b"") -> StoreRead:
+    return read_lines(store, state, lambda: Tree(SessionState("a")))
+
+
+def test_a_line_that_no_state_explains_has_the_store_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "tree.jsonl"
+    first = read(write(path, {"id": 1}, {"id": 2, "after": 1}))
+    second = read(write(path, {"id": 3, "after": 2}), first.state)
+    third = read(write(path, {"id": 4, "after": 1}), second.state)
+    assert [one.restarted for one in (first, second, third)] == [True, False, True]
+    assert third.bytes_read == path.stat().st_size
+
+
+def test_a_title_is_read_from_where_its_line_stands(tmp_path: Path) -> None:
+    path = tmp_path / "tree.jsonl"
+    write(path, {"id": 1}, {"id": 2, "title": "x" * 50_000})
+    store = write(path, {"id": 3, "title": "the newest"}, {"id": 4})
+    (changed,) = (one for one in read(store).events if isinstance(one, SessionChanged))
+    assert changed.title_at is not None
+    found = record_at(store, changed.title_at, _line)
+    assert found is not None
+    assert found.title == "the newest"
+    path.write_text("another file\n" * 9_000)
+    assert record_at(store, changed.title_at, _line) is None
+
+
+def test_lines_are_chosen_by_their_first_bytes_or_by_needles() -> None:
+    data = b'{"id":1}\n\n{"id":2,"after":1}\nbroken "after"\n{"id":3,"title":"x"}\n'
+    lines = Lines("", data, 100)
+    assert [one.id for one in lines.records(_line)] == [1, 2, 3]
+    assert (lines.skipped, lines.position) == (1, str(100 + data.index(b'{"id":3')))
+    assert [one.id for one in Lines("", data, 0).records(_line, b'"after"', b'"title"')] == [2, 3]
+    second = Lines("", data, 0).records_of(
+        _line, lambda text, start, end: b'"id":2' in text[start:end], b'"title"', within=8
+    )
+    assert [one.id for one in second] == [2, 3]
+
+
+def test_the_state_of_another_version_restarts_the_store(tmp_path: Path) -> None:
+    store = write(tmp_path / "tree.jsonl", {"id": 1})
+    state = read(store).state
+    assert read(store, state).restarted is False
+    again = read_lines(store, state, lambda: Other(1))
+    assert (again.restarted, again.bytes_read) == (True, store.size)
+
+
+class Other(msgspec.Struct):
+    """A state that older ones do not fit."""
+
+    session: int
+
+    def read(self, lines: Lines) -> Iterator[CallFinished]:
+        assert list(lines.records(_line))
+        yield from ()
+
+    def session_events(self) -> Iterator[SessionEvent]:
+        yield from ()

@@ -1,0 +1,238 @@
+"""Windows, prompt limits and outputs: what a list leaves out, and what its next version would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.context.params import PreflightParams
+from sidecar.context.preflight import fitting, preflight
+from sidecar.context.results import Alternative
+from sidecar.context.window import Window, resolve_limit
+from sidecar.models import catalogue
+from sidecar.models.catalogue import prompt_limit_of, usual_window, window_of
+from sidecar.models.limits import max_output_of, published_window
+from sidecar.models.names import parse
+from tests.unit.context_fakes import session, user
+
+UNKNOWN = Path(__file__).parents[1] / "fixtures" / "models" / "no-window.txt"
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        ("gpt-5-chat-latest", 128_000),
+        ("gpt-5.2-chat-latest", 128_000),
+        ("gpt-6-rosalind", 1_050_000),
+        ("sonnet", 1_000_000),
+        ("opus", 1_000_000),
+        ("claude-sonnet-4", 200_000),
+        ("anthropic/claude-3.5-sonnet", 200_000),
+        ("gemini-3-pro-preview", 1_048_576),
+        ("gemini-3.1-flash-live-preview", 131_072),
+        ("gemini-2.5-flash-preview", 1_048_576),
+        ("mistral-large-latest", 262_144),
+        ("mistral-medium-latest", 131_072),
+        ("mistral-small-latest", 131_072),
+        ("codestral-latest", 256_000),
+        ("ministral-8b-latest", 131_072),
+        ("command-r-plus", 128_000),
+        ("command-r7b", 128_000),
+        ("meta-llama/llama-4-maverick", 1_048_576),
+        ("llama-3.3-70b-versatile", 131_072),
+        ("Qwen/Qwen3.6-35B-A3B-FP8", 262_144),
+        ("fireworks/deepseek-v4p1-flash", 1_048_576),
+        ("neversleep/llama-3.1-lumimaid-70b", 131_072),
+        ("grok-latest", 500_000),
+        ("claude-opus-4-6-fast", 1_000_000),
+        ("claude-opus-4-5-fast", 200_000),
+        ("kimi-k3.2-code", 1_048_576),
+        ("glm-5.4", 1_000_000),
+        ("mistral-large-4-latest", 1_048_576),
+        ("minimax-m4", 1_000_000),
+        ("gemma-4-31b-it-qat", 262_144),
+        ("o3-2025-04-16", 200_000),
+        ("muse-spark-2", 1_048_576),
+        ("qwen3.9-plus", 1_000_000),
+    ],
+)
+def test_what_the_list_leaves_out_has_the_makers_window(model: str, window: int) -> None:
+    assert window_of(model) == window
+
+
+def test_the_list_wins_over_the_makers_page() -> None:
+    assert window_of("claude-opus-4-8") == 1_000_000
+    assert window_of("gpt-5.3") == 128_000, "the page would say 400,000"
+
+
+MAKERS = frozenset(
+    (
+        *("anthropic", "openai", "google", "mistral", "deepseek", "x-ai", "moonshotai"),
+        *("zhipuai", "zai", "minimax", "cohere", "meta", "perplexity", "voyageai"),
+    )
+)
+OTHERWISE = {
+    "claude-2": "2.0 has 100,000, and 2.1, which the list means, 200,000",
+    "deepseek-chat": "the list has the window of its first version",
+    "deepseek-reasoner": "the same",
+    "gemini-1.5-pro": "Google's page says 2,097,152",
+    "gemini-2.5-flash-image": "Google's page says 65,536",
+    "gemini-3-pro-image-preview": "the same",
+    "gemini-3.1-flash-image-preview": "the same",
+    "gpt-3.5-turbo-0613": "OpenAI's page says 4,096; the 16k version is another model",
+    "gpt-5.3": "the list means the chat version",
+}
+
+
+def test_no_row_is_far_from_what_the_list_says_of_the_maker_itself() -> None:
+    """The table stands in for models that the list will only know: it has to know the present ones."""
+    catalogue.warm()
+    listed = [
+        (model.id, parse(model.id).bare, model.context_window)
+        for provider in catalogue.providers()
+        for model in provider.models
+        if provider.id in MAKERS and model.context_window
+    ]
+    compared = [(name, published_window(bare), window) for name, bare, window in listed]
+    far = {name for name, ours, window in compared if ours and abs(ours - window) > 0.06 * window}
+    assert len(listed) > 200
+    assert sum(ours is None for _, ours, _ in compared) <= 5
+    assert far <= set(OTHERWISE)
+
+
+@pytest.mark.parametrize("model", ["ollama/llama4", "nobody-knows-me", "llama-4.gguf"])
+def test_nobody_guesses_a_window(model: str) -> None:
+    assert window_of(model) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt"),
+    [
+        ("gpt-5", 272_000),
+        ("gpt-5-mini", 272_000),
+        ("gpt-5.2", 272_000),
+        ("gpt-5.4-nano", 272_000),
+        ("gpt-5.4", 922_000),
+        ("gpt-5.6-sol", 922_000),
+        ("gpt-6-astra", 922_000),
+        ("gpt-latest", 922_000),
+        ("gpt-sol-latest", 922_000),
+        ("gpt-mini-latest", 272_000),
+        ("gpt-chat-latest", None),
+        ("gpt-5-chat-latest", None),
+        ("gpt-4.1", None),
+        ("claude-opus-5", None),
+        ("ollama/gpt-5", None),
+    ],
+)
+def test_what_a_prompt_may_hold(model: str, prompt: int | None) -> None:
+    assert prompt_limit_of(model) == prompt
+
+
+def test_a_prompt_limit_makes_over_and_leaves_usable() -> None:
+    window = Window(resolve_limit(catalogue=400_000, prompt=272_000))
+    assert (window.usable, window.prompt_limit) == (399_500, 272_000)
+    assert not window.over(272_000)
+    assert window.available(272_000) == 127_500
+    assert window.over(272_001)
+    assert window.available(272_001) == -1
+
+
+@pytest.mark.parametrize("known", [{"request": 400_000}, {"endpoint": 400_000}])
+def test_a_window_that_client_or_server_names_is_their_word(known: dict[str, Any]) -> None:
+    window = Window(resolve_limit(**known, prompt=272_000))
+    assert not window.over(300_000)
+
+
+def test_a_smaller_setting_makes_the_prompt_limit_moot() -> None:
+    limit = resolve_limit(catalogue=400_000, setting=100_000, prompt=272_000)
+    assert (limit.tokens, limit.prompt) == (100_000, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("gpt-5.5", 128_000),
+        ("gpt-6-astra", 128_000),
+        ("gpt-5.2-chat-latest", 16_384),
+        ("claude-opus-5-5", 128_000),
+        ("claude-sonnet-5-5", 128_000),
+        ("claude-fable-5-2", 128_000),
+        ("claude-haiku-5-5", 128_000),
+        ("claude-haiku-latest", 128_000),
+        ("claude-haiku-4-5", 64_000),
+        ("claude-sonnet-4-5", 64_000),
+        ("claude-sonnet-4-6", 128_000),
+        ("gemini-3.8-flash", 65_536),
+        ("gemini-flash-latest", 65_536),
+        ("command-a-03-2025", 8_192),
+        ("glm-4.6", 131_072),
+        ("deepseek-v4-pro", 393_216),
+        ("deepseek-flash", 393_216),
+        ("deepseek-v3.2", 65_536),
+        ("deepseek-r1-distill-llama-70b", None),
+        ("grok-4.7", 500_000),
+        ("grok-4.3", None),
+        ("kimi-k2.6", 262_144),
+        ("kimi-k3", 1_048_576),
+        ("mistral-large-4", 1_048_576),
+        ("mistral-medium-3-5", 262_144),
+        ("mistral-embed", None),
+        ("codestral-embed-2505", None),
+        ("MiniMax-M2.7", 131_072),
+        ("qwen3-max", 65_536),
+        ("qwen3.8-max", 131_072),
+        ("qwen3.6-plus", 65_536),
+        ("qwen-plus", 32_768),
+        ("qwen3-32b", 16_384),
+        ("gpt-sol-latest", 128_000),
+        ("gpt-latest", 128_000),
+        ("o3-mini", 100_000),
+        ("muse-spark-1.3", 131_072),
+        ("llama-3.3-70b-versatile", None),
+        ("llama-4-maverick", None),
+        ("nobody-knows-me", None),
+    ],
+)
+def test_how_long_a_reply_may_be(model: str, tokens: int | None) -> None:
+    assert max_output_of(parse(model).bare) == tokens
+
+
+def test_no_model_is_offered_whose_prompt_would_not_hold_it() -> None:
+    models = [
+        Alternative(model="gpt-5-mini", context_window=400_000),
+        Alternative(model="claude-opus-5", context_window=1_000_000),
+    ]
+    assert [one.model for one in fitting(models, 300_000, "gpt-5", 500)] == ["claude-opus-5"]
+    assert [one.model for one in fitting(models, 200_000, "gpt-5", 500)] == [
+        "gpt-5-mini",
+        "claude-opus-5",
+    ]
+
+
+def test_a_new_list_brings_no_model_without_a_window() -> None:
+    """A failure after an update of genai-prices names the models that need a row.
+
+    Those known to have none (pictures, speech, models that nobody serves any more) are in the
+    fixture; one that has a window now may leave it.
+    """
+    catalogue.warm()
+    unknown = {
+        f"{provider.id}/{model.id}"
+        for provider in catalogue.providers()
+        for model in provider.models
+        if not (model.context_window or usual_window(parse(model.id).bare))
+    }
+    accepted = set(UNKNOWN.read_text(encoding="utf-8").split())
+    assert len(accepted) <= 140
+    assert not unknown - accepted, "add a row to sidecar/models/limits.py for these"
+
+
+def test_preflight_heeds_what_a_prompt_may_hold() -> None:
+    window = Window(resolve_limit(catalogue=400_000, prompt=272_000))
+    found = preflight(session(turns=[user("x" * 280_000)]), window, PreflightParams())
+    assert (found.verdict, found.fits) == ("refuse", False)
+    assert "272,000 that a prompt may hold" in found.reasons[0].message
+    assert found.available < 0
