@@ -36,13 +36,16 @@ def report(window: Window, below: str = "h2") -> Any:
     """Text and colours of the cost report's page."""
     code = """
         for (const frame of page.frames()) {
-            // A frame goes where the page is written anew.
+            // VS Code replaces the frame when the page is rendered again.
             const whole = frame.locator(`h1:has-text('Cost of this workspace') ~ ${args[0]}`);
             if (await whole.count().catch(() => 0)) {
                 return await frame.evaluate(() => ({
                     text: document.body.innerText,
                     color: getComputedStyle(document.body).color,
-                }));
+                })).catch((error) => {
+                    if (!String(error).includes("detached")) throw error;
+                    return null;
+                });
             }
         }
         return null;
