@@ -109,12 +109,13 @@ def share(window: Window, session: str, tokens: int | None) -> str:
     """`43 %` of a session's window, by the contract's formula."""
     rows: list[dict[str, Any]] = []
 
-    def is_listed() -> bool:
+    def has_window() -> bool:
         listed = window.ask("context/sessions", all=True)
-        rows[:] = [row for row in listed if row["id"] == session]
+        # A session whose first reply has not been read yet has no window.
+        rows[:] = [row for row in listed if row["id"] == session and row["limit"]]
         return bool(rows)
 
-    wait_for(is_listed, "the session")
+    wait_for(has_window, "the session and its window")
     assert tokens is not None
     percent = ModelWindow(Limit(rows[0]["limit"], "transcript"), 500).percent(tokens)
     return f"{percent} %"
