@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.agents.stores import Events, read_store
+from sidecar.agents.stores import StoreContents, read_store
 
 if TYPE_CHECKING:
     from sidecar.agents.events import Store, StoreRead
@@ -26,16 +26,16 @@ def read_database(
     store: Store,
     state: bytes,
     new: Callable[[], T],
-    events_of: Callable[[sqlite3.Connection, T], Events],
+    parse: Callable[[sqlite3.Connection, T], StoreContents],
 ) -> StoreRead:
     """Read what is new in a database; as `stores.read_store`. Raises OSError."""
 
-    def events_of_rows(held: T) -> Events:
+    def parse_rows(reader_state: T) -> StoreContents:
         with read_only(store.path) as connection:
-            found = events_of(connection, held)
-            return found._replace(events=tuple(found.events))
+            contents = parse(connection, reader_state)
+            return contents._replace(calls=tuple(contents.calls), sessions=tuple(contents.sessions))
 
-    return read_store(store, state, new, events_of_rows)
+    return read_store(store, state, new, parse_rows)
 
 
 @contextmanager

@@ -1,14 +1,14 @@
-"""The protocol of the session index: how a coding agent's stores become events.
+"""What a reader of a coding agent's stores returns, and the interface it implements.
 
-A *store* is a file or database that an agent keeps sessions in. `StoreReader.read` reads what is
-new in a store since a state that it returned before. The session index
-(`workspace/session_index.py`) keeps the state in the same transaction as what the events say: each
-call counts once, also when a reading is stopped or several processes read. How a reader is written
-is said in `agents/stores.py`.
+A *store* is a file or database in which an agent keeps sessions. `StoreReader.read` returns what is
+new since the state that it returned last time. The session index (`workspace/session_index.py`)
+saves that state in the same transaction as the calls and sessions, so each call counts once even if
+a reading is interrupted or several processes read. `agents/stores.py` explains how to write a
+reader.
 
-A reader has no state of its own and writes nothing. It runs on worker threads; all values are
-frozen. Events hold counts, ids, models, folders and times, never message text, and no title: a
-title stays in the agent's file and is read when it is shown.
+Readers keep no state and write nothing. They run on worker threads, and all values are frozen. The
+values hold counts, ids, models, folders and times, but no message text and no titles: a title is
+read from the agent's file when it is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -78,100 +78,66 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 
-class SessionStarted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A main conversation is in the store. Sub-agents only bill: they are no sessions.
+class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A main conversation as its store shows it: a row of the session index.
 
-    It may come again; the first `folder` stays beside the newest one of `SessionChanged`, and the
-    session belongs to a workspace that holds either.
+    Sub-agents have no snapshots; only their calls are recorded. A session belongs to a workspace
+    that contains its first or its current folder.
     """
 
-    session: str
+    name: str
+    """The session's id."""
+    first_folder: str | None = None
+    """The folder that the session began in; None where the store does not say.
+
+    Line feeds separate several folders. `md5:` or `sha256:` starts the digest of a folder that the
+    store does not name; `Roots.hold` compares it.
+    """
     folder: str | None = None
-    """The folder that the agent works in; None where the store does not say.
-
-    Several folders are separated by line feeds. Of a folder that a store names by a digest alone,
-    `md5:` or `sha256:` and that: `Roots.hold` compares it.
-    """
-    at: datetime | None = None
-    model: str | None = None
+    """The folder that the agent works in now."""
     parent: str | None = None
-    """The session that it was forked from."""
-    rank: int = 0
-    """Of several stores that hold one session, the one with the highest rank is shown."""
-
-
-class SessionChanged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What new lines say of a session, besides its size. What is None stays as it was."""
-
-    session: str
-    at: datetime | None = None
-    """The time of the newest line."""
-    folder: str | None = None
+    """The session that this one was forked from."""
     model: str | None = None
-    active: bool | None = None
-    """Whether a turn is under way."""
-    title_at: str | None = None
-    """Where the title stands, in the reader's own words: for `StoreReader.title`."""
-
-
-class ContextSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the newest call of the main conversation leaves in the window: its input and output.
-
-    Never a sum of calls, and of no summarisation. With `tokens` None the size is not known, and
-    `note` says why.
-    """
-
-    session: str
     tokens: int | None = None
+    """In the context window: input and output of the newest call. `note` explains a None."""
     window: int | None = None
-    """Tokens, by the agent's own word; None where it does not say."""
+    """Tokens, as reported by the agent."""
     quality: Quality = "exact"
     error_percent: float = 0.0
     """Half of the 95 % band of `tokens`; 0 where they are exact."""
     note: str | None = None
-
-
-class Compacted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A summary of unknown size replaced the conversation, or turns were taken back (`rewound`).
-
-    The size is not known until the next `ContextSize`.
-    """
-
-    session: str
-    rewound: bool = False
-
-
-class SessionEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The agent closed or archived the session."""
-
-    session: str
-
-
-SessionEvent: TypeAlias = (
-    SessionStarted | SessionChanged | ContextSize | Compacted | SessionEnded | CallFinished
-)
+    compacted: bool = False
+    updated_at: int | None = None
+    """Time of the newest line, in milliseconds since 1970."""
+    active: bool | None = None
+    """Whether a turn is running; None where the store does not say."""
+    ended: bool = False
+    """Whether the agent closed or archived the session."""
+    rank: int = 0
+    """Of several stores with one session, the one with the highest rank is shown."""
+    title_at: str | None = None
+    """Where the title is stored, for `StoreReader.title`."""
 
 
 class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     """What reading a store gave, and the state to go on from."""
 
-    events: tuple[SessionEvent, ...]
-    """In the order of the store. Of several `SessionChanged` and `ContextSize` of a session in one
-    reading only the newest need to be there."""
+    calls: tuple[CallFinished, ...]
+    """The new calls, in the order of the store."""
+    sessions: tuple[SessionSnapshot, ...]
+    """The sessions that changed, or all of them if `restarted`."""
     state: bytes
-    """The reader's own: an offset with a fingerprint, a row id or a digest, and what its next lines
-    depend on. Kept with the events, given to the next reading."""
+    """The reader's own state for the next reading: an offset with a fingerprint, a row id or a
+    digest, and what the next lines depend on."""
     restarted: bool = False
-    """Whether the events say all that the store holds of sessions: what it said of them earlier is
-    forgotten. So it is where a store is read from its start, because it is new, was rewritten, cut,
-    rotated or replaced, or because the state is of another version. Its calls stay, and count
-    once."""
+    """Whether `sessions` replaces everything known about the store's sessions, because the store
+    was read from its start. Recorded calls stay and still count once."""
     is_complete: bool = True
-    """False where more can be read at once: a large store is read in steps, so that a reading can
-    be stopped, shows its progress and takes little memory."""
+    """False if there is more to read. Large stores are read in steps, which bounds memory, shows
+    progress and lets a reading be cancelled."""
     bytes_read: int = 0
     skipped: int = 0
-    """Lines of this reading that are broken."""
+    """Broken lines in this reading."""
 
 
 class StoreReader(Protocol):
@@ -207,7 +173,7 @@ class StoreReader(Protocol):
         """What is new in a store since `state`; all of it where that is empty or does not fit."""
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        """A session's title, read from where `SessionChanged.title_at` said that it stands.
+        """A session's title, read from where `SessionSnapshot.title_at` says that it stands.
 
         The agent's own title field, never made from a turn. None where it is gone.
         """

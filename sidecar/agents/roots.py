@@ -27,7 +27,7 @@ class Roots(msgspec.Struct, frozen=True):
         return cls(tuple(found))
 
     def hold(self, folder: str | None) -> bool:
-        """Whether a session that works in `folder` is of these roots; as `SessionStarted.folder`.
+        """Return whether `folder`, as in `SessionSnapshot.folder`, is in one of the roots.
 
         Of a digest it is known only whether it is that of a root itself, of a name (`name:…`)
         whether it is that of exactly one root.

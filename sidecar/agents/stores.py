@@ -1,9 +1,9 @@
-"""Reading agents' stores forward, in one pass: the base of every reader.
+"""Base of all readers: reading agents' stores forward, in one pass.
 
-How a reader is written. A reader is a module of `sidecar.agents.readers` with one `READER`, which
-has the methods of `events.StoreReader`; `homes.py` says where its agent keeps files. Where the
-stores lie comes from a mixin (`line_files.LineFiles`, `line_files.NamedFiles`), and what the agent
-has no more to say about (`is_copy`, `title`, `window`) from `StoreReader` itself:
+To write a reader, add a module to `sidecar.agents.readers` with one `READER` that implements
+`events.StoreReader`, and list its folders in `homes.py`. A mixin finds the stores
+(`line_files.LineFiles` or `line_files.NamedFiles`), and `StoreReader` provides defaults for
+`is_copy`, `title` and `window`:
 
     class KimiCli(LineFiles, StoreReader):
         agent, inner, suffixes = "kimi-cli", "sessions", ("wire.jsonl",)
@@ -11,29 +11,32 @@ has no more to say about (`is_copy`, `title`, `window`) from `StoreReader` itsel
         def read(self, store: Store, state: bytes = b"") -> StoreRead:
             return read_lines(store, state, lambda: _Wire(SessionState(id=...)))
 
-`read` calls one of three functions of this module:
+`read` calls one of these functions:
 
-- `read_lines` for files of JSON lines that grow. The reader's state is a `msgspec.Struct` with all
-  that later lines depend on. `state.read(lines)` takes some whole lines, changes the state and
-  yields their calls; `state.session_events()` then says what the session is now, all of it. Most
-  states hold a `SessionState`, whose `events()` are just that; the state of a sub-agent's file has
-  no session events.
-- `read_document` for files that are rewritten as a whole: a function from bytes to `Events`.
-- `databases.read_database` for SQLite, and `read_store` for anything else: a function from a state
-  with cursors of its own to `Events`.
+- `read_lines` for files of JSON lines that grow. The reader's state is a `msgspec.Struct` with
+  everything that later lines depend on. `state.read(lines)` updates the state and yields the calls
+  of these lines; `state.snapshots()` then returns the session as it is now, usually from a
+  `SessionState`, or nothing for the file of a sub-agent.
+- `read_document` for files that are rewritten as a whole.
+- `databases.read_database` for SQLite, and `read_store` for everything else. Their states hold
+  cursors of their own.
 
-Rules. Decode only what is read, with `typed.decoder` and a `fields.Record` that names those fields;
-message text stays out of records, states and events. A line that may be any length is recognised
-before it is decoded, by a needle or by its first bytes. Every call gets a `request` that is the
-same whenever its line is read. A title is not kept: `SessionState.title_at` says where its line
-stands (`lines.position`), and `title` reads it with `record_at`. Lines that cannot be decoded are
-counted, not raised; a store that is gone, locked or half written raises OSError.
+Rules for readers:
 
-The functions keep the state between readings with a fingerprint of the store's head and of the
-bytes before the offset: a store that was rewritten, cut, rotated or replaced is read from its
-start, and its calls' request ids keep the ledger from counting them twice. Large files are read in
-steps, each of which is kept. A change of a state's fields that old states do not fit restarts the
-store by itself; a change of their meaning needs another `session_index._VERSION`.
+- Decode only what is used: `typed.decoder` with a `fields.Record` that names the fields. Message
+  text never enters a record, a state or a result.
+- Recognise lines that may be long by a needle or their first bytes before decoding them.
+- Give every call a `request` that stays the same whenever its line is read again.
+- Don't keep titles. `SessionState.title_at` holds the position of the title's line
+  (`lines.position`), and `title` reads it with `record_at`.
+- Count lines that cannot be decoded; raise OSError for a store that is gone, locked or half
+  written.
+
+The state is saved with a fingerprint of the store's head and of the bytes before the offset. A
+store that was rewritten, truncated, rotated or replaced is read from its start; the request ids
+prevent its calls from being counted twice. Large files are read in steps that are saved one by
+one. If the fields of a state change so that a saved state no longer decodes, the store is read
+from its start. If only their meaning changes, increase `session_index._VERSION`.
 """
 
 from __future__ import annotations
@@ -47,18 +50,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import (
-    CallFinished,
-    Compacted,
-    ContextSize,
-    SessionChanged,
-    SessionEnded,
-    SessionEvent,
-    SessionStarted,
-    Store,
-    StoreRead,
-)
-from sidecar.agents.occupancy import REWOUND, Track, occupancy
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead
+from sidecar.agents.occupancy import Track, occupancy
 from sidecar.agents.tail import HEAD, chunks, first_lines, open_quietly
 from sidecar.errors import SidecarError
 
@@ -100,37 +93,32 @@ class SessionState(msgspec.Struct):
         if folder:
             self.first_folder, self.folder = self.first_folder or folder, folder
 
-    def events(
+    def snapshot(
         self, quality: Quality = "exact", error_percent: float = 0.0, note: str | None = None
-    ) -> Iterator[SessionEvent]:
-        """Yield what is known of the session: all of it, each time."""
+    ) -> SessionSnapshot:
+        """Return the session as it is now."""
         newest = self.track.newest
         size = occupancy(
             self.track, quality, error_percent=error_percent, window=self.window, note=note
         )
-        yield SessionStarted(
-            session=self.id, folder=self.first_folder, parent=self.parent, rank=self.rank
-        )
-        yield SessionChanged(
-            session=self.id,
+        return SessionSnapshot(
+            name=self.id,
+            first_folder=self.first_folder,
             folder=self.folder,
-            at=self.at,
+            parent=self.parent,
             model=(newest.model if newest else None) or self.model,
-            active=self.active,
-            title_at=self.title_at,
-        )
-        if size.compacted or self.track.why == REWOUND:
-            yield Compacted(session=self.id, rewound=not size.compacted)
-        yield ContextSize(
-            session=self.id,
             tokens=size.tokens,
             window=size.limit,
             quality=size.quality,
             error_percent=size.error_percent,
             note=size.note,
+            compacted=size.compacted,
+            updated_at=None if self.at is None else int(self.at.timestamp() * 1000),
+            active=self.active,
+            ended=self.ended,
+            rank=self.rank,
+            title_at=self.title_at,
         )
-        if self.ended:
-            yield SessionEnded(session=self.id)
 
 
 class Lines:
@@ -213,8 +201,8 @@ class LineState(Protocol):
     def read(self, lines: Lines) -> Iterable[CallFinished]:
         """Take some lines into the state, in their order; yield the calls they report."""
 
-    def session_events(self) -> Iterable[SessionEvent]:
-        """Return what is known of the file's session, all of it; nothing of a sub-agent's."""
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        """Return the file's session as it is now; nothing for a sub-agent."""
 
 
 S = TypeVar("S")
@@ -247,42 +235,43 @@ def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
             return _read_on(file, store, new(), 0, one_step=True)
 
 
-class Events(NamedTuple):
-    """What a reading of a store gave, where that is no file of lines."""
+class StoreContents(NamedTuple):
+    """Calls and sessions read from a document or database."""
 
-    events: Iterable[SessionEvent]
+    calls: Iterable[CallFinished] = ()
+    sessions: Iterable[SessionSnapshot] = ()
     skipped: int = 0
-    """Parts that are broken."""
-    is_whole: bool = True
-    """Whether they say all that the store holds of sessions; else only of those that changed."""
+    """Broken parts."""
+    has_all_sessions: bool = True
+    """Whether `sessions` holds all sessions of the store; else only those that changed."""
 
 
-def read_document(store: Store, events_of: Callable[[bytes], Events]) -> StoreRead:
+def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> StoreRead:
     """Read a file that is rewritten as a whole, which has changed.
 
-    `events_of` returns all its sessions and calls. Raises OSError where the file is half written.
+    `parse` returns all its sessions and calls. Raises OSError where the file is half written.
     """
     with open_quietly(store.path) as file:
         data = file.read()
-    found = events_of(data)
+    contents = parse(data)
     digest = blake2b(data, digest_size=8).digest()
-    return _store_read(found, digest, len(data))
+    return _store_read(contents, digest, len(data))
 
 
 def read_store(
-    store: Store, state: bytes, new: Callable[[], S], events_of: Callable[[S], Events]
+    store: Store, state: bytes, new: Callable[[], S], parse: Callable[[S], StoreContents]
 ) -> StoreRead:
     """Read a store that is no plain file; the reader's state has cursors of its own.
 
-    `events_of` changes the state and returns the new calls, and all sessions or those that changed.
+    `parse` changes the state and returns the new calls, and all sessions or those that changed.
     Raises OSError.
     """
     kept = _unpacked(state, _Identified)
     # A file that was replaced has other rows under the same cursors.
     same = kept is not None and kept.inode == store.inode
     held = (_unpacked(kept.state, type(new())) if kept and same else None) or new()
-    found = events_of(held)
-    return _store_read(found, _packed(_Identified(store.inode, _raw(held))), 0)
+    contents = parse(held)
+    return _store_read(contents, _packed(_Identified(store.inode, _raw(held))), 0)
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
@@ -347,22 +336,23 @@ def _read_on(
 ) -> StoreRead:
     is_compressed = store.path.endswith(_COMPRESSED)
     most = None if one_step or is_compressed else begin + _STEP
-    events: list[SessionEvent] = []
+    calls: list[CallFinished] = []
     offset, skipped, is_complete = begin, 0, True
     file.seek(begin)
     for data, passed in chunks(file):
         lines = Lines(store.path, data, offset)
-        events += [call for call in state.read(lines) if call.counts]
+        calls += [call for call in state.read(lines) if call.counts]
         offset += len(data) + passed
         skipped += lines.skipped + bool(passed)
         if most is not None and offset >= most:
             is_complete = False
             break
-    events += state.session_events()
+    sessions = tuple(state.snapshots())
     listed = f"{store.inode} {store.size} {store.mtime_ns}".encode()
     fingerprint = listed if is_compressed else _fingerprint(file, offset)
     return StoreRead(
-        events=tuple(events),
+        calls=tuple(calls),
+        sessions=sessions,
         state=_packed(_Cursor(offset, fingerprint, _raw(state))),
         restarted=begin == 0,
         is_complete=is_complete,
@@ -371,15 +361,14 @@ def _read_on(
     )
 
 
-def _store_read(found: Events, state: bytes, size: int) -> StoreRead:
+def _store_read(contents: StoreContents, state: bytes, size: int) -> StoreRead:
     return StoreRead(
-        events=tuple(
-            event for event in found.events if not isinstance(event, CallFinished) or event.counts
-        ),
+        calls=tuple(call for call in contents.calls if call.counts),
+        sessions=tuple(contents.sessions),
         state=state,
-        restarted=found.is_whole,
+        restarted=contents.has_all_sessions,
         bytes_read=size,
-        skipped=found.skipped,
+        skipped=contents.skipped,
     )
 
 

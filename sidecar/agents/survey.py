@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import CallFinished
 from sidecar.agents.fields import from_ns
 from sidecar.agents.reader import stores_of
 from sidecar.defects import log_defect
@@ -54,7 +53,7 @@ def _sample(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
     try:
         while not is_complete:
             read = reader.read(store, state)
-            calls += sum(isinstance(one, CallFinished) for one in read.events)
+            calls += len(read.calls)
             skipped += read.skipped
             state, is_complete = read.state, read.is_complete
     except OSError as error:

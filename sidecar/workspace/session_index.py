@@ -21,19 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import (
-    CallFinished,
-    Compacted,
-    ContextSize,
-    SessionChanged,
-    SessionEvent,
-    SessionStarted,
-    Store,
-    StoreRead,
-    StoreReader,
-)
-from sidecar.agents.occupancy import COMPACTED, REWOUND
-from sidecar.agents.values import Occupancy, Quality, StoredSession
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
+from sidecar.agents.occupancy import REWOUND
+from sidecar.agents.values import Occupancy, StoredSession
 from sidecar.cost.events import LedgerEvent, check_event, split
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError
@@ -55,68 +45,7 @@ _STORES_AT_ONCE = 200
 _LONGEST_REST = 0.5
 
 
-class IndexedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What one store says of one session: a row of the index."""
-
-    name: str
-    first_folder: str | None = None
-    folder: str | None = None
-    """Where the agent works now."""
-    parent: str | None = None
-    model: str | None = None
-    tokens: int | None = None
-    window: int | None = None
-    quality: Quality = "exact"
-    error_percent: float = 0.0
-    note: str | None = None
-    compacted: bool = False
-    updated_at: int | None = None
-    """Milliseconds since 1970; None where the store does not say."""
-    active: bool | None = None
-    ended: bool = False
-    rank: int = 0
-    title_at: str | None = None
-
-    def after(self, event: SessionEvent) -> IndexedSession:
-        """Return the session after one of its events."""
-        change = msgspec.structs.replace
-        if isinstance(event, SessionStarted):
-            return change(
-                self,
-                first_folder=self.first_folder or event.folder,
-                folder=event.folder or self.folder,
-                updated_at=_ms(event.at) or self.updated_at,
-                model=event.model or self.model,
-                parent=event.parent or self.parent,
-                rank=event.rank,
-            )
-        if isinstance(event, SessionChanged):
-            return change(
-                self,
-                updated_at=_ms(event.at) or self.updated_at,
-                folder=event.folder or self.folder,
-                model=event.model or self.model,
-                active=self.active if event.active is None else event.active,
-                title_at=event.title_at or self.title_at,
-                ended=False,
-            )
-        if isinstance(event, ContextSize):
-            return change(
-                self,
-                tokens=event.tokens,
-                window=event.window,
-                quality=event.quality,
-                error_percent=event.error_percent,
-                note=event.note,
-                compacted=self.compacted and event.tokens is None,
-            )
-        if isinstance(event, Compacted):
-            note = REWOUND if event.rewound else COMPACTED
-            return change(self, tokens=None, note=note, compacted=not event.rewound)
-        return change(self, ended=True)
-
-
-_FIELDS = IndexedSession.__struct_fields__
+_FIELDS = SessionSnapshot.__struct_fields__
 _TABLES = (
     "CREATE TABLE store (id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, agent TEXT NOT NULL, "
     "inode INTEGER NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, "
@@ -125,6 +54,14 @@ _TABLES = (
     "PRIMARY KEY (store, name)) WITHOUT ROWID",
     "CREATE TABLE index_form (version INTEGER NOT NULL)",
     f"INSERT INTO index_form VALUES ({_VERSION})",  # noqa: S608
+)
+
+
+_UPSERT = (
+    f"INSERT INTO agent_session (store, {', '.join(_FIELDS)}) "  # noqa: S608
+    f"VALUES ({', '.join('?' * (len(_FIELDS) + 1))}) ON CONFLICT (store, name) DO UPDATE SET "
+    + ", ".join(f"{field} = excluded.{field}" for field in _FIELDS if field != "first_folder")
+    + ", first_folder = coalesce(first_folder, excluded.first_folder)"
 )
 
 
@@ -244,12 +181,7 @@ class SessionIndex:
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = Ingested(), time.monotonic()
         for some in _together(_readings(by_agent, wanted, self._rows_of, preview=preview)):
-            calls = [
-                event
-                for one in some
-                for event in one.read.events
-                if not one.preview and isinstance(event, CallFinished)
-            ]
+            calls = [call for one in some if not one.preview for call in one.read.calls]
             known = self._recorded_sums(calls)
             events, refused = _checked(call for call in calls if call not in known)
 
@@ -350,7 +282,7 @@ class _Reading(NamedTuple):
 
 class _Row(NamedTuple):
     store: Store
-    session: IndexedSession
+    session: SessionSnapshot
 
 
 def _readings(
@@ -396,7 +328,7 @@ def _together(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
     events = 0
     for one in readings:
         some.append(one)
-        events += len(one.read.events)
+        events += len(one.read.calls)
         if events >= _CALLS_AT_ONCE or len(some) >= _STORES_AT_ONCE or not one.read.is_complete:
             yield some
             some, events = [], 0
@@ -423,25 +355,17 @@ def _write(connection: sqlite3.Connection, one: _Reading) -> None:
     (number,) = connection.execute("SELECT id FROM store WHERE path = ?", (store.path,)).fetchone()
     if read.restarted:
         connection.execute("DELETE FROM agent_session WHERE store = ?", (number,))
-    sessions: dict[str, IndexedSession] = {}
-    for event in read.events:
-        if _is_call(event):
-            continue
-        name = event.session
-        before = sessions.get(name) or _session_of(connection, number, name)
-        sessions[name] = before.after(event)
     connection.executemany(
-        f"INSERT OR REPLACE INTO agent_session (store, {', '.join(_FIELDS)}) "  # noqa: S608
-        f"VALUES ({', '.join('?' * (len(_FIELDS) + 1))})",
+        _UPSERT,
         (
-            (number, *msgspec.structs.astuple(_bounded(one)))
-            for one in sessions.values()
-            if _is_name(one.name)
+            (number, *msgspec.structs.astuple(_bounded(session)))
+            for session in read.sessions
+            if _is_name(session.name)
         ),
     )
 
 
-def _bounded(session: IndexedSession) -> IndexedSession:
+def _bounded(session: SessionSnapshot) -> SessionSnapshot:
     """Return a session without the names and numbers that cannot be.
 
     A store may hold anything: SQLite's columns take every type, and JSON every length.
@@ -521,17 +445,9 @@ def _is_utf8(path: str) -> bool:
     return True
 
 
-def _session_of(connection: sqlite3.Connection, store: int, name: str) -> IndexedSession:
-    row = connection.execute(
-        f"SELECT {', '.join(_FIELDS)} FROM agent_session WHERE store = ? AND name = ?",  # noqa: S608
-        (store, name),
-    ).fetchone()
-    return IndexedSession(name=name) if row is None else _indexed(row)
-
-
-def _indexed(row: Sequence[Any]) -> IndexedSession:
+def _indexed(row: Sequence[Any]) -> SessionSnapshot:
     fields = dict(zip(_FIELDS, row, strict=True))
-    return typed.convert(fields, IndexedSession, strict=False)
+    return typed.convert(fields, SessionSnapshot, strict=False)
 
 
 def _sessions(connection: sqlite3.Connection, readers: Collection[str], roots: Roots) -> list[_Row]:
@@ -619,10 +535,6 @@ def _is_copy(reader: StoreReader, store: Store) -> bool:
         return False
 
 
-def _is_call(event: SessionEvent) -> bool:
-    return isinstance(event, CallFinished)
-
-
 def event_of(call: CallFinished) -> LedgerEvent:
     """A call as the ledger keeps it; its folder with links resolved."""
     return LedgerEvent(
@@ -667,7 +579,3 @@ def _checked(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
         else:
             events.append(event)
     return events, refused
-
-
-def _ms(at: datetime | None) -> int | None:
-    return None if at is None else int(at.timestamp() * 1000)

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from benchmarks.transcripts import recorded
-from sidecar.agents.events import CallFinished
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.agents.truth import Tokens, Truth
-    from sidecar.agents.events import Store, StoreRead, StoreReader
+    from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
     from sidecar.agents.values import StoredSession
 
 
@@ -33,7 +32,7 @@ class Heard:
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         found = self._reader.read(store, state)
-        self._world.calls += [one for one in found.events if isinstance(one, CallFinished)]
+        self._world.calls += found.calls
         self._world.skipped[store.path] += found.skipped
         return found
 

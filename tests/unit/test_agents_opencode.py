@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.agents.opencode import OpenHome, everyday
-from sidecar.agents.events import ContextSize
 from sidecar.agents.occupancy import COMPACTED
 from sidecar.agents.watch import paths_to_watch
 from sidecar.config.settings import Agents
@@ -204,7 +203,7 @@ def test_only_sessions_that_changed_are_read_again(world: World, home: OpenHome)
     made[1].reply()
     (store,) = world.stores()
     read = reader.read(store, world.states()[store.path])
-    changed = {event.session for event in read.events if isinstance(event, ContextSize)}
+    changed = {session.name for session in read.sessions}
     assert (changed, read.restarted) == ({made[1].id}, False)
     world.check_context(home.truth)
 

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.agents import others
 from benchmarks.agents.truth import Tokens, Truth
-from sidecar.agents.events import CallFinished
 from sidecar.agents.roots import Roots
 from tests.unit.agents_world import World
 
@@ -62,7 +61,7 @@ def test_aider(tmp_path: Path) -> None:
     assert shown.model == "ollama/qwen3"
     (reader,) = world.readers
     (store,) = reader.find(world.places, Roots.of([world.root]))
-    calls = [event for event in reader.read(store).events if isinstance(event, CallFinished)]
+    calls = reader.read(store).calls
     assert [
         (one.model, one.usage.prompt_tokens, one.usage.cache_read_tokens, one.usage.output_tokens)
         for one in calls

@@ -12,16 +12,14 @@ import pytest
 from benchmarks.agents import claude, codex
 from sidecar.agents import stores, tail
 from sidecar.agents.compressed import zstd
-from sidecar.agents.events import CallFinished, SessionChanged, StoreRead
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead
 from sidecar.agents.listing import stat_of
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-    from sidecar.agents.events import SessionEvent, Store
 
 STEP = 20_000
 
@@ -96,9 +94,9 @@ class Tree(msgspec.Struct):
                 self.session.title_at = lines.position
         yield from ()
 
-    def session_events(self) -> Iterator[SessionEvent]:
+    def snapshots(self) -> Iterable[SessionSnapshot]:
         self.known = []
-        return self.session.events()
+        return (self.session.snapshot(),)
 
 
 def write(path: Path, *lines: dict[str, object]) -> Store:
@@ -126,7 +124,7 @@ def test_a_title_is_read_from_where_its_line_stands(tmp_path: Path) -> None:
     path = tmp_path / "tree.jsonl"
     write(path, {"id": 1}, {"id": 2, "title": "x" * 50_000})
     store = write(path, {"id": 3, "title": "the newest"}, {"id": 4})
-    (changed,) = (one for one in read(store).events if isinstance(one, SessionChanged))
+    (changed,) = read(store).sessions
     assert changed.title_at is not None
     found = record_at(store, changed.title_at, _line)
     assert found is not None
@@ -164,5 +162,5 @@ class Other(msgspec.Struct):
         assert list(lines.records(_line))
         yield from ()
 
-    def session_events(self) -> Iterator[SessionEvent]:
-        yield from ()
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        return ()

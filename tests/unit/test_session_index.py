@@ -17,15 +17,7 @@ from benchmarks.agents import claude, codex
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.agents.codex import CodexHome
 from benchmarks.transcripts import recorded
-from sidecar.agents.events import (
-    CallFinished,
-    Compacted,
-    ContextSize,
-    SessionChanged,
-    SessionEnded,
-    SessionStarted,
-    StoreRead,
-)
+from sidecar.agents.events import CallFinished, StoreRead
 from sidecar.agents.places import Places
 from sidecar.agents.reader import readers_of
 from sidecar.agents.roots import Roots
@@ -36,14 +28,14 @@ from sidecar.messages.usage import Usage
 from sidecar.workspace import session_index
 from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import IndexedSession, Ingested, Pace, SessionIndex
+from sidecar.workspace.session_index import Ingested, Pace, SessionIndex
 from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sidecar.agents.events import SessionEvent, Store
+    from sidecar.agents.events import Store
     from sidecar.agents.values import StoredSession
 
 AT = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -230,38 +222,16 @@ def test_an_index_of_another_form_is_made_anew(
     assert recorded(world.ledger) == world.claude.truth.calls
 
 
-@pytest.mark.parametrize(
-    ("events", "fields"),
-    [
-        ([ContextSize(session="s", tokens=10, window=99)], {"tokens": 10, "window": 99}),
-        (
-            [ContextSize(session="s", tokens=10, window=99), Compacted(session="s")],
-            {"tokens": None, "window": 99, "compacted": True},
-        ),
-        (
-            [Compacted(session="s"), ContextSize(session="s", tokens=4)],
-            {"tokens": 4, "compacted": False, "note": None},
-        ),
-        ([Compacted(session="s", rewound=True)], {"compacted": False, "tokens": None}),
-        (
-            [SessionStarted(session="s", folder="/a"), SessionChanged(session="s", folder="/b")],
-            {"first_folder": "/a", "folder": "/b"},
-        ),
-        (
-            [SessionChanged(session="s", active=True), SessionChanged(session="s", at=AT)],
-            {"active": True, "updated_at": 1_795_168_800_000},
-        ),
-        ([SessionEnded(session="s")], {"ended": True}),
-        ([SessionEnded(session="s"), SessionChanged(session="s", at=AT)], {"ended": False}),
-    ],
-)
-def test_events_change_what_is_known_of_a_session(
-    events: list[SessionEvent], fields: dict[str, object]
-) -> None:
-    session = IndexedSession(name="s")
-    for event in events:
-        session = session.after(event)
-    assert {name: getattr(session, name) for name in fields} == fields
+def test_a_session_stays_in_the_workspace_that_it_began_in(world: World) -> None:
+    session = world.claude.session(world.root)
+    session.reply()
+    world.read()
+    session.cwd = str(world.other)
+    session.reply()
+    world.read()
+    with world.ledger.reader() as connection:
+        folders = connection.execute("SELECT first_folder, folder FROM agent_session").fetchall()
+    assert folders == [(str(world.root), str(world.other))]
 
 
 HOLD = """

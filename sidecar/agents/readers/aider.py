@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import provider_of
 from sidecar.agents.homes import AIDER_FILE, homes
 from sidecar.agents.listing import stat_of
@@ -101,9 +101,9 @@ class _History(msgspec.Struct, dict=True):
             elif numbers := _TOKENS.match(line):
                 yield from self._calls(numbers)
 
-    def session_events(self) -> Iterator[SessionEvent]:
+    def snapshots(self) -> Iterator[SessionSnapshot]:
         for chat in (*self.ended, self.chat):
-            yield from chat.events("estimate", _BAND)
+            yield chat.snapshot("estimate", _BAND)
 
     def _begin_chat(self, started: str) -> None:
         chat = self.chat

@@ -21,7 +21,7 @@ from sidecar.agents.fields import (
     whole_file,
 )
 from sidecar.agents.line_files import LineFiles
-from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.agents.values import Reading
 from sidecar.agents.vscode import local_path
 from sidecar.messages.usage import Usage, usage_from_parts
@@ -116,7 +116,7 @@ class Amp(LineFiles, StoreReader):
 READER = Amp()
 
 
-def _events(stem: str, data: bytes) -> Events:
+def _events(stem: str, data: bytes) -> StoreContents:
     thread = whole(data, _Thread)
     folders = thread.folders
     session = SessionState(thread.id or stem, at=from_ms(thread.created))
@@ -143,4 +143,4 @@ def _events(stem: str, data: bytes) -> Events:
                 workspace=folders[0] if folders else "",
             )
         )
-    return Events([*calls, *session.events()])
+    return StoreContents(calls, [session.snapshot()])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import provider_of, usd, when
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import below, entries, listed, stat_of
@@ -147,12 +147,12 @@ class _Transcript(msgspec.Struct):
         for name, (_, line) in replies.items():
             yield from _calls(name, line, self.session.id)
 
-    def session_events(self) -> Iterator[SessionEvent]:
+    def snapshots(self) -> Iterator[SessionSnapshot]:
         session = self.session
         if not self.is_live:
             return
         session.title_at = next(filter(None, map(self.titles.get, TITLES)), None)
-        yield from session.events()
+        yield session.snapshot()
 
     def _apply(
         self, line: TranscriptLine, call: tuple[ClaudeMessage, MessageUsage] | None, lines: Lines

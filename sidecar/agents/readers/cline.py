@@ -28,7 +28,7 @@ from sidecar.agents.fields import (
 )
 from sidecar.agents.homes import editors
 from sidecar.agents.line_files import NamedFiles
-from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.agents.values import Reading
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
@@ -127,7 +127,7 @@ class Tasks(NamedFiles, StoreReader):
         return read_document(store, partial(_events, self.agent, Path(store.path)))
 
 
-def _events(agent: str, path: Path, data: bytes) -> Events:
+def _events(agent: str, path: Path, data: bytes) -> StoreContents:
     """Return a task and all its calls."""
     messages, models = whole(data, list[_Message]), _models(path)
     session, calls = SessionState(path.parent.name), list[CallFinished]()
@@ -157,7 +157,7 @@ def _events(agent: str, path: Path, data: bytes) -> Events:
                 cost_usd=reported_usd(numbers.cost),
             )
         )
-    return Events([*calls, *session.events()])
+    return StoreContents(calls, [session.snapshot()])
 
 
 def reported_usd(cost: Number) -> Decimal | None:

@@ -28,7 +28,7 @@ from sidecar.agents.homes import cline_sessions
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.readers.cline import Tasks, reported_usd
 from sidecar.agents.readers.two_stores import TwoStores
-from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.agents.values import Reading
 from sidecar.messages.usage import Usage, usage_from_prompt
 
@@ -126,7 +126,7 @@ READER = TwoStores(
 )
 
 
-def _events(store: Store, data: bytes) -> Events:
+def _events(store: Store, data: bytes) -> StoreContents:
     """Return the calls of a conversation, and its session if it is no sub-agent's."""
     document, manifest = whole(data, _File), _manifest(store.path)
     session = SessionState(document.session_id or Path(store.path).parent.name)
@@ -160,7 +160,8 @@ def _events(store: Store, data: bytes) -> Events:
                 cost_usd=reported_usd(reply.metrics.cost if reply.metrics else None),
             )
         )
-    return Events([*calls, *(session.events() if is_lead and store.live else ())])
+    sessions = [session.snapshot()] if is_lead and store.live else []
+    return StoreContents(calls, sessions)
 
 
 def _store_at(messages: Path) -> Store | None:

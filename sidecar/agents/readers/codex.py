@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import provider_of, when
 from sidecar.agents.homes import homes
 from sidecar.agents.line_files import LineFiles
@@ -100,11 +100,11 @@ class _Rollout(RolloutState):
             if call is not None:
                 yield call
 
-    def session_events(self) -> Iterator[SessionEvent]:
+    def snapshots(self) -> Iterator[SessionSnapshot]:
         if not self.named or (self.subagent and not self.resumed):
             return
         self.session.id = self.thread
-        yield from self.session.events()
+        yield self.session.snapshot()
 
     def _apply(self, line: RolloutLine, payload: Payload, position: str) -> CallFinished | None:
         """Take a line into the state; return the call that it reports, if that is a new one."""

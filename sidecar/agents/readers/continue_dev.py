@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, Number, at_of, count, provider_of
 from sidecar.agents.line_files import NamedFiles
 from sidecar.agents.stores import Lines, read_lines
@@ -72,5 +72,5 @@ class _File(msgspec.Struct):
                 request=blake2b(number, digest_size=12).hexdigest(),
             )
 
-    def session_events(self) -> Iterator[SessionEvent]:
-        return iter(())
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        return ()

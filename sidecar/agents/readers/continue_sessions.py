@@ -33,7 +33,7 @@ from sidecar.agents.homes import homes
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.readers.continue_dev import ContinueDev
 from sidecar.agents.readers.two_stores import TwoStores
-from sidecar.agents.stores import Events, SessionState, read_store
+from sidecar.agents.stores import SessionState, StoreContents, read_store
 from sidecar.agents.tail import first_lines
 from sidecar.agents.values import Reading
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
@@ -186,7 +186,7 @@ class ContinueSessions(StoreReader):
 READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.endswith(".json"))
 
 
-def _events(store: Store, state: _State) -> Events:
+def _events(store: Store, state: _State) -> StoreContents:
     """Return the session, and the calls that are new since `state`."""
     document = whole_file(store.path, _Session)
     session = SessionState(document.session_id or Path(store.path).stem, at=from_ns(store.mtime_ns))
@@ -200,7 +200,7 @@ def _events(store: Store, state: _State) -> Events:
     calls = [*_reply_calls(store, document, session, state)]
     if rest := _rest(store, document, session, state, has_new=bool(calls)):
         calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
-    return Events([*reversed(calls), *session.events()])
+    return StoreContents([*reversed(calls)], [session.snapshot()])
 
 
 def _reply_calls(

@@ -16,7 +16,7 @@ import msgspec
 from sidecar import typed
 from sidecar.agents import mutations
 from sidecar.agents.databases import read_database
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import from_ns, whole_file
 from sidecar.agents.homes import editors
 from sidecar.agents.listing import database, entries, stat_of
@@ -72,7 +72,8 @@ class CopilotChat(StoreReader):
             events_of = partial(spans.trace_events, partial(_project_of, path.parents[2]))
             return read_database(store, state, spans.TraceState, events_of)
         if kind == _TRANSCRIPT:
-            return StoreRead(events=tuple(_transcript_events(store)), state=b"", restarted=True)
+            session = _transcript_session(store)
+            return StoreRead(calls=(), sessions=(session,), state=b"", restarted=True)
         if kind == _LOG:
             return read_lines(store, state, partial(_log_state, path))
         before = _known_until(state)
@@ -163,7 +164,7 @@ class _State(msgspec.Struct):
             for call in calls_of(turn, session, self.workspace)
         }
 
-    def session_events(self) -> Iterable[SessionEvent]:
+    def snapshots(self) -> Iterable[SessionSnapshot]:
         chat, session = self.chat, self.session
         if not chat.turns:
             if self.is_shown:
@@ -178,7 +179,7 @@ class _State(msgspec.Struct):
         session.at = newest.ended_at or from_ns(os.stat(self.path).st_mtime_ns)
         session.model, session.active, session.track = newest.model, newest.is_live, chat.track
         session.window = _window(self.path, chat)
-        return session.events()
+        return (session.snapshot(),)
 
 
 def _read_flat(store: Store, until: float | None) -> StoreRead:
@@ -191,7 +192,8 @@ def _read_flat(store: Store, until: float | None) -> StoreRead:
         held.chat.custom_title = None
     calls = held.calls(range(len(held.chat.requests or ()))).values()
     return StoreRead(
-        events=(*(call for call in calls if call.counts), *held.session_events()),
+        calls=tuple(call for call in calls if call.counts),
+        sessions=tuple(held.snapshots()),
         state=msgspec.msgpack.encode(_Until(held.until)),
         restarted=True,
         bytes_read=store.size,
@@ -258,11 +260,11 @@ def _log_state(path: Path) -> spans.LogState:
     )
 
 
-def _transcript_events(store: Store) -> Iterator[SessionEvent]:
-    """A conversation whose numbers lie on the machine that shows its window."""
+def _transcript_session(store: Store) -> SessionSnapshot:
+    """Return a session whose numbers are on the machine that runs its window."""
     session = SessionState(_session_of(store.path), rank=_TRANSCRIPT)
     session.work_in("\n".join(_project(store.path).named_folders))
-    return session.events("lower bound", note=NOT_VISIBLE)
+    return session.snapshot("lower bound", note=NOT_VISIBLE)
 
 
 def _watched(user: Path) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import columns, read_database, read_only
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, TokenCount, credits_usd, when
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import database, entries, files_of, stat_of
 from sidecar.agents.occupancy import NO_USAGE, Track
-from sidecar.agents.stores import Events, Lines, SessionState, read_lines
+from sidecar.agents.stores import Lines, SessionState, StoreContents, read_lines
 from sidecar.agents.tail import open_quietly
 from sidecar.agents.values import Category, Reading
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
@@ -192,17 +192,17 @@ class _Rows(msgspec.Struct):
         session.model = row.model
 
 
-def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -> Events:
+def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -> StoreContents:
     newest = _newest_row(connection)
     if newest < state.row:  # the rows were written anew
         state.row, state.sessions = 0, {}
     folders = _folders(connection)
-    events: list[SessionEvent] = []
+    calls: list[CallFinished] = []
     for row in _rows(connection, "id > ?", (state.row,)):
         state.call(row)
         if row.at is None:
             continue
-        events.append(
+        calls.append(
             CallFinished(
                 at=row.at,
                 agent=AGENT,
@@ -218,10 +218,11 @@ def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -
         )
     state.row = newest
     state.sessions = {name: one for name, one in state.sessions.items() if name in folders}
+    sessions = []
     for name, session in state.sessions.items():
         session.work_in(folders[name] or session.folder or _cwd_in(os.path.join(folder, name)))
-        events += session.events()
-    return Events(events)
+        sessions.append(session.snapshot())
+    return StoreContents(calls, sessions)
 
 
 def _rows(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[_Row]:
@@ -293,9 +294,9 @@ class _Events(msgspec.Struct):
                 if at and data.output_tokens and (begins is None or at < begins):
                     yield self._call(event, at, data)
 
-    def session_events(self) -> Iterator[SessionEvent]:
+    def snapshots(self) -> Iterable[SessionSnapshot]:
         session = msgspec.structs.replace(self.session, window=self._window)
-        return session.events("lower bound")
+        return (session.snapshot("lower bound"),)
 
     @property
     def _window(self) -> int | None:

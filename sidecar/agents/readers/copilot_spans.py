@@ -15,11 +15,11 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.databases import columns, read_only
-from sidecar.agents.events import CallFinished, SessionEvent
+from sidecar.agents.events import CallFinished, SessionSnapshot
 from sidecar.agents.fields import Number, Record, count, credits_usd, from_ms, whole_file
 from sidecar.agents.occupancy import Track
 from sidecar.agents.readers.copilot_requests import AGENT, PROVIDER, CallTotals
-from sidecar.agents.stores import Events, Lines, SessionState
+from sidecar.agents.stores import Lines, SessionState, StoreContents
 from sidecar.agents.tail import first_lines
 from sidecar.agents.values import Reading
 from sidecar.messages.usage import Usage, usage_from_prompt
@@ -96,12 +96,12 @@ class LogState(msgspec.Struct):
                 session.track = session.track.call(Reading.of(line.attrs.usage, line.attrs.model))
             yield from self._calls(line, line.attrs)
 
-    def session_events(self) -> Iterator[SessionEvent]:
+    def snapshots(self) -> Iterator[SessionSnapshot]:
         if self.child:
             return
         newest = self.session.track.newest
         self.session.window = window_in(self.folder, newest.model if newest else None)
-        yield from self.session.events()
+        yield self.session.snapshot()
 
     def _calls(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
         """Yield the call that a line reports, also a failed one that was answered nonetheless."""
@@ -224,7 +224,7 @@ class TraceState(msgspec.Struct):
 
 def trace_events(
     project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: TraceState
-) -> Events:
+) -> StoreContents:
     """The calls after the last row; from the first where the rows were written anew.
 
     `project_of`: the project that a session is about, by the session's id.
@@ -233,7 +233,7 @@ def trace_events(
     if newest < state.row:
         state.row, state.sessions = 0, {}
     project = lru_cache(project_of)
-    events: list[SessionEvent] = []
+    calls: list[CallFinished] = []
     for span in _spans(connection, state.row):
         name, at = span.parent or span.session, from_ms(span.at_ms)
         if not span.parent and span.usage.prompt_tokens and not _is_aside(span.name):
@@ -242,11 +242,10 @@ def trace_events(
             session.work_in("\n".join(project(name).named_folders))
             state.sessions[name] = session
         if at is not None:
-            events.append(_call(span, name, at, project(name).workspace))
+            calls.append(_call(span, name, at, project(name).workspace))
     state.row = newest
-    for session in state.sessions.values():
-        events += session.events()
-    return Events(events)
+    sessions = [session.snapshot() for session in state.sessions.values()]
+    return StoreContents(calls, sessions)
 
 
 def _call(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFinished:

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, when, whole, whole_file
 from sidecar.agents.homes import homes
 from sidecar.agents.listing import below, entries, stat_of
 from sidecar.agents.occupancy import Track
 from sidecar.agents.stores import (
-    Events,
     Lines,
     SessionState,
     StartOverError,
+    StoreContents,
     read_document,
     read_lines,
     record_at,
@@ -186,10 +186,10 @@ class _Log(msgspec.Struct):
                 self.session.title_at = lines.position
         return calls.values()
 
-    def session_events(self) -> Iterable[SessionEvent]:
+    def snapshots(self) -> Iterable[SessionSnapshot]:
         self.has_older = self.has_older or len(self.messages) > _KEPT
         del self.messages[:-_KEPT]
-        return () if self.is_subagent else self.session.events()
+        return () if self.is_subagent else (self.session.snapshot(),)
 
     def change(self, fields: _Fields) -> Iterable[_Message]:
         """Take fields of the session; return its messages if they are among them."""
@@ -302,12 +302,12 @@ class _Log(msgspec.Struct):
             )
 
 
-def _events_of(store: Store, data: bytes) -> Events:
+def _events_of(store: Store, data: bytes) -> StoreContents:
     """Read an older session, which is one document."""
     log, fields = _Log.of(store), whole(data, _Fields)
     calls = [*log.calls(log.change(fields))]
     log.session.title_at = "summary" if fields.summary else None
-    return Events([*calls, *log.session_events()])
+    return StoreContents(calls, log.snapshots())
 
 
 def _of_project(folder: str) -> Iterator[Store]:
@@ -323,7 +323,7 @@ def _parent_of(path: Path) -> tuple[Path, str]:
 
 
 def _folder(project: str) -> str:
-    """The folder that a project's folder stands for, or its digest; as `SessionStarted.folder`."""
+    """Return the folder of a project, or its digest as in `SessionSnapshot.folder`."""
     return _workspace(project) or f"sha256:{os.path.basename(project)}"
 
 

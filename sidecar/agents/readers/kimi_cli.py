@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from hashlib import md5
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import Record, TokenCount, beside, from_ms
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.stores import Lines, SessionState, read_lines
@@ -118,8 +118,8 @@ class _Wire(msgspec.Struct):
                 self._measure(entry.status)
                 yield from self._calls(entry, entry.status)
 
-    def session_events(self) -> Iterator[SessionEvent]:
-        return self.session.events()
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        return (self.session.snapshot(),)
 
     def _measure(self, status: _Payload) -> None:
         session = self.session

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Record,
@@ -154,10 +154,10 @@ class _Wire(msgspec.Struct):
             if call is not None:
                 yield call
 
-    def session_events(self) -> Iterator[SessionEvent]:
+    def snapshots(self) -> Iterator[SessionSnapshot]:
         if not self.is_subagent:
             self._read_state_file()
-            yield from self.session.events()
+            yield self.session.snapshot()
 
     def _read_state_file(self) -> None:
         """Read what `state.json` holds about the session now, also if no line is new."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar.agents.databases import columns, read_database, read_only
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.listing import database, files_of
-from sidecar.agents.stores import Events, SessionState
+from sidecar.agents.stores import SessionState, StoreContents
 from sidecar.messages.bounds import LONGEST_ID
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class OneDatabase(StoreReader):
         return database(self.agent, path) if path in known else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        return read_database(store, state, DatabaseState, partial(self._events, store.path))
+        return read_database(store, state, DatabaseState, partial(self._contents, store.path))
 
     def title(self, store: Store, title_at: str) -> str | None:
         with read_only(store.path) as connection:
@@ -83,16 +83,17 @@ class OneDatabase(StoreReader):
                 return text(self.title_of(row))
         return None
 
-    def _events(self, path: str, connection: sqlite3.Connection, state: DatabaseState) -> Events:
+    def _contents(
+        self, path: str, connection: sqlite3.Connection, state: DatabaseState
+    ) -> StoreContents:
         state.skipped = 0
-        events: list[SessionEvent] = [*self.changes(path, connection, state)]
+        calls = [*self.changes(path, connection, state)]
         if state.sessions:
             ids = connection.execute(f"SELECT id FROM {self.table}")  # noqa: S608
             known = {str(row[0]) for row in ids}
             state.sessions = {name: one for name, one in state.sessions.items() if name in known}
-        for session in state.sessions.values():
-            events += session.events()
-        return Events(events, state.skipped)
+        sessions = [session.snapshot() for session in state.sessions.values()]
+        return StoreContents(calls, sessions, state.skipped)
 
 
 def rows(

@@ -23,7 +23,7 @@ from sidecar.agents.homes import homes, named_database
 from sidecar.agents.listing import below, database, entries, files_of, stat_of
 from sidecar.agents.readers.opencode_messages import MessagePath, OpenCodeMessage, decode
 from sidecar.agents.readers.opencode_settings import own_window
-from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.agents.values import Reading
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class OpenCode(StoreReader):
             folder in self._homes(places) and name.startswith(self._files) and name.endswith(".db")
         )
 
-    def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> Events:
+    def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
         """Return the finished calls among the messages that changed, and the changed sessions.
 
         opencode updates its rows in place.
@@ -173,13 +173,14 @@ class OpenCode(StoreReader):
         changed |= {name for name, at in state.sessions.items() if known.get(name) != at}
         wanted = state.sessions.keys() if is_whole else changed & state.sessions.keys()
         measured = (_measured(connection, rows[name]) for name in wanted)
-        sessions = (event for session in measured for event in session.events())
-        return Events([*calls, *sessions], skipped, is_whole)
+        sessions = [session.snapshot() for session in measured]
+        return StoreContents(calls, sessions, skipped, is_whole)
 
-    def _events_of_message(self, data: bytes) -> Events:
+    def _events_of_message(self, data: bytes) -> StoreContents:
         message = whole(data, OpenCodeMessage)
-        is_reply = message.role == "assistant"
-        return Events(self._calls(message, message.session_id or "", None) if is_reply else ())
+        if message.role != "assistant":
+            return StoreContents()
+        return StoreContents(self._calls(message, message.session_id or "", None))
 
     def _calls(
         self, message: OpenCodeMessage, session: str, row: _Row | None
@@ -342,11 +343,11 @@ def _compacted_at(connection: sqlite3.Connection, session: str) -> int:
     return int(row[0] or 0)
 
 
-def _events_of_session(path: str, data: bytes) -> Events:
+def _events_of_session(path: str, data: bytes) -> StoreContents:
     """Read a session from an older version's file, and its size from its message files."""
     file = whole(data, _SessionFile)
     if file.id is None or file.parent_id:
-        return Events(())
+        return StoreContents()
     updated = (file.time or _SessionTime()).updated
     session = _session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
     messages = Path(path).parents[2] / "message" / file.id
@@ -355,4 +356,4 @@ def _events_of_session(path: str, data: bytes) -> Events:
         message = beside(name, OpenCodeMessage)
         if message is not None and _apply(session, message):
             break
-    return Events(session.events())
+    return StoreContents(sessions=[session.snapshot()])

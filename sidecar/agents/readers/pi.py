@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import (
     CamelRecord,
     Number,
@@ -194,8 +194,8 @@ class _Session(msgspec.Struct, dict=True):
             if call is not None:
                 yield call
 
-    def session_events(self) -> Iterator[SessionEvent]:
-        return self.session.events()
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        return (self.session.snapshot(),)
 
     def _extend_branch(self, entry: _Entry, name: str) -> None:
         """Let an entry be the newest one of the active branch, wherever that forks."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.events import CallFinished, SessionEvent, Store, StoreRead, StoreReader
+from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import CamelRecord, Record, TokenCount, provider_of, when
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
@@ -168,8 +168,8 @@ class _Chat(msgspec.Struct):
             if line.title:
                 self.session.title_at = lines.position
 
-    def session_events(self) -> Iterator[SessionEvent]:
-        return self.session.events()
+    def snapshots(self) -> Iterable[SessionSnapshot]:
+        return (self.session.snapshot(),)
 
     def _calls(self, line: _Line) -> Iterator[CallFinished]:
         """Take a line into the state; yield the calls that it reports or decides on."""

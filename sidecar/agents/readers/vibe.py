@@ -30,7 +30,7 @@ from sidecar.agents.homes import homes
 from sidecar.agents.listing import entries, stat_of
 from sidecar.agents.readers.two_stores import TwoStores
 from sidecar.agents.readers.vibe_stats import VibeStats
-from sidecar.agents.stores import Events, Lines, SessionState, read_store
+from sidecar.agents.stores import Lines, SessionState, StoreContents, read_store
 from sidecar.agents.tail import chunks, open_quietly
 from sidecar.agents.values import Reading
 from sidecar.messages.usage import Usage, usage_from_prompt
@@ -217,7 +217,7 @@ class _Session(msgspec.Struct):
     billed: tuple[int, int, int] = (0, 0, 0)
     """Input, of it cached, and output of all calls up to there."""
 
-    def read(self, folder: Path) -> Events:
+    def read(self, folder: Path) -> StoreContents:
         """Read what is new of the session."""
         meta = _meta(folder)
         calls = [*self._missed_calls(folder, meta)]
@@ -235,9 +235,9 @@ class _Session(msgspec.Struct):
                     offset, skipped = offset + len(data) + passed, skipped + lines.skipped
             self.offsets[name] = offset
         if meta.parent_session_id:
-            return Events(calls, skipped)
+            return StoreContents(calls, skipped=skipped)
         self._describe(meta)
-        return Events([*calls, *self.session.events()], skipped)
+        return StoreContents(calls, [self.session.snapshot()], skipped)
 
     def _describe(self, meta: _Meta) -> None:
         """Take what `meta.json` holds about the session now."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
 from sidecar.agents.fields import Number, Record, count, provider_of, when, whole
 from sidecar.agents.line_files import NamedFiles
-from sidecar.agents.stores import Events, SessionState, read_document
+from sidecar.agents.stores import SessionState, StoreContents, read_document
 from sidecar.agents.values import Reading
 from sidecar.messages.usage import usage_from_parts
 
@@ -58,7 +58,7 @@ class VibeStats(NamedFiles, StoreReader):
         return read_document(store, partial(_events, Path(store.path).parent.name))
 
 
-def _events(folder: str, data: bytes) -> Events:
+def _events(folder: str, data: bytes) -> StoreContents:
     """Return a session, and all its calls together: there is no more detail."""
     meta = whole(data, _Meta)
     stats, session = meta.stats or _Stats(), SessionState(meta.session_id or folder)
@@ -67,7 +67,7 @@ def _events(folder: str, data: bytes) -> Events:
     session.track = session.track.call(Reading(count(stats.context_tokens), 0, meta.model))
     at = when(meta.start_time or meta.end_time)
     if at is None:
-        return Events(session.events())
+        return StoreContents(sessions=[session.snapshot()])
     prompt, output = count(stats.session_prompt_tokens), count(stats.session_completion_tokens)
     model = meta.model or "unknown"
     call = CallFinished(
@@ -80,4 +80,4 @@ def _events(folder: str, data: bytes) -> Events:
         request=session.id,
         workspace=meta.folder,
     )
-    return Events([call, *session.events()])
+    return StoreContents([call], [session.snapshot()])
