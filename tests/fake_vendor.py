@@ -153,9 +153,17 @@ SUMMARY_TEXT = f"<analysis>{SIDE_TEXT}</analysis>\n<summary>{SIDE_TEXT}</summary
 class FakeVendor:
     """The server. Use as a context manager; `url` has no path."""
 
-    def __init__(self, script: Script, listener: socket.socket | None = None) -> None:
-        """`listener`: a socket that listens already, e.g. in another network namespace."""
-        self.script = script
+    def __init__(
+        self, script: Script, listener: socket.socket | None = None, reply_seconds: float = 0.0
+    ) -> None:
+        """Start listening.
+
+        Args:
+            script: Decides the replies.
+            listener: A socket that listens already, e.g. in another network namespace.
+            reply_seconds: How long each reply takes.
+        """
+        self.script, self.reply_seconds = script, reply_seconds
         self.calls: list[VendorCall] = []
         self._changed = threading.Condition()
         self._server = _Server(self, listener or socket.create_server(("127.0.0.1", 0)))
@@ -497,6 +505,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if kind := call.reply.after:
             self.server.vendor.wait_until(lambda _: bool(self.server.vendor.billed(kind)), 10)
+        time.sleep(self.server.vendor.reply_seconds)
         usage = _usage(call)
         whole, events = _WRITERS[request.api](call, usage)
         try:

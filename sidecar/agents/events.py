@@ -69,8 +69,8 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     agent_cost_usd: Decimal | None = None
     """The cost in USD that the agent computed from its own price list."""
     is_unread_past: bool = False
-    """Whether it sums up calls from before the reader's first reading. It is kept only if no call
-    of the session was: else the reader's state was lost, and the sum holds calls that are kept."""
+    """Whether it sums up calls that the store no longer lists. It is not recorded if the
+    store has been read before and its state was lost: then the sum contains recorded calls."""
 
     @property
     def counts(self) -> bool:
@@ -132,6 +132,8 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     restarted: bool = False
     """Whether `sessions` replaces everything known about the store's sessions, because the store
     was read from its start. Recorded calls stay and still count once."""
+    has_lost_state: bool = False
+    """Whether there was no usable state, of a store whose calls cannot all be read again."""
     is_complete: bool = True
     """False if there is more to read. Large stores are read in steps, which bounds memory, shows
     progress and lets a reading be cancelled."""

@@ -269,9 +269,12 @@ def read_store(
     kept = _unpacked(state, _Identified)
     # A file that was replaced has other rows under the same cursors.
     same = kept is not None and kept.inode == store.inode
-    held = (_unpacked(kept.state, type(new())) if kept and same else None) or new()
+    held = _unpacked(kept.state, type(new())) if kept and same else None
+    is_new = held is None
+    held = held or new()
     contents = parse(held)
-    return _store_read(contents, _packed(_Identified(store.inode, _raw(held))), 0)
+    read = _store_read(contents, _packed(_Identified(store.inode, _raw(held))), 0)
+    return msgspec.structs.replace(read, has_lost_state=is_new)
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:

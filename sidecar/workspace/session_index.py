@@ -178,14 +178,22 @@ class SessionIndex:
         pace, record = pace or Pace.quick(), record or self._ledger.record_many
         by_agent = {one.agent: one for one in readers}
         wanted = list(stores)
+        if wanted:
+            with self._ledger.transaction() as connection:
+                _prepare(connection)
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = Ingested(), time.monotonic()
         for some in _together(_readings(by_agent, wanted, self._rows_of, preview=preview)):
-            calls = [call for one in some if not one.preview for call in one.read.calls]
-            known = self._recorded_sums(calls)
-            events, refused = _checked(call for call in calls if call not in known)
+            events, refused = _checked(
+                call
+                for one in some
+                if not one.preview
+                for call in one.read.calls
+                if not (call.is_unread_past and one.has_recorded_calls)
+            )
 
             def also(connection: sqlite3.Connection, some: list[_Reading] = some) -> None:
+                _prepare(connection)
                 for one in some:
                     _write(connection, one)
 
@@ -204,14 +212,6 @@ class SessionIndex:
         if done.refused:
             _log.warning("%d calls in session files have impossible numbers", done.refused)
         return done
-
-    def _recorded_sums(self, calls: Iterable[CallFinished]) -> list[CallFinished]:
-        """Return those sums of past calls of whose session the ledger has calls."""
-        sums = [call for call in calls if call.is_unread_past]
-        if not sums:
-            return []
-        with self._ledger.reader() as connection:
-            return [call for call in sums if _is_session_recorded(connection, event_of(call))]
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
         """Forget the sessions of stores that are gone; their calls stay. Raises LedgerError."""
@@ -279,6 +279,11 @@ class _Reading(NamedTuple):
     read: StoreRead
     preview: bool = False
 
+    @property
+    def has_recorded_calls(self) -> bool:
+        """Whether the read calls may be recorded already, under other ids."""
+        return self.read.has_lost_state and self.before is not None and not self.before.previewed
+
 
 class _Row(NamedTuple):
     store: Store
@@ -338,7 +343,6 @@ def _together(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
 
 def _write(connection: sqlite3.Connection, one: _Reading) -> None:
     """Keep a step's state and what it says of sessions, unless another process was quicker."""
-    _prepare(connection)
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
     expected = one.before.state if one.before else b""
@@ -402,13 +406,21 @@ def _tokens(number: object) -> int | None:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Have the index's tables, of this version."""
+    """Create the tables. Of another version's tables, keep only which stores were read."""
     if _has_tables(connection):
         return
+    known: list[tuple[object, ...]] = []
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'store'").fetchone():
+        known = connection.execute("SELECT path, agent, live, previewed FROM store").fetchall()
     for table in ("store", "agent_session", "index_form"):
         connection.execute(f"DROP TABLE IF EXISTS {table}")
     for statement in _TABLES:
         connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO store (path, agent, live, previewed, inode, size, mtime_ns, state) "
+        "VALUES (?, ?, ?, ?, 0, 0, 0, x'')",
+        known,
+    )
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
@@ -559,12 +571,6 @@ def _folder_uri(folder: str) -> str:
     if not os.path.isabs(folder):
         return folder
     return Path(os.path.realpath(folder)).as_uri()
-
-
-def _is_session_recorded(connection: sqlite3.Connection, event: LedgerEvent) -> bool:
-    query = "SELECT 1 FROM session WHERE workspace = ? AND agent = ? AND name = ?"
-    key = event.workspace, event.agent, event.session
-    return connection.execute(query, key).fetchone() is not None
 
 
 def _checked(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:

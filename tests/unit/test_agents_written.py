@@ -21,6 +21,7 @@ from benchmarks.agents.claude import slug_of
 from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams
+from sidecar.workspace import session_index
 from tests.unit.agents_world import World
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "agents"
@@ -251,6 +252,47 @@ def test_vibe_bills_calls_once_when_their_journals_and_our_state_are_gone(tmp_pa
         connection.execute("UPDATE store SET state = x'', size = 0")
     assert world.ingest() == 0
     assert world.recorded() == billed
+
+
+def test_vibe_bills_a_subagent_once_when_its_journals_and_our_state_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, "vibe")
+    install(world, "vibe-subagent")
+    (child,) = world.home.glob(".vibe/logs/session/unified/child-*")
+    saved = {path: path.read_text() for path in child.rglob("projection-state.json")}
+    for path, text in saved.items():  # as they were when the journal still held the call
+        path.write_text(json.dumps(json.loads(text) | {"snapshot_sequence": 0}))
+    world.ingest()
+    billed = world.recorded()
+    shutil.rmtree(child / "journal")
+    for path, text in saved.items():
+        path.write_text(text)
+    version = session_index._VERSION + 1
+    monkeypatch.setattr(session_index, "_VERSION", version)
+    tables = (*session_index._TABLES[:-1], f"INSERT INTO index_form VALUES ({version})")  # noqa: S608
+    monkeypatch.setattr(session_index, "_TABLES", tables)
+    world.ingest()
+    assert world.recorded() == billed
+
+
+def test_vibe_bills_missed_calls_of_a_session_whose_subagent_was_read_first(tmp_path: Path) -> None:
+    world = World(tmp_path, "vibe")
+    install(world, "vibe-subagent")
+    (main,) = (path.parent for path in world.home.rglob("meta.json"))
+    journals, kept = main / "journal", tmp_path / "kept"
+    main.rename(kept)
+    main.mkdir()
+    shutil.copy(kept / "meta.json", main)
+    world.ingest()  # the sub-agent's call, which belongs to the main session
+    assert [call.category for call in world.calls] == ["subagent"]
+    shutil.rmtree(main)
+    kept.rename(main)
+    shutil.rmtree(journals)
+    shutil.rmtree(main / "generations" / "0000000000000015")
+    world.ingest()
+    assert [call.category for call in world.calls] == ["subagent", "main"]
+    assert len(world.recorded()) == 2
 
 
 def test_vibe_session_without_its_description_is_read_later(tmp_path: Path) -> None:

@@ -255,7 +255,6 @@ class _Session(msgspec.Struct):
         if saved is None or public is None or saved.snapshot_sequence <= self.sequence:
             return
         total, session = _parts(public.token_usage), self.session
-        is_first = self.sequence == 0 and meta.parent_session_id is None
         prompt, cached, output = (max(0, a - b) for a, b in zip(total, self.billed, strict=True))
         self.sequence, self.billed = saved.snapshot_sequence, total
         session.at = from_ms(public.updated_at)
@@ -263,7 +262,7 @@ class _Session(msgspec.Struct):
         session.track = session.track.call(Reading(size[0], size[2], meta.model))
         usage = usage_from_prompt(prompt, cached, 0, 0, output, 0)
         for call in self._call(meta, usage, f"{session.id}/{saved.snapshot_sequence}"):
-            yield msgspec.structs.replace(call, is_unread_past=is_first)
+            yield msgspec.structs.replace(call, is_unread_past=True)
 
     def _apply(self, line: _Line, meta: _Meta) -> Iterator[CallFinished]:
         """Apply a record to the state; yield the call that it reports, if any."""

@@ -55,6 +55,8 @@ class Agent(ABC):
     """The prompt that makes it do so instead."""
     band_percent: ClassVar[float] = 0
     """Error band (±%) of the sizes that its files record."""
+    reply_seconds: ClassVar[float] = 0
+    """How long the vendor takes for a reply."""
 
     @abstractmethod
     def configure(self, home: Path, url: str) -> None:
@@ -432,6 +434,7 @@ class Cline(Agent):
 
 class Vibe(Agent):
     name = "vibe"
+    reply_seconds = 0.5  # it deletes journals two replies later, before anything could read them
     records_reasoning = False
     package = Package("pypi", "mistral-vibe", "3.0.2", "vibe", python=(3, 12))
     model = "devstral-2512"

@@ -61,7 +61,7 @@ class Scene:
         self._stack = ExitStack()
         self.sandbox = self._stack.enter_context(Sandbox(self.home))
         self.script = Script(agent.side_calls, turns_have_tools=agent.has_tools)
-        vendor = FakeVendor(self.script, self.sandbox.listener)
+        vendor = FakeVendor(self.script, self.sandbox.listener, agent.reply_seconds)
         self.vendor = self._stack.enter_context(vendor)
         agent.configure(self.home, self.vendor.url)
         self.sidecar = SidecarClient(self.root)
