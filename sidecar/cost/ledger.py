@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -205,7 +205,7 @@ def explained(error: Exception, path: Path) -> LedgerError:
     return LedgerError(f"the ledger {path} is damaged ({error}); move it away to start a new one")
 
 
-VERSION = 1
+VERSION = 2
 """`PRAGMA user_version` of a ledger with this schema."""
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
@@ -268,7 +268,6 @@ def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> 
         ForeignLedgerError: The file has another schema.
         LedgerError: A newer version of token-sidecar created the ledger.
     """
-    connection.create_function("call_key", 2, _key, deterministic=True)
     if _version(connection) == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -277,6 +276,7 @@ def prepare(connection: sqlite3.Connection, local_day: Callable[[int], int]) -> 
         if version != VERSION:
             statements = _creation() if _is_empty(connection) else _import(connection, version)
             connection.create_function("local_day", 1, local_day, deterministic=True)
+            connection.create_function("request_key", 1, _key, deterministic=True)
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -308,7 +308,7 @@ def _creation() -> Iterator[str]:
         "UNIQUE (model, category, provider, tier))"
     )
     # `at`: ms since 1970. `day`: the local day where and when the call was recorded. `reported`:
-    # USD * 10**12. `key`: a hash of provider and request id, whose index is a third as large.
+    # USD * 10**12. `key`: a hash of the request id, whose index is a third as large.
     yield (
         "CREATE TABLE event (id INTEGER PRIMARY KEY, key INTEGER, request TEXT, "
         "at INTEGER NOT NULL, day INTEGER NOT NULL, session INTEGER NOT NULL, "
@@ -324,6 +324,8 @@ def _import(connection: sqlite3.Connection, version: int) -> list[str]:
     """Return the statements that import a ledger of the last development version."""
     if version > VERSION:
         raise LedgerError("a newer version of token-sidecar created the ledger; update this one")
+    if version == 1:
+        return [*_new_keys()]
     tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     applied = set[str]()
     if ("migration",) in connection.execute(tables).fetchall():
@@ -337,10 +339,21 @@ def _import(connection: sqlite3.Connection, version: int) -> list[str]:
         *(f"DROP TABLE {name}" for name in ("quarter", "daily", "folded", "source", "migration")),
         "ALTER TABLE event ADD COLUMN day INTEGER NOT NULL DEFAULT 0",
         "UPDATE event SET day = local_day(at)",
+        *_new_keys(),
         *_sums(),
         _fold("(SELECT max(id) FROM event)"),
         "UPDATE folded SET upto = (SELECT coalesce(max(id), 0) FROM event)",
     ]
+
+
+def _new_keys() -> Iterator[str]:
+    """Return the statements that replace keys that included the provider."""
+    for step in range(4):  # the few calls that share a request id
+        yield (
+            f"UPDATE OR IGNORE event SET key = request_key(request) + {step} "  # noqa: S608
+            "WHERE request IS NOT NULL "
+            f"AND key NOT BETWEEN request_key(request) AND request_key(request) + {step}"
+        )
 
 
 def _sums() -> Iterator[str]:
@@ -420,7 +433,7 @@ _INSERT = (
 )
 _AMENDED = ("band", *BUCKETS, "reported")
 _AMEND = f"UPDATE event SET {', '.join(f'{name} = ?' for name in _AMENDED)} WHERE id = ?"  # noqa: S608
-_KEY_MASK = 2**63 - 1
+_KEY_MASK = 2**62 - 1
 _PROMPT_PARTS = BUCKETS.index("output")
 """The buckets before `output` make up the prompt."""
 
@@ -471,11 +484,6 @@ class Ledger:
             try:
                 connection = self._connection or self._open()
                 row = self._row(connection, event)
-                stored = _event_under_other_provider(connection, event)
-                if stored is not None:
-                    if amend:
-                        _amend(connection, row, stored[0], stored[1:])
-                    return Recorded(str(event.request_id), True)
                 inserted = connection.execute(_INSERT, row)
                 if inserted.rowcount == 1:
                     return Recorded(event.request_id or f"event-{inserted.lastrowid}", False)
@@ -491,12 +499,20 @@ class Ledger:
         *,
         amend: bool,
     ) -> Recorded:
-        """Record an event with a key that exists: the same call, or a colliding hash."""
+        """Record an event whose key exists: the same call, or one of another provider or agent.
+
+        An agent's call may get another provider when its file is read again: a newer version knows
+        it, or the file names only the newest model.
+        """
+        by_agent = event.agent if event.agent != PROTOCOL else None
         with nested(connection):
             while (stored := _event_by_key(connection, row[0])) is not None:
-                if stored[1:3] == (event.request_id, event.provider):
+                number, request, provider, agent, *numbers = stored
+                if request == event.request_id and (
+                    provider == event.provider or agent == by_agent
+                ):
                     if amend:
-                        _amend(connection, row, stored[0], stored[3:])
+                        _amend(connection, row, number, numbers)
                     return Recorded(str(event.request_id), True)
                 row = (row[0] + 1, *row[1:])
             connection.execute(_INSERT, row)
@@ -631,7 +647,7 @@ class Ledger:
         is_reported = event.reported_cost is not None
         cost = event.reported_cost if is_reported else event.agent_cost
         return (
-            None if request is None else _key(event.provider, request),
+            None if request is None else _key(request),
             request,
             milliseconds(event.at),
             local_day(event.at, self._zone),
@@ -729,46 +745,26 @@ def _name_id(
     return int(found[0])
 
 
-def _key(provider: str, request: str) -> int:
-    """Return a 63-bit hash of a provider's request id."""
-    digest = blake2b(f"{provider}\0{request}".encode("utf-8", "replace"), digest_size=8).digest()
+def _key(request: str) -> int:
+    """Return a 62-bit hash of a request id. Calls that share an id get the following keys."""
+    digest = blake2b(request.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest) & _KEY_MASK
 
 
 def _event_by_key(connection: sqlite3.Connection, key: int) -> tuple[Any, ...] | None:
-    """Return id, request, provider, band, reported and buckets of the event with a key."""
+    """Return id, request, provider, agent, band, reported and buckets of the event with a key."""
     found = connection.execute(
-        f"SELECT event.id, request, provider.name, band, reported, {', '.join(BUCKETS)} "  # noqa: S608
-        "FROM event JOIN kind ON kind.id = event.kind JOIN provider ON provider.id = kind.provider "
+        "SELECT event.id, request, provider.name, agent, band, reported, "  # noqa: S608
+        f"{', '.join(BUCKETS)} FROM event JOIN session ON session.id = event.session "
+        "JOIN kind ON kind.id = event.kind JOIN provider ON provider.id = kind.provider "
         "WHERE key = ?",
         (key,),
     ).fetchone()
     return None if found is None else tuple(found)
 
 
-def _event_under_other_provider(
-    connection: sqlite3.Connection, event: LedgerEvent
-) -> tuple[Any, ...] | None:
-    """Return id, band, reported and buckets of an agent's call recorded for another provider.
-
-    Agents' files are read again, and the provider of a call may have another name by then: a newer
-    version knows it, or the file names only the newest model.
-    """
-    if event.agent == PROTOCOL or event.request_id is None:
-        return None
-    # A cross join keeps the order: few providers, and an index lookup for each.
-    found = connection.execute(
-        f"SELECT event.id, band, reported, {', '.join(BUCKETS)} FROM provider "  # noqa: S608
-        "CROSS JOIN event ON key = call_key(provider.name, ?) "
-        "CROSS JOIN session ON session.id = event.session "
-        "WHERE provider.name != ? AND request = ? AND agent = ?",
-        (event.request_id, event.provider, event.request_id, event.agent),
-    ).fetchone()
-    return None if found is None else tuple(found)
-
-
 def _amend(
-    connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: tuple[Any, ...]
+    connection: sqlite3.Connection, row: tuple[Any, ...], event: int, stored: Sequence[Any]
 ) -> None:
     """Replace an event's numbers with those of `row` if they have more output or cost."""
     seen = dict(zip(_EVENT_COLUMNS, row, strict=True))

@@ -93,7 +93,7 @@ def test_a_request_id_counts_once_across_sessions_and_openings(ledger: Ledger) -
 def test_two_requests_with_one_key_are_both_kept(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.cost.ledger._key", lambda _provider, _request: 7)
+    monkeypatch.setattr("sidecar.cost.ledger._key", lambda _request: 7)
     found = [ledger.record(call(request=name)).duplicate for name in ("a", "b", "c", "b", "a")]
     assert found == [False, False, False, True, True]
     assert rows(ledger, "SELECT request FROM event ORDER BY id") == [("a",), ("b",), ("c",)]
@@ -283,6 +283,20 @@ def test_a_ledger_of_the_last_development_version_is_imported_once(tmp_path: Pat
         assert ledger.record(call(request="r3")).duplicate
         ledger.close()
     assert [file.name for file in tmp_path.glob("ledger.db*")] == ["ledger.db"]
+
+
+def test_calls_keyed_by_provider_and_request_are_found_again(ledger: Ledger) -> None:
+    """Keys of version 1 included the provider."""
+    other = msgspec.structs.replace(call(request="a"), provider="other")
+    ledger.record(call(request="a"))
+    ledger.record(other)
+    with ledger.transaction() as connection:
+        connection.execute("UPDATE event SET key = id * 1000")
+        connection.execute("PRAGMA user_version = 1")
+    ledger.close()
+    assert ledger.record(call(request="a")).duplicate
+    assert ledger.record(other).duplicate
+    assert not ledger.record(call(request="b")).duplicate
 
 
 def test_a_failed_import_leaves_the_ledger_as_it_was(
