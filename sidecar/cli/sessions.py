@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 
+MAX_UNREAD_BYTES = 64 << 20
+"""Size of the session files that `usage` reads; `cost` and servers read the others."""
 _MOST_NAMED = 10
 
 
@@ -102,7 +104,7 @@ class SessionsView:
     async def _known(self) -> list[SessionRow]:
         conversations = self.services.conversations(self.workspace)
         await conversations.restore()
-        await self.services.agents.look_for_all(self.workspace)
+        await self.services.agents.look_for_all(self.workspace, MAX_UNREAD_BYTES)
         return conversations.sessions.rows(every=True)
 
     async def _look(self) -> None:

@@ -28,6 +28,9 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it: 128 and the number of SIGINT."""
 
 READ_COST = "Run `token-sidecar cost` to read the newest calls of coding agents."
+READ_SESSIONS = (
+    "Older sessions may be missing. Run `token-sidecar cost` to read all sessions of coding agents."
+)
 
 
 @click.command()
@@ -109,4 +112,4 @@ def _show(
         text = text if is_missing else shown.text
     say(*text.split("\n"))
     if sources - {"protocol"} and not is_cost_read:
-        say(READ_COST)
+        say(READ_SESSIONS if isinstance(shown, list) else READ_COST)

@@ -6,6 +6,7 @@ disabled.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -96,21 +97,30 @@ class _Reading:
         since_ms = 0 if since is None else int(since.timestamp() * 1000)
         return self._index.sessions(sources.readers, sources.places, sources.roots, since_ms)
 
-    def read(self, stores: Iterable[Store]) -> None:
+    def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> None:
         """Read what is new in these stores; of agents that are not billed main conversations only.
 
         Calls of a store whose history was read are recorded all the same.
+
+        Args:
+            stores: The stores.
+            max_bytes: Total size of the stores that are read without being billed, newest first.
         """
         stores = list(stores)
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         others = [one for one in stores if one.live and one.agent not in self._billed]
-        self._read(others, preview=True)
+        self._read(others, preview=True, max_bytes=max_bytes)
 
-    def _read(self, stores: Sequence[Store], *, preview: bool) -> None:
+    def _read(
+        self, stores: Sequence[Store], *, preview: bool, max_bytes: int | None = None
+    ) -> None:
         if not stores:
             return
         readers = self._sources.readers
         unread = self._index.unread(readers, stores, preview=preview)
+        if max_bytes is not None:
+            sizes = itertools.accumulate(store.size for store in unread)
+            unread = [store for store, size in zip(unread, sizes, strict=True) if size <= max_bytes]
         done = self._index.read(readers, unread, preview=preview, record=self._record)
         self.has_new_costs |= done.has_new_costs
 
@@ -139,9 +149,9 @@ class _Reading:
         self._index.forget(changed)
         self.read(self._sources.stores_at(changed))
 
-    def read_all(self) -> None:
-        """Read every store that may be of the workspace."""
-        self.read(self._sources.stores())
+    def read_all(self, max_bytes: int | None) -> None:
+        """Read the stores that may be of the workspace; see `read`."""
+        self.read(self._sources.stores(), max_bytes)
 
     def _after_billed(self) -> list[Store]:
         """All stores, those of billed agents read: who sees a session may ask for its costs."""
@@ -205,10 +215,15 @@ class AgentSessions:
         read = partial(_Reading.read_changed, changed=tuple(changed))
         return await self._take(workspace, known.sources, read, billed)
 
-    async def look_for_all(self, workspace: Workspace) -> bool:
+    async def look_for_all(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
         """Find all sessions of the workspace, however old, for its conversations.
 
-        Returns whether the ledger has other costs now.
+        Args:
+            workspace: The workspace.
+            max_bytes: Total size of the stores to read, newest first; None reads all of them.
+
+        Returns:
+            Whether calls were recorded or amended.
         """
         sources = await self.sources(workspace)
         if sources is None:
@@ -216,7 +231,8 @@ class AgentSessions:
                 self._has_older.discard(workspace)
                 self._sessions_of(workspace).feed_older(())
             return False
-        sessions, recorded = await self._counted(workspace, sources, _Reading.read_all, since=None)
+        read = partial(_Reading.read_all, max_bytes=max_bytes)
+        sessions, recorded = await self._counted(workspace, sources, read, since=None)
         if sessions or workspace in self._has_older:
             self._has_older.add(workspace)
             self._sessions_of(workspace).feed_older(sessions)

@@ -72,6 +72,34 @@ def test_an_old_session_is_shown_by_its_id(tmp_path: Path, monkeypatch: pytest.M
         assert (usage["session"]["id"], usage["tokens"]) == (old, home.truth.context[old])
 
 
+def test_listing_all_sessions_reads_a_bounded_amount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = ClaudeHome(tmp_path / ".claude")
+    sizes, names = [], []
+    for days in (9, 6, 3):
+        home.clock.now = datetime.now(UTC) - timedelta(days=days)
+        session = home.session(tmp_path)
+        session.reply()
+        at = home.clock.now.timestamp()
+        os.utime(session.path, (at, at))
+        sizes.append(session.path.stat().st_size)
+        names.append(session.id)
+    monkeypatch.setattr("sidecar.cli.sessions.MAX_UNREAD_BYTES", sum(sizes[1:2]) + 10)
+    command = ["usage", "--workspace", str(tmp_path), "--all"]
+    shown = CliRunner().invoke(main, command).output
+    listed = [
+        row["id"] for row in json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
+    ]
+    assert names[2] in listed
+    assert "Older sessions may be missing. Run `token-sidecar cost`" in shown
+    CliRunner().invoke(main, ["cost", "--workspace", str(tmp_path)])
+    done = CliRunner().invoke(main, [*command, "--json"])
+    assert {row["id"] for row in json.loads(done.output)} == set(names)
+    assert "may be missing" not in CliRunner().invoke(main, command).output
+
+
 @pytest.mark.parametrize("verb", [("usage",), ("usage", "--all"), ("cost", "files")])
 def test_a_broken_configuration_is_told(verb: tuple[str, ...], tmp_path: Path) -> None:
     """As `count` and `check` have it: what is asked for is printed all the same."""
