@@ -145,6 +145,39 @@ async def test_calls_that_their_agent_may_delete_are_kept_before_anybody_asks(
     assert calls_in_the_ledger() == len(gemini.truth.calls) == 1
 
 
+async def test_unread_costs_are_not_zero_while_another_agent_is_recorded(
+    bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "SHOWN_SECONDS", 1_000.0)
+    monkeypatch.setattr(history, "IDLE_SECONDS", 1_000.0)
+    shown = home.session(tmp_path)
+    shown.user()
+    shown.reply()
+    gemini = GeminiHome(tmp_path / "home" / ".gemini")
+    gemini.clock.now = datetime.now(UTC) - timedelta(minutes=50)
+    session = gemini.session(tmp_path)
+    session.user()
+    session.reply()
+    await bare.initialize(tmp_path.as_uri())
+    await bare.take("status/update", lambda status: bool(status["context"]))
+    bare.ignore("status/update", "context/warning")
+    await bare.request("context/select", {"session": shown.id})
+    session.user()
+    session.reply()
+    async with asyncio.timeout(20):
+        while not any(row["id"] == session.id and "$" in row["detail"] for row in await rows(bare)):
+            await asyncio.sleep(0.05)
+    (row,) = [row for row in await rows(bare) if row["id"] == shown.id]
+    assert "$" not in row["detail"]
+    usage = await bare.request("context/usage", {"session": shown.id})
+    assert (usage["costUsd"], "cost is being read" in usage["text"]) == (None, True)
+
+
+async def rows(client: Client) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = await client.request("context/sessions", {})
+    return found
+
+
 def calls_in_the_ledger() -> int:
     with closing(sqlite3.connect(state_dir() / "ledger.db")) as ledger:
         return int(ledger.execute("SELECT count(*) FROM event").fetchone()[0])
