@@ -301,14 +301,17 @@ def _readings(
         some = stores[start : start + _STORES_AT_ONCE]
         rows = rows_of(some)
         for store in some:
+            row = rows.get(store.path)
             try:
-                row = rows.get(store.path)
                 yield from _steps(readers[store.agent], store, row, preview=preview)
             except OSError as error:
                 why = error.strerror or "damaged"
                 _log.info("%s: a session file cannot be read: %s", store.agent, why)
             except Exception as exc:  # whatever one store holds, the others are read
                 log_defect(exc, f"a session file of {store.agent}")
+                # Don't try again until the store changes.
+                failed = StoreRead(calls=(), sessions=(), state=row.state if row else b"")
+                yield _Reading(store, row, failed, preview)
 
 
 def _steps(

@@ -234,6 +234,28 @@ def test_a_session_stays_in_the_workspace_that_it_began_in(world: World) -> None
     assert folders == [(str(world.root), str(world.other))]
 
 
+def test_a_store_that_breaks_its_reader_is_read_again_once_it_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = claude.everyday(world.claude, world.root)
+    reader, read = type(world.readers[0]), type(world.readers[0]).read
+    attempts: list[str] = []
+
+    def fail(_self: object, store: Store, _state: bytes = b"") -> StoreRead:
+        attempts.append(store.path)
+        raise RuntimeError("a defect of the reader")
+
+    monkeypatch.setattr(reader, "read", fail)
+    world.read()
+    world.read()
+    assert attempts.count(str(session.path)) == 1
+    monkeypatch.setattr(reader, "read", read)
+    session.reply()
+    world.read()
+    assert session.id in world.sessions()
+    assert session.id in {name for name, _ in recorded(world.ledger).values()}
+
+
 HOLD = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
