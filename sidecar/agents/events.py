@@ -137,6 +137,8 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool = True
     """False if there is more to read. Large stores are read in steps, which bounds memory, shows
     progress and lets a reading be cancelled."""
+    is_settled: bool = True
+    """False if time alone may reveal more calls: the store is read again though it is unchanged."""
     bytes_read: int = 0
     skipped: int = 0
     """Broken lines in this reading."""

@@ -244,6 +244,8 @@ class StoreContents(NamedTuple):
     """Broken parts."""
     has_all_sessions: bool = True
     """Whether `sessions` holds all sessions of the store; else only those that changed."""
+    is_settled: bool = True
+    """As `StoreRead.is_settled`."""
 
 
 def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> StoreRead:
@@ -370,6 +372,7 @@ def _store_read(contents: StoreContents, state: bytes, size: int) -> StoreRead:
         sessions=tuple(contents.sessions),
         state=state,
         restarted=contents.has_all_sessions,
+        is_settled=contents.is_settled,
         bytes_read=size,
         skipped=contents.skipped,
     )

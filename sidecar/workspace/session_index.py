@@ -351,7 +351,8 @@ def _write(connection: sqlite3.Connection, one: _Reading) -> None:
     expected = one.before.state if one.before else b""
     if (known.state if known else b"") != expected:
         return  # another process has read it on from the same place: its rows are as new
-    seen = (store.inode, store.size, store.mtime_ns) if read.is_complete else (0, 0, 0)
+    is_current = read.is_complete and read.is_settled
+    seen = (store.inode, store.size, store.mtime_ns) if is_current else (0, 0, 0)
     connection.execute(
         "INSERT INTO store (path, agent, inode, size, mtime_ns, live, state, previewed) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET inode = excluded.inode, "

@@ -19,6 +19,7 @@ import pytest
 
 from benchmarks.agents.claude import slug_of
 from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
+from sidecar.agents.readers import continue_sessions
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams
 from sidecar.workspace import session_index
@@ -317,6 +318,28 @@ def test_continue_tells_its_own_costs(tmp_path: Path) -> None:
     world.ingest()
     costs = {call.usage.prompt_tokens: call.agent_cost_usd for call in world.calls}
     assert (costs[2_538], costs[190_028]) == (Decimal("0.09"), Decimal("5.72"))
+
+
+def test_continue_aborted_call_is_recorded_later_though_its_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message may still follow, until the session has been silent for an hour."""
+    world = World(tmp_path, "continue")
+    install(world, "continue-abort")
+    world.ingest()
+    before = len(world.recorded())
+    path = world.home / ".continue/sessions/9e8112b9-6139-4a59-8b2e-cfa33a265edf.json"
+    session = json.loads(path.read_text())
+    session["usage"]["promptTokens"] += 5_000
+    path.write_text(json.dumps(session))
+    world.ingest()
+    assert len(world.recorded()) == before
+    monkeypatch.setattr(continue_sessions, "_SILENT_SECONDS", -1.0)
+    world.ingest()
+    assert len(world.recorded()) == before + 1
+    calls = len(world.calls)
+    world.ingest()
+    assert len(world.calls) == calls
 
 
 def claude_transcript(world: World) -> tuple[Path, list[str]]:

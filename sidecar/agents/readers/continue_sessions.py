@@ -200,7 +200,9 @@ def _events(store: Store, state: _State) -> StoreContents:
     calls = [*_reply_calls(store, document, session, state)]
     if rest := _rest(store, document, session, state, has_new=bool(calls)):
         calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
-    return StoreContents([*reversed(calls)], [session.snapshot()])
+    prompt = count((document.usage or _SessionUsage()).prompt_tokens)
+    is_settled = prompt <= state.prompt + state.rest[0]
+    return StoreContents([*reversed(calls)], [session.snapshot()], is_settled=is_settled)
 
 
 def _reply_calls(
