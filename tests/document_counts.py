@@ -22,7 +22,7 @@ _ANY = 10**12
 def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """Count the whole document; only pieces that are new since the last count are tokenized."""
     basis = tokenizer.basis
-    if basis.cuts != "lines":
+    if not basis.has_safe_cuts:
         return tokenizer.scale(count_pieces(countable_pieces(doc, basis), basis))
     tokens = count_if_quick(doc, basis, _ANY)
     assert tokens is not None
@@ -32,5 +32,5 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """How many characters a count of the document would have to tokenize now."""
     basis = tokenizer.basis
-    pieces = doc.missing(basis.name) if basis.cuts == "lines" else countable_pieces(doc, basis)
+    pieces = doc.missing(basis.name) if basis.has_safe_cuts else countable_pieces(doc, basis)
     return uncounted_characters(pieces, basis, SLOW)

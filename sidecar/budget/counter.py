@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sidecar.counting.engines import without_lone_surrogates
 from sidecar.counting.incremental import count_pieces
 from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
-from sidecar.text.pieces import Piece, split, split_pieces, word_pieces
+from sidecar.text.pieces import Piece, split, split_pieces
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
@@ -38,7 +38,7 @@ class TextCounter:
         self._tokenizer_for = tokenizer_for
         self._pieces: dict[tuple[int, int, bool], Sequence[Piece]] = {}
         if pieces is not None:
-            self._pieces[0, len(text), False] = pieces
+            self._pieces[0, len(text), True] = pieces
         self._whole = whole or {}
 
     def measure(self, model: str, start: int, end: int) -> Measure:
@@ -56,13 +56,12 @@ class TextCounter:
 
     def _units(self, tokenizer: Tokenizer, start: int, end: int) -> Sequence[Piece]:
         """Return the part cut into pieces; cached, because pieces remember their counts."""
-        cuts = tokenizer.cuts
-        key = (start, end, cuts == "none")
+        can_cut = tokenizer.has_safe_cuts
+        key = (start, end, can_cut)
         if key not in self._pieces:
             part = self._text[start:end]
-            self._pieces[key] = (Piece(part),) if cuts == "none" else split_pieces(part)
-        pieces = self._pieces[key]
-        return word_pieces(pieces) if cuts == "words" else pieces
+            self._pieces[key] = split_pieces(part) if can_cut else (Piece(part),)
+        return self._pieces[key]
 
 
 def total(pieces: Sequence[Piece], tokenizer: Tokenizer) -> int:
@@ -89,7 +88,7 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
 def _within_piece(text: str, allowance: int, tokenizer: Tokenizer) -> int:
     """Find the seam inside one piece that has more tokens than allowed: by lines first."""
     at, left = 0, allowance
-    for part in split(text, _FINER) if tokenizer.cuts == "lines" else (text,):
+    for part in split(text, _FINER) if tokenizer.has_safe_cuts else (text,):
         tokens = tokenizer.count(part)
         if tokens > left:
             return at + first_tokens(part, left, tokenizer)

@@ -32,8 +32,6 @@ from sidecar.text.pieces import PIECE_CHARACTERS, split
 if TYPE_CHECKING:
     import tiktoken
 
-    from sidecar.text.cuts import Cuts
-
 
 class DamagedRanksError(SidecarError):
     """A shipped rank file is missing or damaged."""
@@ -130,7 +128,7 @@ class Reference(Tokenizer):
     The first count loads the ranks (0.3 s), and raises DamagedRanksError if they are damaged.
     """
 
-    cuts: Cuts = "lines"
+    has_safe_cuts = True
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -238,7 +236,7 @@ def is_disputed(text: str) -> bool:
 class FastEngine(Tokenizer):
     """A fast engine over pieces of a text; tiktoken counts what it is known to get wrong."""
 
-    cuts: Cuts = "lines"
+    has_safe_cuts = True
 
     def __init__(
         self,

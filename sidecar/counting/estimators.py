@@ -29,7 +29,6 @@ from sidecar.text.pieces import split
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
     from sidecar.counting.count import Method
-    from sidecar.text.cuts import Cuts
 
 _SLICE = 65_536
 """Characters per step: 2 ms during which no other thread runs."""
@@ -343,7 +342,7 @@ class HeuristicUnits(Tokenizer):
     name = "heuristic units"
     method: Method = "estimate"
     error_percent = None
-    cuts: Cuts = "lines"
+    has_safe_cuts = True
 
     def count(self, text: str) -> int:
         """Return the summed weights of `text`."""

@@ -1,18 +1,17 @@
 """Counts of documents that cost what an edit costs: pieces remember theirs, and they add up.
 
 Pieces never change, so any thread can fill in a count while the document is edited, and no result
-can be stale. A tokenizer's `cuts` says where its texts may be cut. Its `basis` counts the pieces,
-and the sum is scaled once.
+can be stale. Texts are cut only for tokenizers with safe cuts. A tokenizer's `basis` counts the
+pieces, and the sum is scaled once.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from sidecar.errors import WorkStoppedError
-from sidecar.text.pieces import Piece, SplitText, split_pieces, word_pieces
+from sidecar.text.pieces import Piece, SplitText, split_pieces
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Measure
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
 
 SLOW = 1_000_000
-SLICE_CHARACTERS = 32_768
-"""After so many characters, about a millisecond, a worker lets other threads run."""
+"""Added to the characters of a slow piece, which no event loop may count."""
 
 
 def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
@@ -30,22 +28,18 @@ def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
 
     Pieces are immutable, so another thread may count them while the document is edited.
     """
-    cuts = tokenizer.cuts
-    if cuts == "none":
-        return (text.whole,)
-    return text.pieces if cuts == "lines" else word_pieces(text.pieces)
+    return text.pieces if tokenizer.has_safe_cuts else (text.whole,)
 
 
 def count_if_quick(doc: TextDocument, basis: Tokenizer, most: int) -> int | None:
     """Return a document's tokens if that takes tokenizing at most `most` characters, else None.
 
-    For tokenizers whose texts may be cut at lines.
+    For tokenizers with safe cuts.
     """
     missing = doc.missing(basis.name)
     if missing and uncounted_characters(missing, basis, most) > most:
         return None
-    for piece in [*missing]:
-        _count_piece(piece, basis, None)
+    count_pieces([*missing], basis)
     return cast("int", doc.total(basis.name))
 
 
@@ -60,15 +54,12 @@ def uncounted_characters(pieces: Iterable[Piece], basis: Tokenizer, enough: int)
         basis: The tokenizer.
         enough: Stop adding once the number exceeds this.
     """
-    needed: set[Piece] = set()
-    total = 0
+    name, total = basis.name, 0
     for piece in pieces:
-        for part in piece.uncounted_parts(basis.name):
-            if part not in needed:
-                needed.add(part)
-                total += len(part.text) + SLOW * basis.is_slow(part.text)
-        if total > enough:
-            break
+        if name not in piece.counts:
+            total += len(piece) + SLOW * basis.is_slow(piece.text)
+            if total > enough:
+                break
     return total
 
 
@@ -82,43 +73,18 @@ def count_pieces(
     Args:
         pieces: The pieces.
         tokenizer: Counts them.
-        should_stop: For workers: checked before each piece. Other threads run after each slice.
+        should_stop: Checked before each piece.
 
     Raises:
         WorkStoppedError: `should_stop` returned true; the counts made so far are kept.
     """
     name = tokenizer.name
-    slices = None if should_stop is None else _Slices(should_stop)
-    for piece in [piece for piece in pieces if name not in piece.counts]:
-        _count_piece(piece, tokenizer, slices)
+    for piece in pieces:
+        if name not in piece.counts:
+            if should_stop is not None and should_stop():
+                raise WorkStoppedError
+            piece.counts[name] = tokenizer.count(piece.text)
     return sum([piece.counts[name] for piece in pieces])
-
-
-class _Slices:
-    """Lets other threads run now and then: releasing the GIL costs a tenth of counting a piece."""
-
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self._should_stop = should_stop
-        self._since = 0
-
-    def before_counting(self, characters: int) -> None:
-        """Prepare to tokenize so many characters. Raises WorkStoppedError."""
-        if self._should_stop():
-            raise WorkStoppedError
-        if self._since > SLICE_CHARACTERS:
-            self._since = 0
-            time.sleep(0)  # releases the GIL, which an engine may hold for the whole slice
-        self._since += characters
-
-
-def _count_piece(piece: Piece, tokenizer: Tokenizer, slices: _Slices | None) -> None:
-    name = tokenizer.name
-    for part in piece.uncounted_parts(name):
-        if slices is not None:
-            slices.before_counting(len(part))
-        part.counts[name] = tokenizer.count(part.text)
-    if name not in piece.counts and piece.origin is not None:
-        piece.counts[name] = piece.origin.derive_count(name)
 
 
 def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
@@ -135,9 +101,6 @@ def count_text(
         WorkStoppedError: `should_stop` returned true.
     """
     basis = tokenizer.basis
-    if basis.cuts == "none":
+    if not basis.has_safe_cuts:
         return tokenizer.count(text)
-    pieces: Sequence[Piece] = split_pieces(text)
-    if basis.cuts == "words":
-        pieces = word_pieces(pieces)
-    return tokenizer.scale(count_pieces(pieces, basis, should_stop))
+    return tokenizer.scale(count_pieces(split_pieces(text), basis, should_stop))

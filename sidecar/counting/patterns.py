@@ -2,8 +2,7 @@
 
 A vocabulary file often does not say how its texts are split, or says it in another library's
 syntax. Here the patterns are written for tiktoken (fancy-regex), each beside the forms that Hugging
-Face's `tokenizer.json` files use. `cuts` is what was proven for the pattern (see
-`sidecar.text.cuts`).
+Face's `tokenizer.json` files use.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import msgspec
 
 from sidecar.counting.engines import VOCABULARIES
-from sidecar.text.cuts import Cuts
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -20,11 +18,12 @@ class Pattern(msgspec.Struct, frozen=True):
     name: str
     expression: str
     """In tiktoken's syntax."""
-    cuts: Cuts
     written: tuple[tuple[str, ...], ...] = ()
     """Equivalent sequences of `Split` expressions in `tokenizer.json` files."""
     nfc: bool = False
     """Whether the tokenizer normalises to NFC first."""
+    has_safe_cuts: bool = True
+    """Whether `sidecar.text.cuts` was proven for it."""
 
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -73,14 +72,14 @@ _DEEPSEEK = (
     rf"|(?:[^\s\p{{L}}\p{{M}}\p{{N}}\p{{P}}\p{{S}}](?![[\p{{L}}\p{{M}}]--[{_CJK}]]))+"
 )
 
-GPT2 = Pattern("gpt2", _GPT2, "words", ((_GPT2,),))
-CL100K = Pattern("cl100k", _CL100K, "lines")
-LLAMA3 = Pattern("llama3", _LLAMA3, "lines", ((_LLAMA3,),))
-QWEN2 = Pattern("qwen2", _QWEN2, "lines", ((_QWEN2,),), nfc=True)
-QWEN35 = Pattern("qwen3.5", _QWEN35, "lines", ((_QWEN35,),), nfc=True)
-O200K = Pattern("o200k", _O200K, "lines", ((_O200K,),))
-TEKKEN = Pattern("tekken", _TEKKEN, "lines", ((_TEKKEN,),))
-DEEPSEEK = Pattern("deepseek", _DEEPSEEK, "lines", (_DEEPSEEK_SPLITS,))
+GPT2 = Pattern("gpt2", _GPT2, ((_GPT2,),), has_safe_cuts=False)
+CL100K = Pattern("cl100k", _CL100K)
+LLAMA3 = Pattern("llama3", _LLAMA3, ((_LLAMA3,),))
+QWEN2 = Pattern("qwen2", _QWEN2, ((_QWEN2,),), nfc=True)
+QWEN35 = Pattern("qwen3.5", _QWEN35, ((_QWEN35,),), nfc=True)
+O200K = Pattern("o200k", _O200K, ((_O200K,),))
+TEKKEN = Pattern("tekken", _TEKKEN, ((_TEKKEN,),))
+DEEPSEEK = Pattern("deepseek", _DEEPSEEK, (_DEEPSEEK_SPLITS,))
 
 PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, QWEN35, O200K, TEKKEN, DEEPSEEK)
 

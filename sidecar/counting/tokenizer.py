@@ -10,11 +10,10 @@ from sidecar.counting.count import Measure, Method
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Truncation
-    from sidecar.text.cuts import Cuts
 
 
-INLINE_CHARACTERS = 4_096
-"""Characters that the event loop may tokenize: under a millisecond with any engine."""
+INLINE_CHARACTERS = 8_192
+"""Characters that the event loop may tokenize: about a millisecond with any engine."""
 
 
 SAMPLE_CHARACTERS = 4_096
@@ -30,10 +29,10 @@ class Tokenizer(ABC):
     """How its counts are made."""
     error_percent: float | None = 0.0
     """Half of its error band in percent, for any text; None if not measured."""
-    cuts: Cuts = "none"
-    """Which cuts leave its counts exact (see `sidecar.text.cuts.Cuts`)."""
+    has_safe_cuts: bool = False
+    """Whether counts of the parts add up where `sidecar.text.cuts` cuts a text."""
     inline_characters: int = INLINE_CHARACTERS
-    """Characters of ordinary text that it counts in under a millisecond."""
+    """Characters of ordinary text that it counts in about a millisecond."""
 
     @abstractmethod
     def count(self, text: str) -> int:

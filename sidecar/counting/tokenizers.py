@@ -46,7 +46,7 @@ class LinearEstimator(Tokenizer):
         # Counts are remembered under this name, so it must change with the weights.
         self.name = f"{name} units {crc32(repr(row.weights).encode()):08x}"
         self._basis, self._first, self._weights = basis, row.weights[0], row.weights[1:]
-        self.cuts = basis.cuts
+        self.has_safe_cuts = basis.has_safe_cuts
         self.inline_characters = min(basis.inline_characters, INLINE_CHARACTERS)
 
     def is_slow(self, text: str) -> bool:
@@ -85,7 +85,8 @@ class ScaledTokenizer(Tokenizer):
         """
         self.name, self._basis, self._factor, self._bands = name, basis, factor, bands
         self.error_percent: float | None = 100 * bands.any if bands else None
-        self.cuts, self.inline_characters = basis.cuts, basis.inline_characters
+        self.has_safe_cuts = basis.has_safe_cuts
+        self.inline_characters = basis.inline_characters
 
     def band(self, tokens: int, sample: str = "") -> float | None:
         """Return half of the band for a text of this kind and size, in percent."""
@@ -240,7 +241,8 @@ class LazyTokenizer(Tokenizer):
                 except Exception as error:  # a user's file may contain anything
                     tokenizer = self._instead(error)
                 self.name, self.method = tokenizer.name, tokenizer.method
-                self.error_percent, self.cuts = tokenizer.error_percent, tokenizer.cuts
+                self.error_percent = tokenizer.error_percent
+                self.has_safe_cuts = tokenizer.has_safe_cuts
                 self.inline_characters = tokenizer.inline_characters
                 self._loaded = tokenizer
             return self._loaded

@@ -51,7 +51,7 @@ class BytePairTokenizer(Reference):
     def __init__(self, name: str, ranks: Ranks, pattern: Pattern) -> None:
         super().__init__("o200k_base")
         self.name = name
-        self.cuts = pattern.cuts
+        self.has_safe_cuts = pattern.has_safe_cuts
         self._vocabulary = Vocabulary(name, name, "", pattern.expression)
         self._ranks = ranks
         self._nfc = pattern.nfc
@@ -62,7 +62,7 @@ class BytePairTokenizer(Reference):
         """Count the tokens of `text`; special tokens in it are ordinary characters."""
         if self._nfc and not unicodedata.is_normalized("NFC", text):
             text = unicodedata.normalize("NFC", text)
-        if self.cuts == "lines":
+        if self.has_safe_cuts:
             return super().count(text)
         return self.count_whole(text)
 
@@ -149,7 +149,7 @@ def load_tekken(path: Path, name: str) -> BytePairTokenizer:
     used = config.default_vocab_size - config.default_num_special_tokens
     ranks = {base64.b64decode(token.token_bytes): token.rank for token in tekken.vocab[:used]}
     known = patterns.by_splits((config.pattern,))
-    pattern = known or patterns.Pattern("tekken", config.pattern, "none")
+    pattern = known or patterns.Pattern("tekken", config.pattern, has_safe_cuts=False)
     return BytePairTokenizer(name, ranks, pattern)
 
 

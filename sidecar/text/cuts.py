@@ -3,13 +3,13 @@ whole.
 
 Byte-pair tokenizers split text by a regular expression and merge inside each match. None of the
 expressions looks behind, so a cut is exact if a match always ends there, and if the matches before
-it stay the same when the text ends there. Two rules are known to hold:
+it stay the same when the text ends there. Two rules hold for cl100k, o200k, Llama-3, Qwen and
+DeepSeek-V3. gpt2, r50k and p50k follow only the first, so their texts are not cut.
 
-* **word cut** (gpt2, r50k, p50k, cl100k, o200k, Llama-3, Qwen, DeepSeek-V3): after a letter or an
-  ASCII digit, before a character that is neither letter, digit, mark nor apostrophe (an apostrophe
+* **word cut**: after a letter or an ASCII digit, before a character that is neither letter, digit, mark nor apostrophe (an apostrophe
   may begin a contraction that belongs to the word); and between a letter and an ASCII digit, in
   this order, so that hexadecimal and base64 have cuts too;
-* **line cut** (cl100k, o200k, Llama-3, Qwen, DeepSeek-V3; not gpt2, r50k, p50k): after a line feed,
+* **line cut**: after a line feed,
   if the next line does not begin with `/` (o200k adds `/` to the punctuation before it) and has
   something visible after its indent (trailing blanks are one match in cl100k).
 
@@ -22,10 +22,6 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
-from typing import Literal
-
-Cuts = Literal["lines", "words", "none"]
-"""Rules that hold for a tokenizer: `lines` both, `words` the word cut only, `none` neither."""
 
 # Letters that have been assigned since long before any tokenizer's Unicode tables, without the
 # marks, symbols and holes between them: Latin, Greek, Cyrillic, Hebrew, Arabic, Devanagari, Thai,
@@ -44,32 +40,16 @@ BREAKS = (
 
 # Python's \s is wider than the tokenizers' (U+001C to U+001F), so \S is the safe choice here.
 _WORD_CUT = rf"[{LETTERS}](?=[{BREAKS}0-9])|[0-9](?=[{BREAKS}])"
-_WINDOW = 65_536
-"""Characters per search; no other thread runs during one."""
 _LINE_START = re.compile(r"(?!/)[ \t]*+\S")
 
 
 def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
     """Return the offset of the first safe cut after `text[start]`, or None.
 
-    Nothing from `end` on is examined. Linear in the distance; long searches let other threads run.
+    Nothing from `end` on is examined. Linear in the distance.
     """
-    end, window = min(end, len(text)), _WINDOW
-    while start < end:
-        until = min(end, start + window)
-        match = _cut().search(text, start, until)
-        if match or until == end:
-            return match.end() if match else None
-        # The last character may match together with what follows, and so may a line feed with
-        # all blanks after it.
-        decided = len(text[start:until].rstrip(" \t")) - 1
-        start, window = (start + decided, _WINDOW) if decided > 0 else (start, 2 * window)
-    return None
-
-
-def is_cut_at(text: str, offset: int) -> bool:
-    """Return whether a safe cut lies at an offset, which is at least 1."""
-    return _cut().match(text, offset - 1) is not None
+    match = _cut().search(text, start, end)
+    return match.end() if match else None
 
 
 def is_word_cut(before: str, after: str) -> bool:

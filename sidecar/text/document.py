@@ -1,10 +1,8 @@
 r"""A document as an editor sends it: LSP positions, edits that cost O(edit), countable pieces.
 
 A document is a list of immutable pieces between safe cuts (see `sidecar.text.cuts`). An edit
-replaces the piece that it touches; the new piece's count is derived from the old one's. Where that
-piece would be too long, or the edit touches several, they are replaced by a small piece around the
-edit and by the rest on both sides. Small pieces are joined again later, and their known counts
-added.
+replaces the pieces that it touches, and only those are counted again. Small pieces are joined
+later, and their known counts added.
 
 Lines end on `\\n`, `\\r\\n` and `\\r` only. A position past the end of its line means the line's
 end, one past the last line the end of the document, a negative one the start, and a position inside
@@ -17,9 +15,7 @@ A document belongs to one thread; any thread may read and count its `pieces`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from sidecar.text.cuts import is_cut
 from sidecar.text.pieces import (
@@ -28,29 +24,18 @@ from sidecar.text.pieces import (
     PieceList,
     PiecePlace,
     SplitText,
-    edit_piece,
-    join_pieces,
-    link_origin,
     merge_counted,
-    pieces_around,
-    split,
     split_pieces,
 )
 from sidecar.text.positions import Position, Range, index_at, join_surrogates, units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from sidecar.text.positions import Encoding
 
-EDIT_CHARACTERS = 384
-"""Roughly how far the small piece around an edit reaches to both sides."""
 SPARE_PIECES = 64
 """How many pieces beyond the expected number a document may have before they are joined."""
-LONG_CHARACTERS = 250_000
-"""Longer texts are cut when first read, because that takes more than a millisecond."""
-STRETCH_PIECES = 8
-"""A piece as long as so many pieces is a stretch without cuts, and stays one piece."""
 TIDY_PIECES = 32
 """How many pieces one edit may examine in order to join some."""
 
@@ -74,7 +59,6 @@ class TextDocument(SplitText):
         language_id: str = "",
         *,
         piece_characters: int = PIECE_CHARACTERS,
-        edit_characters: int = EDIT_CHARACTERS,
         spare_pieces: int = SPARE_PIECES,
     ) -> None:
         self.uri = uri
@@ -83,58 +67,12 @@ class TextDocument(SplitText):
         self.language_id = language_id
         self.in_step = True
         self._piece_characters = piece_characters
-        self._most_characters = piece_characters + piece_characters // 4
-        self._edit_characters = edit_characters
+        self._max_piece_characters = piece_characters + piece_characters // 4
         self._spare_pieces = spare_pieces
         self._next_tidy = 0
-        self._start(text)
-
-    def _start(self, text: str) -> None:
-        """Take a whole new text. A long one stays uncut, and edits wait until it is cut."""
+        pieces = split_pieces(join_surrogates(text), piece_characters)
+        self._list = PieceList(pieces, encoding)
         self._forget()
-        self._waiting_edits: list[tuple[Range, str]] = []
-        self._cut: PieceList | None = None
-        self._cutting = partial(_cut_up, text, self._piece_characters, self.encoding)
-        if len(text) <= LONG_CHARACTERS:
-            self.set_pieces(self._cutting(), self._cutting)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether a long text is in pieces yet.
-
-        Reading it cuts it (15 ms for 10 MB), but editing does not: a worker may cut it instead, by
-        `cutting` and `set_pieces`.
-        """
-        return self._cut is not None
-
-    def cutting(self) -> Callable[[], PieceList]:
-        """Return a function that cuts the opened text, for any thread."""
-        return self._cutting
-
-    def reopen(self) -> Callable[[], TextDocument]:
-        """Return a function that creates this document again, while it is uncut."""
-        again = self.uri, self._cutting.args[0], self.version, self.encoding, self.language_id
-        return partial(_reopened, again, [*self._waiting_edits])
-
-    def set_pieces(self, pieces: PieceList, cutting: Callable[[], PieceList]) -> None:
-        """Take the result of `cutting` and apply the waiting edits.
-
-        Does nothing if the text was cut or replaced meanwhile.
-        """
-        if self._cut is not None or cutting is not self._cutting:
-            return
-        self._cut, self._cutting = pieces, _NOTHING
-        waiting, self._waiting_edits = self._waiting_edits, []
-        before, self.in_step = (self.edition, self.in_step), False  # until all edits are applied
-        for span, text in waiting:
-            self.apply(span, text)
-        self.edition, self.in_step = before  # the text has had these edits since they arrived
-
-    @property
-    def _list(self) -> PieceList:
-        if self._cut is None:
-            self.set_pieces(self._cutting(), self._cutting)
-        return cast("PieceList", self._cut)
 
     def _splice(self, first: int, last: int, new: list[Piece]) -> None:
         self._list.splice(first, last, new)
@@ -247,19 +185,12 @@ class TextDocument(SplitText):
             self._replace_all(join_surrogates(text))
             self.in_step = True
             return
-        if not self.is_cut:
-            self._forget()
-            self._waiting_edits.append((span, text))
-            return
         start, end = self.offsets(span)
         if end > start or text:
             self._replace(start, end, join_surrogates(text))
 
     def _replace_all(self, text: str) -> None:
         """Replace only what differs, so that equal pieces keep their counts."""
-        if not self.is_cut:
-            self._start(text)
-            return
         pieces, start, end = self.pieces, 0, len(text)
         first, last = 0, len(pieces)
         while first < last and text.startswith(pieces[first].text, start):
@@ -281,32 +212,10 @@ class TextDocument(SplitText):
         if not after[1:] or not before[:-1] or before[:-1].isspace():
             first, until, left, right = self._widen(first, until, edited)
         edited = left + edited + right
-        start, kept = len(left) + len(before), len(after) + len(right)
-        self._splice(first, until, self._renewed(first, until, edited, start, kept))
+        fits = len(edited) <= self._max_piece_characters
+        new = [Piece(edited)] if fits else split_pieces(edited, self._piece_characters)
+        self._splice(first, until, new)
         self._tidy()
-
-    def _renewed(self, first: int, until: int, text: str, start: int, kept: int) -> list[Piece]:
-        """Return pieces of `text` in place of those from index `first` to `until`.
-
-        The first `start` and the last `kept` characters are unchanged; known counts are carried
-        over.
-        """
-        most = self._most_characters
-        old = join_pieces(self._list.between(first, until)) if until - first < 3 else None
-        if text and old and (len(text) <= most or self._is_in_a_stretch(old, text, start + kept)):
-            return [edit_piece(old, text, start, kept, 2 * most)]
-        new = pieces_around(text, start, len(text) - kept, self._edit_characters, most)
-        if old:
-            link_origin(old, new)
-        return [*chain(*new)] or [Piece("")]
-
-    def _is_in_a_stretch(self, old: Piece, text: str, kept: int) -> bool:
-        """Return whether a small edit is inside a long piece without cuts.
-
-        Searching all of it for cuts at each key would take seconds.
-        """
-        long = STRETCH_PIECES * self._most_characters
-        return min(len(old), len(text)) > long and max(len(old), len(text)) - kept <= long
 
     def _widen(self, first: int, last: int, text: str) -> tuple[int, int, str, str]:
         """Include neighbours until safe cuts lie on both sides of `text`.
@@ -341,7 +250,7 @@ class TextDocument(SplitText):
             return
         first = self._next_tidy if self._next_tidy < len(self._list) - 1 else 0
         window = self._list.between(first, min(first + TIDY_PIECES, len(self._list)) - 1)
-        joined = merge_counted(window, self._most_characters)
+        joined = merge_counted(window, self._max_piece_characters)
         self._next_tidy = first + len(joined)
         if len(joined) < len(window):
             self._splice(first, first + len(window) - 1, joined)
@@ -373,7 +282,7 @@ class TextDocument(SplitText):
         if line == 0:
             return self._list.at(0), 0
         place = self._list.before_line(line)
-        return place, place.piece.line_start(line - place.line - 1)
+        return place, place.piece.line_starts[line - place.line - 1]
 
     def _walk(self, place: PiecePlace, local: int, remaining: int) -> int:
         """Return the offset `remaining` units after a place, or the end of its line."""
@@ -395,19 +304,3 @@ class TextDocument(SplitText):
         total = units(first.piece.text[start:], self.encoding)
         total += self._list.units(first.number + 1, last.number)
         return total + units(last.piece.text[:end], self.encoding)
-
-
-def _cut_up(text: str, characters: int, encoding: Encoding) -> PieceList:
-    # No cut lies inside a surrogate pair, so pieces can be joined without a second pass.
-    pieces = [Piece(join_surrogates(part)) for part in split(text, characters)]
-    return PieceList(pieces, encoding)
-
-
-_NOTHING = partial(_cut_up, "", PIECE_CHARACTERS, "utf-16")
-
-
-def _reopened(again: tuple[Any, ...], edits: list[tuple[Range, str]]) -> TextDocument:
-    document = TextDocument(*again)
-    for span, text in edits:
-        document.apply(span, text)
-    return document

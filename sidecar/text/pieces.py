@@ -9,115 +9,66 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.text.cuts import is_cut, is_cut_at, is_word_cut, next_cut
+from sidecar.text.cuts import next_cut
 from sidecar.text.positions import units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from sidecar.text.positions import Encoding
 
-PIECE_CHARACTERS = 4_096
+PIECE_CHARACTERS = 2_048
 """Rough length of a piece; counting one takes a tenth of a millisecond."""
+MAX_SEARCH = 65_536
+"""How far to search for a safe cut. Only unusual texts have none that near, and a search blocks all
+other threads."""
 
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
-class PieceOrigin(NamedTuple):
-    """How a piece's count follows from an older piece's: some stretches removed, others added."""
-
-    counts: dict[str, int]
-    """The older piece's counts, now or later."""
-    removed: tuple[Piece, ...]
-    added: tuple[Piece, ...] = ()
-
-    def derive_count(self, name: str) -> int:
-        """Return the piece's count; all counts that it depends on must be known."""
-        gone = sum([part.counts[name] for part in self.removed])
-        return self.counts[name] - gone + sum([part.counts[name] for part in self.added])
-
-
 class Piece:
-    """A stretch of text between two safe cuts, with its known token counts.
+    """A stretch of text between two safe cuts, with its token counts by tokenizer name.
 
-    The text never changes, so any thread may fill in counts (tokenizer name to tokens) at any time,
-    even twice.
+    The text never changes, so any thread may add a count at any time, even twice.
     """
 
-    __slots__ = ("_starts", "counts", "group", "line_ends", "origin", "text")
+    __slots__ = ("_line_starts", "counts", "line_ends", "text")
 
     def __init__(self, text: str, counts: dict[str, int] | None = None) -> None:
         self.text = text
         self.counts: dict[str, int] = {} if counts is None else counts
         self.line_ends = _count_line_ends(text)
-        self.group: tuple[tuple[Piece, ...], Piece] | None = None
-        self.origin: PieceOrigin | None = None
-        self._starts: list[int] | None = None
+        self._line_starts: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.text)
 
-    def __repr__(self) -> str:  # never the text: it may end up in a log
+    def __repr__(self) -> str:  # without the text: it may end up in a log
         return f"Piece(characters={len(self.text)}, line_ends={self.line_ends})"
 
     @property
     def line_starts(self) -> list[int]:
         """The offset after each line end, in order; without the piece's own start."""
-        if self._starts is None:
-            self._starts = _line_starts(self.text)
-        return self._starts
-
-    @property
-    def _lines_end_on_lf(self) -> bool:
-        r"""Whether there is no lone carriage return, so that lines can be found by `\\n`."""
-        return "\r" not in self.text or self.text.count("\n") == self.line_ends
-
-    def line_start(self, index: int) -> int:
-        """Return the offset after line end `index` (from 0), without finding all line ends of a new
-        piece.
-        """
-        if self._starts is not None or not self._lines_end_on_lf:
-            return self.line_starts[index]
-        text, passed = self.text, index + 1
-        if 2 * passed <= self.line_ends:
-            return len(text) - len(text.split("\n", passed)[passed])
-        return len(text.rsplit("\n", self.line_ends - index)[0]) + 1
+        if self._line_starts is None:
+            self._line_starts = _find_line_starts(self.text)
+        return self._line_starts
 
     def line_end(self, start: int) -> tuple[int, bool]:
-        """Return the end of the line that continues at `start`, and whether it ends in
-        this piece.
+        """Return the end of the line that continues at `start`.
+
+        Returns:
+            The offset of its line ending, and whether that is in this piece.
         """
-        if self._lines_end_on_lf:
-            end = self.text.find("\n", start)
-            if end < 0:
-                return len(self.text), False
-            return end - (end > start and self.text[end - 1] == "\r"), True
         starts = self.line_starts
         following = bisect_right(starts, start)
         if following == len(starts):
             return len(self.text), False
         after = starts[following]
-        crlf = after - 2 >= start and self.text.startswith("\r\n", after - 2)
-        return after - (2 if crlf else 1), True
-
-    def uncounted_parts(self, name: str) -> list[Piece]:
-        """Return what must be tokenized for this piece's count: nothing, itself, or something
-        shorter.
-        """
-        if name in self.counts:
-            return []
-        origin = self.origin
-        if origin is None or name not in origin.counts:
-            return [self]
-        return [part for part in origin.removed + origin.added if name not in part.counts]
-
-    def known_counts(self) -> dict[str, int]:
-        """Return a copy of the counts, safe to iterate while another thread adds to them."""
-        return self.counts.copy()
+        is_crlf = after - 2 >= start and self.text.startswith("\r\n", after - 2)
+        return after - (2 if is_crlf else 1), True
 
 
 class SplitText:
@@ -128,19 +79,19 @@ class SplitText:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Stretches whose counts add up."""
+        """The text in order."""
         raise NotImplementedError
 
     @property
     def text(self) -> str:
-        """The whole text."""
+        """The complete text."""
         if self._text is None:
             self._text = "".join([piece.text for piece in self.pieces])
         return self._text
 
     @property
     def whole(self) -> Piece:
-        """The whole text as one piece, for tokenizers whose texts cannot be cut."""
+        """The complete text as one piece, for tokenizers without safe cuts."""
         if self._whole is None:
             self._whole = Piece(self.text)
         return self._whole
@@ -152,7 +103,7 @@ def _count_line_ends(text: str) -> int:
     return text.count("\n") + text.count("\r") - text.count("\r\n")
 
 
-def _line_starts(text: str) -> list[int]:
+def _find_line_starts(text: str) -> list[int]:
     if "\r" in text:
         return [match.end() for match in _LINE_END.finditer(text)]
     return [*accumulate([len(line) + 1 for line in text.split("\n")[:-1]])]
@@ -161,12 +112,13 @@ def _line_starts(text: str) -> list[int]:
 def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
     """Yield `text` in order, cut at the first safe cut after every `characters` characters.
 
-    Yields at least one string. A stretch without a safe cut is yielded whole, however long.
+    Yields at least one string. Where no safe cut follows within `MAX_SEARCH`, the rest is one
+    string, however long.
     """
     start = 0
     while len(text) - start > characters:
-        cut = next_cut(text, start + characters - 1)
-        if cut is None or cut == len(text):
+        cut = next_cut(text, start + characters - 1, start + characters + MAX_SEARCH)
+        if cut is None:
             break
         yield text[start:cut]
         start = cut
@@ -174,121 +126,8 @@ def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Return the pieces of a text, at least one. Some milliseconds for 10 MB."""
+    """Return the pieces of a text, at least one. Takes some milliseconds for 10 MB."""
     return [Piece(part) for part in split(text, characters)]
-
-
-def edit_piece(old: Piece, text: str, start: int, kept: int, far: int) -> Piece:
-    """Return the piece that an edit makes of `old`.
-
-    Its count is the old one, without the stretch between the nearest cuts around the edit and with
-    what replaced it: however long the piece is, only a little of it is tokenized. If there is no
-    cut near the edit, everything is counted again.
-
-    Args:
-        old: The piece before the edit.
-        text: Its text after the edit.
-        start: How many characters at the start are unchanged.
-        kept: How many characters at the end are unchanged.
-        far: How far from the edit to look for cuts.
-    """
-    new, grown = Piece(text), len(text) - len(old.text)
-    first = _cut_before(old.text, text, start, far)
-    last = _cut_after(old.text, text, len(text) - kept, far)
-    if first is not None and last is not None:
-        new.origin = _origin(old, old.text[first : last - grown], text[first:last])
-    return new
-
-
-_REACH = 8
-"""How far before an edit to look for a cut first; code has one every few characters."""
-
-
-def _cut_before(old: str, new: str, place: int, far: int) -> int | None:
-    """Return the nearest offset up to `place` at which both texts have a safe cut, or None.
-
-    Their start counts as one.
-    """
-    reach = _REACH
-    while reach < min(place, far):
-        cut = next_cut(new, place - reach, place + 1)
-        if cut is not None and is_cut_at(old, cut):
-            return cut
-        reach *= 2
-    return 0 if place <= far else None
-
-
-def _cut_after(old: str, new: str, place: int, far: int) -> int | None:
-    """Return the nearest such offset from `place` on, in the new text, or None."""
-    last = next_cut(new, place, place + far)
-    if last is not None and is_cut_at(old, last - len(new) + len(old)):
-        return last
-    return len(new) if len(new) - place <= far else None
-
-
-def _origin(old: Piece, gone: str, come: str) -> PieceOrigin | None:
-    """Return the origin of an edited piece, or None if counting all of it is less work."""
-    removed: tuple[Piece, ...] = (Piece(gone),) if gone else ()
-    added: tuple[Piece, ...] = (Piece(come),) if come else ()
-    counts, before = old.counts, old.origin
-    if not counts and before is not None:  # edited again before it was counted
-        counts, removed, added = before.counts, before.removed + removed, before.added + added
-    changed = sum([len(part.text) for part in removed + added])
-    return PieceOrigin(counts, removed, added) if changed < len(old.text) else None
-
-
-def pieces_around(text: str, start: int, end: int, near: int, most: int) -> list[list[Piece]]:
-    """Return pieces before, around and after a span, at most about `most` characters each.
-
-    The middle reaches roughly `near` characters to both sides of the span.
-    """
-    if len(text) <= most:
-        return [[], [Piece(text)] if text else [], []]
-    left = next_cut(text, max(0, start - 2 * near))
-    left = left if left is not None and left <= start else 0
-    right = next_cut(text, min(end + near, len(text)))
-    right = len(text) if right is None else right
-    parts = (text[:left], text[left:right], text[right:])
-    return [split_pieces(part, most) if part else [] for part in parts]
-
-
-def link_origin(old: Piece, new: list[list[Piece]]) -> None:
-    """Derive the count of the largest part of a cut piece from the piece's own count.
-
-    So an edit in an uncounted piece tokenizes only a part of it.
-    """
-    left, _, right = new
-    if len(left) > 1 or len(right) > 1 or not (left or right):
-        return
-    start = len(left[0]) if left else 0
-    middle = Piece(old.text[start : len(old) - (len(right[0]) if right else 0)])
-    parts = [*left, middle, *right]
-    largest = max([*left, *right], key=len)
-    if len(middle) < len(largest) and all(is_cut(a.text, b.text) for a, b in pairwise(parts)):
-        others = tuple(part for part in parts if part is not largest)
-        largest.origin = PieceOrigin(old.counts, others)
-
-
-def word_pieces(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return pieces with word cuts only: neighbours at a line cut are joined.
-
-    They are new pieces, because the given ones hold counts that add up at every cut. The first
-    piece of each group remembers the joined one, and so its counts.
-    """
-    groups: list[list[Piece]] = []
-    for piece in pieces:
-        if groups and not is_word_cut(groups[-1][-1].text, piece.text):
-            groups[-1].append(piece)
-        else:
-            groups.append([piece])
-    return [_grouped(tuple(group)) for group in groups]
-
-
-def _grouped(members: tuple[Piece, ...]) -> Piece:
-    first = members[0]
-    if first.group is None or first.group[0] != members:
-        first.group = (members, Piece("".join([piece.text for piece in members])))
-    return first.group[1]
 
 
 def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> list[Piece]:
@@ -306,25 +145,22 @@ def merge_counted(pieces: list[Piece], characters: int = PIECE_CHARACTERS) -> li
     return merged
 
 
-def join_pieces(pieces: Sequence[Piece]) -> Piece:
-    """Join neighbours, adding the counts that all of them have."""
-    if len(pieces) == 1:
-        return pieces[0]
-    memos = [piece.known_counts() for piece in pieces]
-    names = set(memos[0]).intersection(*memos[1:])
-    counts = {name: sum([memo[name] for memo in memos]) for name in names}
-    return Piece("".join([piece.text for piece in pieces]), counts)
-
-
 def _join(left: Piece, right: Piece, characters: int) -> Piece | None:
     if len(left) + len(right) > characters:
         return None
-    joined = join_pieces((left, right))
-    return joined if joined.counts or not (left.counts or right.counts) else None
+    right_counts = right.counts.copy()  # another thread may add to them
+    counts = {
+        name: tokens + right_counts[name]
+        for name, tokens in left.counts.copy().items()
+        if name in right_counts
+    }
+    if not counts and (left.counts or right.counts):
+        return None
+    return Piece(left.text + right.text, counts)
 
 
-_STRETCH = 256
-"""How many pieces a running sum is extended by at once."""
+_STEP = 256
+"""How many pieces a running sum is extended by in one step."""
 
 
 class PiecePlace(NamedTuple):
@@ -402,7 +238,7 @@ class _RunningSums:
 
     def _extend(self) -> None:
         known = len(self._sums) - 1
-        following = self._numbers[known : known + _STRETCH]
+        following = self._numbers[known : known + _STEP]
         self._sums[known:] = accumulate(following, initial=self._sums[known])
 
 

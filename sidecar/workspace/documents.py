@@ -123,14 +123,14 @@ class Snapshot(SplitText):
             document: The document that is open under this snapshot's URI. While it is not edited,
                 its own sums answer in the same time however long it is.
         """
-        if basis.cuts == "lines" and document is not None and self.is_of(document):
+        if basis.has_safe_cuts and document is not None and self.is_of(document):
             return count_if_quick(document, basis, most)
         if self.characters > most and not self.is_cut:
             return None  # cutting it takes its time too
-        if basis.cuts == "none" and self._whole is None and self.characters > most:
+        if not basis.has_safe_cuts and self._whole is None and self.characters > most:
             return None  # there is nothing yet that could have remembered a count
         if self.characters > _WALKED:
-            return None  # so does to group the pieces
+            return None
         units = countable_pieces(self, basis)
         return (
             count_pieces(units, basis) if uncounted_characters(units, basis, most) <= most else None

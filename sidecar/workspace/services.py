@@ -31,23 +31,17 @@ class PinnedDocument:
 
     def __init__(self, document: TextDocument) -> None:
         self._document, self._edition = document, document.edition
-        self._before = Snapshot.of(document).document if document.is_cut else document.reopen()
+        self._before = Snapshot.of(document)
 
     def is_of(self, document: TextDocument | None) -> bool:
         """Whether this is the document, edited or not."""
         return self._document is document
 
     async def document(self, workers: Workers) -> TextDocument:
-        """That document in pieces, which a worker makes; where it was edited meanwhile, another
-        one that holds what it held."""
-        found = self._document
-        if found.edition is self._edition and not found.is_cut:
-            await workers.cut(found)
-        if found.edition is not self._edition:
-            found = await workers.run(self._before)
-            if not found.is_cut:
-                await workers.cut(found)
-        return found
+        """Return the document, or a copy of what it held if it was edited meanwhile."""
+        if self._document.edition is self._edition:
+            return self._document
+        return await workers.run(self._before.document)
 
 
 @dataclass(eq=False, repr=False)
@@ -101,14 +95,6 @@ class Services(Shared):
         """
         return self.roots.default if named is None else self.workspace(named)
 
-    async def ready(self, uri: str | None = None) -> None:
-        """Wait for the settings, and for a long document (if it is one) to be cut into pieces: a
-        worker does that, while whoever looks into it before has the event loop do it."""
-        await self.configured.wait()
-        document = self.documents.get(uri or "")
-        if document is not None and not document.is_cut:
-            await self.workers.cut(document)
-
     async def parts_of(self, uri: str) -> tuple[CountedPart, ...]:
         """Return a document's sections or top-level blocks with their tokens, in order.
 
@@ -120,7 +106,7 @@ class Services(Shared):
         from sidecar.workspace.budgets import model_of
         from sidecar.workspace.parts import counted_parts
 
-        await self.ready(uri)
+        await self.configured.wait()
         taken, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
         choice = await self.counts.choose_counter(
             taken, model_of(uri, workspace), workspace.settings

@@ -42,8 +42,6 @@ class Workers:
         self._others = ThreadPoolExecutor(max_workers=4, thread_name_prefix="blocking")
         self._closing = threading.Event()
         self._loaded: set[Tokenizer] = set()
-        self._cutting: SharedTasks[TextDocument, None]
-        self._cutting = SharedTasks("cutting", outlives_waiters=True)
         self._counting: SharedTasks[tuple[Snapshot, Tokenizer], int]
         self._counting = SharedTasks("counting", outlives_waiters=False)
 
@@ -76,15 +74,6 @@ class Workers:
         except asyncio.CancelledError:
             given_up.set()
             raise
-
-    async def cut(self, document: TextDocument) -> None:
-        """Have a long text cut into pieces, once for all who wait for that."""
-        await self._cutting.run(document, partial(self._cut, document))
-
-    async def _cut(self, document: TextDocument) -> None:
-        while not document.is_cut:  # its text may be replaced meanwhile
-            cutting = document.cutting()
-            document.set_pieces(await self.run(cutting), cutting)
 
     async def count(self, taken: Snapshot, tokenizer: Tokenizer) -> int:
         """Return a snapshot's tokens; only pieces without a count are tokenized."""
@@ -156,9 +145,4 @@ def _count_units(
 
 def _has_giant(pieces: Sequence[Piece], basis: Tokenizer) -> bool:
     """Whether a piece is too long for the ordinary threads."""
-    return any(
-        len(part) > GIANT_CHARACTERS
-        for piece in pieces
-        if len(piece) > GIANT_CHARACTERS
-        for part in piece.uncounted_parts(basis.name)
-    )
+    return any(len(piece) > GIANT_CHARACTERS and basis.name not in piece.counts for piece in pieces)

@@ -42,7 +42,6 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
         edits.document_text(rng, size),
         encoding=rng.choice(ENCODINGS),
         piece_characters=piece,
-        edit_characters=max(16, piece // 16),
         spare_pieces=rng.choice((4, 64)),
     )
     text, model = doc.text, ESTIMATED[seed % len(ESTIMATED)]

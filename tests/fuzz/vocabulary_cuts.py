@@ -21,7 +21,7 @@ BETWEEN = ["\n", "\n  ", "\t", "/", "'s", " ", "\r\n", "1", "é", "\u0301", "。
 
 
 def tokenizers() -> list[BytePairTokenizer]:
-    """The vocabularies at hand that claim cuts at lines."""
+    """The vocabularies at hand that claim safe cuts."""
     packaged = [vocabularies.packaged_file(generation) for generation in vocabularies.PACKAGED]
     files = [file for file in packaged if file] + sorted(FOLDER.glob("ggml-vocab-*.gguf"))
     found = []
@@ -30,7 +30,7 @@ def tokenizers() -> list[BytePairTokenizer]:
             tokenizer = load(file, file.name)
         except ValueError:  # SentencePiece: not run from a GGUF
             continue
-        if isinstance(tokenizer, BytePairTokenizer) and tokenizer.cuts == "lines":
+        if isinstance(tokenizer, BytePairTokenizer) and tokenizer.has_safe_cuts:
             found.append(tokenizer)
     return found
 

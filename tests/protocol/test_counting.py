@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from sidecar.text import document
-from sidecar.text.document import LONG_CHARACTERS
 from sidecar.workspace import workers
 from tests.protocol.client import URI, Client, RpcError, edit
 from tests.truth import truth
-
-if TYPE_CHECKING:
-    from sidecar.text.pieces import PieceList
-    from sidecar.text.positions import Encoding
 
 FIRST_LINE = edit((0, 0), (1, 0), "")["range"]
 TEXTS = [
@@ -127,47 +121,7 @@ async def test_long_runs_are_counted(client: Client) -> None:
         assert 0 < count["tokens"] <= len(text)
 
 
-@pytest.mark.parametrize(
-    ("method", "more"),
-    [
-        ("tokens/count", {}),
-        ("tokens/count", {"range": FIRST_LINE}),
-        ("tokens/count", {"ranges": [FIRST_LINE, FIRST_LINE]}),
-        ("tokens/fit", {"maxTokens": 50}),
-        ("tokens/fit", {"maxTokens": 50, "range": FIRST_LINE}),
-        ("textDocument/didClose", {}),
-        ("textDocument/hover", {"position": {"line": 0, "character": 0}}),
-    ],
-)
-async def test_a_long_document_is_cut_once_and_never_on_the_event_loop(
-    client: Client, monkeypatch: pytest.MonkeyPatch, method: str, more: dict[str, object]
-) -> None:
-    """Not by a request that comes before the status has had it cut, either."""
-    cutters = watched_cutting(monkeypatch)
-    client.ignore("status/update")
-    client.open("some words\n" * (LONG_CHARACTERS // 10))
-    if method == "textDocument/didClose":
-        client.notify(method, {"textDocument": {"uri": URI}})
-        await client.request("tokens/count", {"text": "words"})
-    else:
-        await client.request(method, {"textDocument": {"uri": URI}, **more})
-        assert len(cutters) == 1
-    assert threading.main_thread() not in cutters
-
-
-def watched_cutting(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The thread of each time that a long text is cut from now on."""
-    cutters, real = list[threading.Thread](), document._cut_up
-
-    def cut_up(text: str, characters: int, encoding: Encoding) -> PieceList:
-        if len(text) > LONG_CHARACTERS:
-            cutters.append(threading.current_thread())
-        return real(text, characters, encoding)
-
-    monkeypatch.setattr(document, "_cut_up", cut_up)
-    return cutters
-
-
+LONG_CHARACTERS = 250_000
 LONG = "some words\n" * (LONG_CHARACTERS // 10)
 LONGER = "other words\n" * (LONG_CHARACTERS // 10)
 TYPED = edit((0, 0), (0, 0), "many "), edit((0, 5), (0, 5), "more "), edit((1, 0), (2, 0), "")
@@ -183,29 +137,25 @@ TYPED = edit((0, 0), (0, 0), "many "), edit((0, 5), (0, 5), "more "), edit((1, 0
         (({"text": "short\n"}, *TYPED[:2]), "many more short\n"),
     ],
 )
-async def test_edits_that_come_before_a_long_document_is_cut_do_not_cut_it_on_the_event_loop(
+async def test_edits_right_after_a_long_document_is_opened(
     client: Client,
-    monkeypatch: pytest.MonkeyPatch,
     changes: tuple[dict[str, object], ...],
     now: str,
 ) -> None:
-    cutters = watched_cutting(monkeypatch)
     client.ignore("status/update")
     client.open(LONG)
     for change in changes:
         client.change(change)
     count = await client.count()
     assert (count["version"], count["tokens"]) == (1 + len(changes), truth(now))
-    await client.server.services.ready(URI)
     assert client.server.services.documents.named(URI).text == now
-    assert threading.main_thread() not in cutters
 
 
 @pytest.mark.parametrize("lines", [3, LONG_CHARACTERS // 10])
 async def test_ranges_are_of_the_document_that_the_client_had_when_it_asked(
     client: Client, lines: int
 ) -> None:
-    """Though an edit comes right behind the request, before the document is in pieces."""
+    """Though an edit comes right behind the request."""
     client.ignore("status/update")
     text = "some words\n" * lines
     client.open(text)
@@ -260,7 +210,7 @@ async def test_a_document_may_be_opened_after_its_count_is_asked_for_while_the_s
 async def test_a_document_that_is_closed_meanwhile_is_counted_as_it_was(
     client: Client, lines: int, again: bool
 ) -> None:
-    """Whether it is cut yet or not, and though another one is opened under its name."""
+    """Though another one is opened under its name."""
     client.ignore("status/update")
     client.open("some words\n" * lines)
     fit = {"textDocument": {"uri": URI}, "maxTokens": 10_000_000}

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
 from sidecar.models import catalogue
-from sidecar.text import document
-from sidecar.text.document import LONG_CHARACTERS
-from sidecar.text.pieces import split
 from tests.protocol.client import URI, Client, edit
 from tests.truth import truth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pytest
 
 
@@ -34,26 +28,9 @@ async def test_an_empty_document_has_a_status(client: Client) -> None:
     assert (await client.take("status/update"))["document"]["tokens"] == 0
 
 
-async def test_a_long_document_is_cut_by_a_worker(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+async def test_a_long_document_may_be_edited_and_closed_before_it_is_counted(
+    client: Client,
 ) -> None:
-    threads: list[int] = []
-
-    def cut(text: str, characters: int) -> Iterator[str]:
-        if len(text) > LONG_CHARACTERS:
-            threads.append(threading.get_ident())
-        return split(text, characters)
-
-    monkeypatch.setattr(document, "split", cut)
-    client.open("word and word;\n" * 20_000)
-    update = await client.take("status/update", lambda u: u["document"]["method"] == "exact")
-    assert update["document"]["tokens"] == truth("word and word;\n" * 20_000)
-    assert len(threads) == 1
-    assert threads != [threading.get_ident()]
-    client.ignore("status/update")
-
-
-async def test_a_long_document_may_be_edited_and_closed_before_it_is_cut(client: Client) -> None:
     text = "word and word;\n" * 20_000
     client.open(text)
     client.change(edit((0, 0), (0, 0), "more "))

@@ -200,7 +200,7 @@ def test_engines_are_made_once_and_say_what_they_are() -> None:
             made = engine(name, purpose)
             assert made is engine(name, purpose)
             assert (made.name, made.method, made.error_percent) == (name, "exact", 0.0)
-            assert made.cuts == "lines"
+            assert made.has_safe_cuts
     with pytest.raises(KeyError):
         engine("p50k_base")
 

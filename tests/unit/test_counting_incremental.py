@@ -17,16 +17,11 @@ from sidecar.errors import WorkStoppedError
 from sidecar.text.document import TextDocument
 from sidecar.text.pieces import PIECE_CHARACTERS
 from sidecar.text.positions import Range
-from sidecar.workspace import documents
 from tests.document_counts import document_tokens, pending_characters
 from tests.fuzz import edits, soak
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sidecar.counting.count import Method
-    from sidecar.text.cuts import Cuts
-    from sidecar.text.pieces import Piece, SplitText
 
 TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
 BASES = ("o200k_base", "cl100k_base")
@@ -35,9 +30,9 @@ BASES = ("o200k_base", "cl100k_base")
 class Recording(Tokenizer):
     """An exact tokenizer that records what it counts."""
 
-    def __init__(self, cuts: Cuts = "lines", name: str = "recording") -> None:
+    def __init__(self, has_safe_cuts: bool = True, name: str = "recording") -> None:
         self.name = name
-        self.cuts = cuts
+        self.has_safe_cuts = has_safe_cuts
         self.given: list[str] = []
 
     def count(self, text: str) -> int:
@@ -91,7 +86,7 @@ def test_random_edits_count_as_tiktoken_does(seed: int) -> None:
 
 @given(TEXTS, TEXTS, st.integers(0, 60), st.integers(0, 60), st.sampled_from(BASES))
 def test_an_edit_in_tiny_pieces(text: str, new: str, start: int, length: int, name: str) -> None:
-    doc = TextDocument("untitled:x", text, piece_characters=12, edit_characters=3)
+    doc = TextDocument("untitled:x", text, piece_characters=12)
     document_tokens(doc, engine(name))
     end = doc.position_at(start + length)
     doc.apply(Range(doc.position_at(start), end), new)
@@ -105,8 +100,8 @@ EDITS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 20), TEXTS), max_
 def test_edits_that_are_counted_together(
     text: str, changes: list[tuple[int, int, str]], piece: int, name: str
 ) -> None:
-    """Each edit's count follows from one before it, which nobody may have asked for."""
-    doc = TextDocument("untitled:x", text, piece_characters=piece, edit_characters=16)
+    """Edits may touch pieces that were never counted."""
+    doc = TextDocument("untitled:x", text, piece_characters=piece)
     document_tokens(doc, engine(name))
     for start, length, new in changes:
         end = doc.position_at(start + length)
@@ -116,7 +111,7 @@ def test_edits_that_are_counted_together(
 
 @given(TEXTS, st.integers(0, 200), st.integers(0, 200), st.sampled_from(BASES))
 def test_ranges_count_as_texts_of_their_own(text: str, one: int, other: int, name: str) -> None:
-    doc = TextDocument("untitled:x", text, piece_characters=12, edit_characters=3)
+    doc = TextDocument("untitled:x", text, piece_characters=12)
     span = Range(doc.position_at(min(one, other)), doc.position_at(max(one, other)))
     pieces = doc.pieces_in(span)
     part = "".join(piece.text for piece in pieces)
@@ -124,39 +119,31 @@ def test_ranges_count_as_texts_of_their_own(text: str, one: int, other: int, nam
 
 
 @pytest.mark.parametrize("characters", [10_000, 100_000, 1_000_000])
-def test_an_edit_tokenizes_what_lies_between_two_cuts(characters: int) -> None:
-    """However long the text is: what was there, and what is there now. More where a piece becomes
-    too long and is cut up."""
+def test_an_edit_tokenizes_the_piece_that_it_touches(characters: int) -> None:
     doc, recording = code(characters), Recording()
     assert pending_characters(doc, recording) == characters
     document_tokens(doc, recording)
     assert recording.characters == characters
     places = [characters // 2 + step for step in range(60)]
     places += [step * 7_919_317 % characters for step in range(200)]
-    given_of = []
     for step, place in enumerate(places):
         recording.given.clear()
         insert(doc, place, "x" if step < 60 else "y, z")
         pending = pending_characters(doc, recording)
         document_tokens(doc, recording)
-        assert recording.characters <= pending <= 4_096
-        given_of.append(recording.characters)
-    assert max(given_of[:60]) <= 300
-    assert sorted(given_of[60:])[190] <= 100
+        assert recording.characters == pending <= 3 * PIECE_CHARACTERS
     assert document_tokens(doc, recording) == Reference("o200k_base").count_whole(doc.text)
 
 
-def test_uncounted_edits_cost_at_most_their_piece() -> None:
-    """A few edits are counted by their changes, many by their whole piece."""
+def test_uncounted_edits_cost_at_most_their_pieces() -> None:
     doc, recording = code(100_000), Recording()
     document_tokens(doc, recording)
-    for edits_made in (3, 1_000):
-        for step in range(edits_made):
-            insert(doc, 50_000 + step % 50, "ab"[step % 2])
-        recording.given.clear()
-        document_tokens(doc, recording)
-        assert recording.characters <= (300 if edits_made == 3 else 10_240)
-        assert document_tokens(doc, recording) == Reference("o200k_base").count_whole(doc.text)
+    for step in range(1_000):
+        insert(doc, 50_000 + step % 50, "ab"[step % 2])
+    recording.given.clear()
+    document_tokens(doc, recording)
+    assert recording.characters <= 3 * PIECE_CHARACTERS
+    assert document_tokens(doc, recording) == Reference("o200k_base").count_whole(doc.text)
 
 
 def test_joining_pieces_again_tokenizes_nothing() -> None:
@@ -189,14 +176,13 @@ def test_tokenizers_do_not_share_counts() -> None:
     assert cl100k == Reference("cl100k_base").count_whole(doc.text)
 
 
-@pytest.mark.parametrize(("cuts", "most"), [("words", 8_192 * 3), ("none", 200_001)])
-def test_tokenizers_with_fewer_cuts(cuts: Cuts, most: int) -> None:
-    doc, recording = code(200_000), Recording(cuts)
+def test_a_tokenizer_without_safe_cuts_counts_the_complete_text_again() -> None:
+    doc, recording = code(200_000), Recording(has_safe_cuts=False)
     document_tokens(doc, recording)
     recording.given.clear()
     insert(doc, 100_000, "x")
     tokens = document_tokens(doc, recording)
-    assert 0 < recording.characters <= most
+    assert recording.given == [doc.text]
     assert tokens == engine("o200k_base").count(doc.text)
     recording.given.clear()
     assert document_tokens(doc, recording) == tokens
@@ -260,23 +246,3 @@ def test_counting_while_editing() -> None:
                 for job in jobs:
                     job.result()
         assert document_tokens(doc, engine(name)) == Reference(name).count_whole(doc.text)
-
-
-def test_a_long_text_in_word_pieces_is_a_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pieces are grouped for each count: the event loop groups few, and none of a long text."""
-    grouped = list[int]()
-
-    def noting(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
-        grouped.append(len(text.pieces))
-        return countable_pieces(text, tokenizer)
-
-    monkeypatch.setattr(documents, "countable_pieces", noting)
-    tokenizer, opened = Recording("words"), documents.Documents()
-    for lines, inline in ((3_000, 1), (300_000, 0)):
-        doc = TextDocument("untitled:words", "some words\n" * lines)
-        opened[doc.uri] = doc
-        taken = opened.snapshot(doc.uri)
-        count_pieces(countable_pieces(taken, tokenizer), tokenizer)
-        grouped.clear()
-        assert (taken.known(tokenizer, 10_000, doc) is not None) is bool(inline)
-        assert len(grouped) == inline

@@ -79,7 +79,7 @@ def test_the_users_file_wins_over_everything(tmp_path: Path) -> None:
         tokenizer = tokenizers.for_model(model)
         assert tokenizer.count("hello") > 0
         assert (tokenizer.name, tokenizer.method) == (written, "exact")
-        assert getattr(tokenizer, "cuts", None) == "lines"
+        assert tokenizer.has_safe_cuts
     assert tokenizers.for_model("o3").name == "o200k_base"
     assert tokenizers.problems == []
 
@@ -142,7 +142,7 @@ def test_nothing_is_loaded_before_it_counts(tmp_path: Path) -> None:
     tokenizer = tokenizers.for_model("mine")
 
     assert isinstance(tokenizer, LazyTokenizer)
-    assert (tokenizer.ready, tokenizer.cuts, tokenizers.problems) == (False, "none", [])
+    assert (tokenizer.ready, tokenizer.has_safe_cuts, tokenizers.problems) == (False, False, [])
 
 
 def test_many_threads_load_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

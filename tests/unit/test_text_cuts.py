@@ -75,21 +75,6 @@ def test_the_next_cut_is_the_first_one() -> None:
     assert next_cut("'''" * 50, 0) is None
 
 
-@pytest.mark.parametrize("end", ["-;", "", "x;", "\n  x", "\n" + " " * 90 + "x", "\n" + " " * 90])
-@pytest.mark.parametrize("blanks", [0, 5])
-def test_a_long_stretch_is_searched_in_windows(
-    monkeypatch: pytest.MonkeyPatch, end: str, blanks: int
-) -> None:
-    """Wherever a window ends, the following characters decide about its last ones."""
-    for length in range(40):
-        text = "=" * length + " " * blanks + end
-        monkeypatch.setattr("sidecar.text.cuts._WINDOW", 10**9)
-        found = next_cut(text, 0)
-        for window in (1, 2, 3, 7):
-            monkeypatch.setattr("sidecar.text.cuts._WINDOW", window)
-            assert next_cut(text, 0) == found
-
-
 def test_letters_are_letters_and_breaks_are_none() -> None:
     """Unicode's own classes: what is called a letter here is one to every tokenizer."""
     every = "".join(map(chr, range(0x10000)))

@@ -6,7 +6,6 @@ import asyncio
 import random
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from sidecar.counting.engines import engine
 from sidecar.text import cuts
 from sidecar.text.cuts import is_cut
 from sidecar.text.document import TextDocument
-from sidecar.text.pieces import PIECE_CHARACTERS, Piece
+from sidecar.text.pieces import MAX_SEARCH, PIECE_CHARACTERS, Piece
 from sidecar.text.positions import Position, Range
 from sidecar.workspace.documents import Documents
 from sidecar.workspace.workers import Workers
@@ -25,7 +24,6 @@ from tests.fuzz import edits, oracle
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable
 
     from sidecar.text.positions import Encoding
 
@@ -35,17 +33,13 @@ POSITIONS = st.builds(Position, st.integers(0, 12), st.integers(0, 40))
 EDITS = st.lists(
     st.tuples(POSITIONS, POSITIONS, st.sampled_from((*edits.SNIPPETS, *edits.STOCK))), max_size=8
 )
-SIZES = st.sampled_from([(8, 2), (32, 8), (200, 16), (8_192, 768)])
+SIZES = st.sampled_from([8, 32, 200, 8_192])
 
 
-def document(
-    text: str, encoding: Encoding = "utf-16", sizes: tuple[int, int] = (32, 8)
-) -> TextDocument:
-    piece, edit = sizes
+def document(text: str, encoding: Encoding = "utf-16", size: int = 32) -> TextDocument:
     return TextDocument(
-        "untitled:x", text, 1, encoding, "text",
-        piece_characters=piece, edit_characters=edit, spare_pieces=4,
-    )  # fmt: skip
+        "untitled:x", text, 1, encoding, "text", piece_characters=size, spare_pieces=4
+    )
 
 
 def span(start: Position, end: Position) -> Range:
@@ -64,10 +58,10 @@ def whole(doc: TextDocument) -> Range:
 def test_edits_do_what_they_do_to_a_plain_text(
     text: str,
     encoding: Encoding,
-    sizes: tuple[int, int],
+    size: int,
     changes: list[tuple[Position, Position, str]],
 ) -> None:
-    doc, text = document(text, encoding, sizes), oracle.joined(text)
+    doc, text = document(text, encoding, size), oracle.joined(text)
     for start, end, new in changes:
         text = oracle.edited(text, span(start, end), new, encoding)
         doc.apply(span(start, end), new)
@@ -78,44 +72,11 @@ def test_edits_do_what_they_do_to_a_plain_text(
         assert all(is_cut(a.text, b.text) for a, b in pairwise(doc.pieces))
 
 
-WAITING = st.lists(
-    st.tuples(
-        st.booleans(), POSITIONS, POSITIONS, st.sampled_from((*edits.SNIPPETS, *edits.STOCK))
-    ),
-    max_size=6,
-)
-
-
-@given(TEXTS, ENCODINGS, WAITING, st.integers(0, 6))
-def test_edits_of_a_text_that_is_not_cut_yet_are_those_of_one_that_is(
-    text: str,
-    encoding: Encoding,
-    changes: list[tuple[bool, Position, Position, str]],
-    cut_after: int,
-) -> None:
-    """Edits wait until the text is cut; snapshots taken before keep their text."""
-    with patch("sidecar.text.document.LONG_CHARACTERS", -1):
-        doc, text = document(text, encoding), oracle.joined(text)
-        held: list[tuple[Callable[[], TextDocument], str]] = []
-        late = doc.cutting()
-        for number, (whole_text, start, end, new) in enumerate(changes):
-            if number == cut_after:
-                doc.set_pieces(doc.cutting()(), doc.cutting())
-            held += [] if doc.is_cut else [(doc.reopen(), text)]
-            doc.apply(None if whole_text else span(start, end), new)
-            edited = oracle.edited(text, span(start, end), new, encoding)
-            text = oracle.joined(new) if whole_text else edited
-        edition = doc.edition
-        doc.set_pieces(late(), late)  # of the text as it was opened, which may have been replaced
-        assert (doc.text, doc.edition is edition) == (text, True)
-        assert [reopen().text for reopen, _ in held] == [then for _, then in held]
-
-
 @given(TEXTS, ENCODINGS, SIZES, POSITIONS)
 def test_positions_are_where_they_are_in_a_plain_text(
-    text: str, encoding: Encoding, sizes: tuple[int, int], position: Position
+    text: str, encoding: Encoding, size: int, position: Position
 ) -> None:
-    doc, text = document(text, encoding, sizes), oracle.joined(text)
+    doc, text = document(text, encoding, size), oracle.joined(text)
     assert doc.offset_at(position) == oracle.offset(text, position, encoding)
     for offset in range(len(text) + 1):
         assert doc.position_at(offset) == oracle.position(text, offset, encoding)
@@ -123,9 +84,9 @@ def test_positions_are_where_they_are_in_a_plain_text(
 
 @given(TEXTS, ENCODINGS, SIZES, POSITIONS, POSITIONS)
 def test_slices_and_their_pieces(
-    text: str, encoding: Encoding, sizes: tuple[int, int], one: Position, other: Position
+    text: str, encoding: Encoding, size: int, one: Position, other: Position
 ) -> None:
-    doc, text = document(text, encoding, sizes), oracle.joined(text)
+    doc, text = document(text, encoding, size), oracle.joined(text)
     part = span(one, other)
     start, end = (oracle.offset(text, edge, encoding) for edge in (part.start, part.end))
     pieces = doc.pieces_in(part)
@@ -134,22 +95,22 @@ def test_slices_and_their_pieces(
 
 
 @given(TEXTS, ENCODINGS, SIZES)
-def test_lines(text: str, encoding: Encoding, sizes: tuple[int, int]) -> None:
-    doc, text = document(text, encoding, sizes), oracle.joined(text)
+def test_lines(text: str, encoding: Encoding, size: int) -> None:
+    doc, text = document(text, encoding, size), oracle.joined(text)
     for index, (start, end) in enumerate(oracle.lines(text)):
         assert doc.line(index) == text[start:end]
 
 
 @given(TEXTS, TEXTS, SIZES)
-def test_replacing_everything(old: str, new: str, sizes: tuple[int, int]) -> None:
-    doc = document(old, sizes=sizes)
+def test_replacing_everything(old: str, new: str, size: int) -> None:
+    doc = document(old, size=size)
     doc.apply(None, new)
     assert doc.text == oracle.joined(new)
 
 
 def test_replacing_everything_keeps_equal_pieces() -> None:
     text = edits.CODE * 20
-    doc = document(text, sizes=(100, 10))
+    doc = document(text, size=100)
     before = doc.pieces
     middle = len(text) // 2
     doc.apply(None, text[:middle] + "changed" + text[middle:])
@@ -334,7 +295,7 @@ def test_an_edit_in_a_stretch_without_cuts_searches_little_of_it(
         start, end = doc.offsets(span)
         doc.apply(span, new)
         text = text[:start] + new + text[end:]
-        assert searched.characters <= 20 * PIECE_CHARACTERS
+        assert searched.characters <= 3 * MAX_SEARCH
     assert doc.text == text
 
 

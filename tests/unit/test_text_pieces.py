@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text.cuts import is_cut, is_word_cut
-from sidecar.text.pieces import Piece, merge_counted, split, split_pieces, word_pieces
+from sidecar.text.cuts import is_cut
+from sidecar.text.pieces import Piece, merge_counted, split, split_pieces
 from tests.fuzz import edits, oracle
 
 TEXTS = st.lists(st.sampled_from((*edits.SNIPPETS, *edits.STOCK)), max_size=12).map("".join)
@@ -64,17 +64,6 @@ def test_merging_loses_no_count_in_use() -> None:
 def test_merging_makes_nothing_too_long() -> None:
     pieces = [Piece("x" * 40) for _ in range(5)]
     assert [len(piece) for piece in merge_counted(pieces, 100)] == [80, 80, 40]
-
-
-def test_word_pieces_are_cut_at_words_only_and_remembered() -> None:
-    pieces = [Piece("a;\n"), Piece("b"), Piece(" c"), Piece(" d.\n"), Piece("e")]
-    words = word_pieces(pieces)
-    assert [piece.text for piece in words] == ["a;\nb", " c", " d.\ne"]
-    assert all(is_word_cut(a.text, b.text) for a, b in pairwise(words))
-    assert word_pieces(pieces) == words
-    changed = [*pieces[:-1], Piece("f")]
-    assert word_pieces(changed)[:2] == words[:2]
-    assert word_pieces(changed)[2].text == " d.\nf"
 
 
 def test_a_piece_does_not_show_its_text() -> None:

@@ -16,7 +16,6 @@ from sidecar.workspace.workers import GIANT_CHARACTERS, Workers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sidecar.text.cuts import Cuts
 
 GENES = "ACGT" * (GIANT_CHARACTERS // 2)
 WORDS = "some words\n" * 2_000
@@ -26,7 +25,7 @@ class Waiting(Tokenizer):
     """A tokenizer of one token a character, whose counts of long stretches wait to be let go."""
 
     name = "waiting"
-    cuts: Cuts = "lines"
+    has_safe_cuts = True
 
     def __init__(self) -> None:
         self.begun, self.gate = threading.Event(), threading.Event()

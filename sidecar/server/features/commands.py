@@ -45,7 +45,7 @@ def register(server: SidecarServer) -> None:
     @server.command(f"{PREFIX}compareModels")
     async def compare(*arguments: Any) -> str:
         services, uri = server.services, _uri(arguments)
-        await services.ready(uri)
+        await services.configured.wait()
         taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
         models = dict.fromkeys((workspace.model, *map(str, arguments[1:])))
         counts = [await services.counts.count(taken, model, workspace) for model in models]

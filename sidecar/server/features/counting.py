@@ -108,7 +108,7 @@ def _pinned(services: Services, params: CountParams | FitTextParams) -> PinnedDo
 async def _count_messages(
     services: Services, params: CountParams, messages: list[dict[str, Any]]
 ) -> CountResult:
-    await services.ready()
+    await services.configured.wait()
     workspace = services.roots.default
 
     async def one(model: str | None) -> Count:
@@ -122,16 +122,15 @@ async def _count_messages(
 async def _look(
     services: Services, params: CountParams | FitTextParams, pinned: PinnedDocument | None
 ) -> tuple[Snapshot, list[Snapshot], Workspace]:
-    """What is asked for and its ranges, all of one version, and the workspace; a long document is
-    cut into pieces by a worker before that."""
+    """Return the requested text and its ranges, all of one version, and the workspace."""
     uri = _uri(params)
     if uri is None:
-        await services.ready()
+        await services.configured.wait()
         return Snapshot(text=params.text or ""), [], services.roots.default
     spans, span = getattr(params, "ranges", None), params.range
     is_whole = spans is None and span is None
     if pinned is None or is_whole:
-        await services.ready(uri)
+        await services.configured.wait()
         pinned = pinned or PinnedDocument(services.documents.named(uri))
     if is_whole and pinned.is_of(services.documents.get(uri)):  # as it is by now
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
@@ -147,7 +146,7 @@ def _count_now(services: Services, params: CountParams) -> CountResult | None:
     uri = _uri(params)
     if uri is None or params.range or params.ranges is not None or params.models is not None:
         return None
-    if not services.configured.is_set() or not services.documents.named(uri).is_cut:
+    if not services.configured.is_set():
         return None
     taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     model = params.model or workspace.model

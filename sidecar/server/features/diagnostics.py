@@ -111,7 +111,7 @@ class Diagnostics:
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
         """What budgets say about a document as it is now."""
         services = self._services
-        await services.ready(uri)
+        await services.configured.wait()
         taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
         subject = services.budgets.subject(taken, workspace)
         return subject, await services.budgets.findings(subject, workspace)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lsprotocol import types
 
 from sidecar.errors import RequestError
-from sidecar.text.document import LONG_CHARACTERS, TextDocument
+from sidecar.text.document import TextDocument
 from sidecar.workspace.memory import give_back
 from sidecar.workspace.workspace import Event
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
-"""Delay after a long document was closed; whatever was counting it has stopped by then."""
+"""Delay after a large document was closed; its counts have stopped when it ends."""
+_LARGE_CHARACTERS = 250_000
 
 
 def register(server: SidecarServer) -> None:
@@ -54,7 +55,7 @@ def register(server: SidecarServer) -> None:
         status.closed(uri)
         server.diagnostics.closed(uri)
         _edited(server, uri)
-        if document is not None and _is_long(document):
+        if document is not None and document.characters > _LARGE_CHARACTERS:
             _give_back_soon(server)
 
     for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
@@ -64,11 +65,6 @@ def register(server: SidecarServer) -> None:
 def _give_back_soon(server: SidecarServer) -> None:
     work = partial(server.services.workers.run, give_back)
     server.scheduler.soon(("memory",), TRIM_SECONDS, work)
-
-
-def _is_long(document: TextDocument) -> bool:
-    """One that is not cut yet is; to ask how long would have the event loop cut it."""
-    return not document.is_cut or document.characters > LONG_CHARACTERS
 
 
 def _apply(server: SidecarServer, document: TextDocument, params: DidChangeParams) -> None:

@@ -37,7 +37,7 @@ def register(server: SidecarServer) -> None:
 
 async def _document(server: SidecarServer, uri: str) -> str:
     services = server.services
-    await services.ready(uri)
+    await services.configured.wait()
     taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     count = await services.counts.count(taken, model_of(uri, workspace), workspace)
     tooltip = document_status(count, budget_of(taken, workspace), workspace.loaded).tooltip

@@ -28,7 +28,6 @@ from sidecar.workspace.status import (
 if TYPE_CHECKING:
     from sidecar.counting.count import Count
     from sidecar.server.server import SidecarServer
-    from sidecar.text.document import TextDocument
     from sidecar.workspace.documents import Snapshot
     from sidecar.workspace.workspace import Event, Workspace
 
@@ -105,8 +104,6 @@ class StatusBoard:
         if not document.in_step:
             self._send(uri, None)
             return None
-        if not document.is_cut:
-            return self._cut(uri, document)
         taken, model = services.documents.snapshot(uri), model_of(uri, workspace)
         count = services.counts.now(taken, model, workspace)
         if count is not None:
@@ -115,13 +112,6 @@ class StatusBoard:
         if entry.sent is None and document.characters > INLINE_CHARACTERS:
             self._send(uri, services.counts.guess(document, model, workspace))
         return self._count(uri)
-
-    async def _cut(self, uri: str, document: TextDocument) -> None:
-        """Have a long text cut by a worker before it is counted."""
-        await self._services.workers.cut(document)
-        work = self._refresh(uri)
-        if work is not None:
-            await work
 
     async def _count(self, uri: str) -> None:
         """Send what takes its time to count; an estimate meanwhile, where an endpoint is slow or
