@@ -6,12 +6,12 @@ expressions looks behind, so a cut is exact if a match always ends there, and if
 it stay the same when the text ends there. Two rules hold for cl100k, o200k, Llama-3, Qwen and
 DeepSeek-V3. gpt2, r50k and p50k follow only the first, so their texts are not cut.
 
-* **word cut**: after a letter or an ASCII digit, before a character that is neither letter, digit, mark nor apostrophe (an apostrophe
-  may begin a contraction that belongs to the word); and between a letter and an ASCII digit, in
-  this order, so that hexadecimal and base64 have cuts too;
-* **line cut**: after a line feed,
-  if the next line does not begin with `/` (o200k adds `/` to the punctuation before it) and has
-  something visible after its indent (trailing blanks are one match in cl100k).
+* **word cut**: after a letter or an ASCII digit, before a character that is neither letter, digit,
+  mark nor apostrophe (an apostrophe may begin a contraction that belongs to the word); and between
+  a letter and an ASCII digit, in this order, so that hexadecimal and base64 have cuts too;
+* **line cut**: after a line feed, if the next line does not begin with `/` (o200k adds `/` to the
+  punctuation before it) and has something visible after its indent (trailing blanks are one match
+  in cl100k).
 
 A line cut depends on the indent after it, so an edit behind a cut can invalidate it. Neither rule
 cuts between `\\r` and `\\n`, or next to a surrogate on both sides.
