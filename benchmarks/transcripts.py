@@ -27,7 +27,7 @@ from benchmarks.agents.corpus import SOURCES, history
 from benchmarks.agents.truth import Tokens
 from benchmarks.page import figure, installed
 from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_of
+from sidecar.agents.registry import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger

@@ -12,7 +12,7 @@ else:
     from backports import zstd as zstd
 
 
-MOST_BYTES = 512 << 20
+MAX_BYTES = 512 << 20
 """Of a file once decompressed: 40 KB of zstd can hold a gigabyte."""
 _CHUNK = 1 << 20
 _WINDOW_LOG = 26  # of the 64 MB that a frame may ask for; zstd itself writes 8 MB at most, unasked
@@ -28,7 +28,7 @@ class _Reading(zstd.ZstdFile):
     def read(self, size: int | None = -1) -> bytes:
         try:
             data = super().read(size)
-            if self.tell() > MOST_BYTES:
+            if self.tell() > MAX_BYTES:
                 raise OSError("too large a file once decompressed")
             return data
         except (EOFError, zstd.ZstdError) as error:
@@ -36,7 +36,7 @@ class _Reading(zstd.ZstdFile):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence == os.SEEK_END:
-            while self.read(_CHUNK):  # as far as `MOST_BYTES` allow
+            while self.read(_CHUNK):  # as far as `MAX_BYTES` allow
                 pass
             offset, whence = self.tell() + offset, os.SEEK_SET
         return super().seek(offset, whence)
@@ -48,12 +48,12 @@ class _Reading(zstd.ZstdFile):
             self._file.close()
 
 
-def reading(file: IO[bytes]) -> IO[bytes]:
+def open_decompressed(file: IO[bytes]) -> IO[bytes]:
     """A compressed file's plain bytes; closing it closes `file`."""
     return cast("IO[bytes]", _Reading(file))
 
 
-def plain(data: bytes, most: int) -> bytes:
+def decompress(data: bytes, most: int) -> bytes:
     """Compressed bytes as they were, `most` of them at most. Raises OSError where damaged."""
     try:
         return zstd.ZstdDecompressor().decompress(data, max_length=most)

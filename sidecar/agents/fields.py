@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.tail import open_quietly
+from sidecar.agents.file_reading import open_quietly
 from sidecar.config import toml
 from sidecar.models.catalogue import provider_of as _provider_of
 
@@ -29,25 +29,25 @@ Number = float | None
 """A number of a program whose numbers may be fractions; null where it is left out."""
 
 
-def count(number: Number) -> int:
+def token_count(number: Number) -> int:
     """Tokens; 0 where a number is none, and stands for "not reported"."""
     return int(number) if number is not None and 0 < number <= 10**12 else 0
 
 
-def whole_file(path: str, kind: type[T]) -> T:
+def decode_file(path: str, kind: type[T]) -> T:
     """A file that is one JSON document. Raises OSError where it is half written too."""
     with open_quietly(path) as file:
-        return whole(file.read(), kind)
+        return decode_document(file.read(), kind)
 
 
-def beside(path: str | Path, kind: type[T]) -> T | None:
+def try_decode_file(path: str | Path, kind: type[T]) -> T | None:
     """What another file than the store says; None where there is none that can be read."""
     with suppress(OSError):
-        return whole_file(str(path), kind)
+        return decode_file(str(path), kind)
     return None
 
 
-def toml_file(path: Path, kind: type[T]) -> T | None:
+def try_decode_toml(path: Path, kind: type[T]) -> T | None:
     """Return an agent's own TOML settings, or None if they are missing or unreadable."""
     try:
         with open_quietly(str(path)) as file:
@@ -57,7 +57,7 @@ def toml_file(path: Path, kind: type[T]) -> T | None:
         return None
 
 
-def whole(data: bytes, kind: type[T]) -> T:
+def decode_document(data: bytes, kind: type[T]) -> T:
     """A store that is one JSON document. Raises OSError where it is half written."""
     try:
         return typed.decode(data, kind)
@@ -73,7 +73,7 @@ class CamelRecord(Record, rename="camel"):
     """A record with its names in camelCase."""
 
 
-def when(text: str | None) -> datetime | None:
+def parse_iso_time(text: str | None) -> datetime | None:
     """A time in ISO 8601 (UTC where it names no zone); None where it is no time."""
     if not text:
         return None
@@ -84,29 +84,29 @@ def when(text: str | None) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def from_ms(milliseconds: float | None) -> datetime | None:
+def time_from_ms(milliseconds: float | None) -> datetime | None:
     """A time from milliseconds since 1970; None where it is no time."""
     if not milliseconds or not 0 < milliseconds < 253_402_300_800_000:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def at_of(stamp: str | float | None) -> datetime | None:
+def parse_time(stamp: str | float | None) -> datetime | None:
     """A time in either form."""
-    return when(stamp) if isinstance(stamp, str) else from_ms(stamp)
+    return parse_iso_time(stamp) if isinstance(stamp, str) else time_from_ms(stamp)
 
 
-def from_ns(nanoseconds: int) -> datetime:
+def time_from_ns(nanoseconds: int) -> datetime:
     """A time from nanoseconds since 1970, such as a file's."""
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
-def usd(amount: Number) -> Decimal | None:
+def parse_usd(amount: Number) -> Decimal | None:
     """An agent's own figure; None for 0, which stands for a model without a price."""
     return Decimal(repr(amount)) if amount is not None and 0 < amount < 1e6 else None
 
 
-def credits_usd(credits: float | None) -> Decimal | None:
+def credits_to_usd(credits: float | None) -> Decimal | None:
     """USD of GitHub's AI credits: 0.01 each."""
     return None if credits is None or credits < 0 else Decimal(repr(credits)) / 100
 

@@ -62,13 +62,13 @@ EDITOR_SERVERS = (
 )  # fmt: skip
 
 
-def homes(places: Places, agent: str) -> tuple[Path, ...]:
+def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """The folders of an agent that is no editor's extension; they need not exist."""
     variable, defaults = _HOMES[agent]
     return places.folders(agent, variable, *defaults(places))
 
 
-def editors(places: Places, agent: str) -> tuple[Path, ...]:
+def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
     """The folders of user data of VS Code and its kin; they need not exist."""
     local = [places.config / app / "User" for app in _APPS]
     portable = places.variable("VSCODE_PORTABLE")
@@ -78,7 +78,7 @@ def editors(places: Places, agent: str) -> tuple[Path, ...]:
     return (*places.folders(agent, None, *local), *served)
 
 
-def cline_sessions(places: Places) -> Path:
+def cline_sessions_folder(places: Places) -> Path:
     """The folder that Cline keeps its sessions in since version 4; it need not exist."""
     for variable, *inner in _CLINE:
         if named := places.variable(variable):
@@ -86,31 +86,31 @@ def cline_sessions(places: Places) -> Path:
     return places.home / ".cline" / "data" / "sessions"
 
 
-def named_database(places: Places, agent: str) -> Path | None:
+def database_by_variable(places: Places, agent: str) -> Path | None:
     """The database that a variable of the environment names beside an agent's folders."""
     named = places.variable(_DATABASES.get(agent))
     return places.expand(named) if named else None
 
 
-def traces(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
+def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
     """What there is on this machine, or in one of the roots, where an agent has been used."""
     paths: list[Path] = []
-    paths += homes(places, agent) if agent in _HOMES else ()
-    paths += editors(places, agent) if agent in _IN_EDITORS else ()
-    paths += [cline_sessions(places)] if agent == "cline" else ()
-    database = named_database(places, agent)
+    paths += agent_folders(places, agent) if agent in _HOMES else ()
+    paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()
+    paths += [cline_sessions_folder(places)] if agent == "cline" else ()
+    database = database_by_variable(places, agent)
     paths += [database.parent] if database else ()
-    return (*map(str, paths), *files_in(agent, roots))
+    return (*map(str, paths), *project_files(agent, roots))
 
 
-def files_in(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
+def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
     """The files that an agent keeps in the projects themselves."""
     return tuple(os.path.join(root, AIDER_FILE) for root in roots) if agent == "aider" else ()
 
 
-def is_here(places: Places, agent: str, roots: Iterable[str]) -> bool:
+def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
     """Whether an agent may have left anything on this machine, or in one of the roots."""
-    return any(map(os.path.exists, traces(places, agent, roots)))
+    return any(map(os.path.exists, possible_paths(places, agent, roots)))
 
 
 def _xdg(places: Places, name: str) -> Path:

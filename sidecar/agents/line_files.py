@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import below, entries, stat_of
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.listing import find_files, list_folder, store_from_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ class LineFiles:
 
     def folders(self, places: Places) -> tuple[str, ...]:
         """See `sidecar.agents.events.StoreReader`."""
-        return tuple(str(home / self.inner) for home in homes(places, self.agent))
+        return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
 
     def is_store(self, path: str) -> bool:
         """Whether a file below the folders is a store, by its name alone."""
@@ -35,14 +35,14 @@ class LineFiles:
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         """See `sidecar.agents.events.StoreReader`."""
         for folder in self.folders(places):
-            for found in below(self.agent, folder, *self.suffixes):
+            for found in find_files(self.agent, folder, *self.suffixes):
                 if self.is_store(found.path):
                     yield found
 
     def store_at(self, places: Places, path: str) -> Store | None:
         """See `sidecar.agents.events.StoreReader`."""
         inside = any(path.startswith(folder + os.sep) for folder in self.folders(places))
-        return stat_of(self.agent, path) if inside and self.is_store(path) else None
+        return store_from_path(self.agent, path) if inside and self.is_store(path) else None
 
 
 class NamedFiles:
@@ -56,7 +56,7 @@ class NamedFiles:
 
     def holders(self, places: Places) -> tuple[str, ...]:
         """The folders with a folder for each store."""
-        return tuple(str(home / self.inner) for home in homes(places, self.agent))
+        return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
 
     def folders(self, places: Places) -> tuple[str, ...]:
         """See `sidecar.agents.events.StoreReader`."""
@@ -65,8 +65,10 @@ class NamedFiles:
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         """See `sidecar.agents.events.StoreReader`."""
         for folder in self.holders(places):
-            for entry in entries(folder):
-                found = stat_of(self.agent, os.path.join(entry.path, self.name), live=self.live)
+            for entry in list_folder(folder):
+                found = store_from_path(
+                    self.agent, os.path.join(entry.path, self.name), live=self.live
+                )
                 if found is not None:
                     yield found
 
@@ -74,4 +76,4 @@ class NamedFiles:
         """See `sidecar.agents.events.StoreReader`."""
         folder, name = os.path.split(path)
         inside = name == self.name and os.path.dirname(folder) in self.holders(places)
-        return stat_of(self.agent, path, live=self.live) if inside else None
+        return store_from_path(self.agent, path, live=self.live) if inside else None

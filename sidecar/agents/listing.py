@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def stat_of(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
+def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
     """One store that may be there; None where it is not, or is no regular file."""
     try:
         status = os.stat(path)
@@ -24,21 +24,21 @@ def stat_of(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
     return Store(agent, str(path), status.st_ino, status.st_size, status.st_mtime_ns, live)
 
 
-def database(agent: str, path: str | Path) -> Store | None:
+def database_store(agent: str, path: str | Path) -> Store | None:
     """A SQLite store, as large and as new as it is with its write-ahead log."""
-    found, log = stat_of(agent, path), stat_of(agent, f"{path}-wal")
+    found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     if found is None or log is None:
         return found
     newest = max(found.mtime_ns, log.mtime_ns)
     return Store(agent, found.path, found.inode, found.size + log.size, newest)
 
 
-def files_of(path: str | Path) -> tuple[str, ...]:
+def database_files(path: str | Path) -> tuple[str, ...]:
     """What of a SQLite store changes with it."""
     return str(path), f"{path}-wal"
 
 
-def entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
     """What lies in a folder; nothing where there is none or it may not be read."""
     try:
         with os.scandir(folder) as scan:
@@ -47,21 +47,23 @@ def entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
         return
 
 
-def below(agent: str, folder: str | Path, *suffixes: str, live: bool = True) -> Iterator[Store]:
+def find_files(
+    agent: str, folder: str | Path, *suffixes: str, live: bool = True
+) -> Iterator[Store]:
     """All files with one of these suffixes in a folder and in its folders, links not followed."""
-    stack = [entries(folder)]  # folders may be nested deeper than Python calls
+    stack = [list_folder(folder)]  # folders may be nested deeper than Python calls
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
             stack.pop()
         elif entry.is_dir(follow_symlinks=False):
-            stack.append(entries(entry.path))
+            stack.append(list_folder(entry.path))
         elif entry.name.endswith(suffixes):
-            yield from listed(agent, entry, live=live)
+            yield from stores_from_entry(agent, entry, live=live)
 
 
-def listed(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Store]:
+def stores_from_entry(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Store]:
     """The store that an entry is; nothing where it has vanished."""
-    found = stat_of(agent, entry.path, live=live)
+    found = store_from_path(agent, entry.path, live=live)
     if found is not None:
         yield found

@@ -9,47 +9,51 @@ from __future__ import annotations
 
 import msgspec
 
-from sidecar.agents.values import Occupancy, Quality, Reading
+from sidecar.agents.values import CallSize, Occupancy, Quality
 
 COMPACTED = "compacted: the new size appears with the next turn"
 REWOUND = "rewound: the new size appears with the next turn"
 NO_USAGE = "this model reports no usage"
 NOT_VISIBLE = "not visible from this machine"
-BY_ESTIMATE = "compacted: the agent's estimate until the next turn"
+ESTIMATED = "compacted: the agent's estimate until the next turn"
 ESTIMATE_BAND = 25.0
 """Percent: half of the band of an agent's own estimate of what a compaction left."""
 
 
-class Track(msgspec.Struct, frozen=True, gc=False):
+class ContextTrack(msgspec.Struct, frozen=True, gc=False):
     """What the lines so far say: the calls of the main conversation, summarisations left out."""
 
-    newest: Reading | None = None
+    newest: CallSize | None = None
     why: str | None = None
     """Why the size is not known, where it is not."""
     is_estimate: bool = False
     """Whether `newest` is no call, but the agent's own estimate of what a compaction left."""
 
-    def call(self, reading: Reading) -> Track:
+    def call(self, reading: CallSize) -> ContextTrack:
         """A call of the main conversation; one without a prompt's size changes nothing known."""
         if reading.prompt > 0:
-            return Track(newest=reading)
-        return self if self.newest or self.why else Track(why=NO_USAGE)
+            return ContextTrack(newest=reading)
+        return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
 
-    def compaction(self) -> Track:
+    def compaction(self) -> ContextTrack:
         """The conversation was replaced by a summary of unknown size."""
-        return Track(why=COMPACTED)
+        return ContextTrack(why=COMPACTED)
 
-    def estimate(self, tokens: int, model: str | None) -> Track:
+    def estimate(self, tokens: int, model: str | None) -> ContextTrack:
         """The agent estimates what is left after a compaction or an undo."""
-        return Track(newest=Reading(tokens, 0, model), is_estimate=True) if tokens > 0 else self
+        return (
+            ContextTrack(newest=CallSize(tokens, 0, model), is_estimate=True)
+            if tokens > 0
+            else self
+        )
 
-    def rewind(self) -> Track:
+    def rewind(self) -> ContextTrack:
         """The newest turns were taken back, and what is left was never measured."""
-        return Track(why=REWOUND)
+        return ContextTrack(why=REWOUND)
 
 
 def occupancy(
-    track: Track,
+    track: ContextTrack,
     quality: Quality = "exact",
     *,
     error_percent: float = 0.0,
@@ -78,5 +82,5 @@ def occupancy(
     if not track.is_estimate:
         return size
     return msgspec.structs.replace(
-        size, quality="estimate", error_percent=ESTIMATE_BAND, note=note or BY_ESTIMATE
+        size, quality="estimate", error_percent=ESTIMATE_BAND, note=note or ESTIMATED
     )

@@ -51,8 +51,8 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead
-from sidecar.agents.occupancy import Track, occupancy
-from sidecar.agents.tail import HEAD, chunks, first_lines, open_quietly
+from sidecar.agents.file_reading import HEAD, chunks, first_lines, open_quietly
+from sidecar.agents.occupancy import ContextTrack, occupancy
 from sidecar.errors import SidecarError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class SessionState(msgspec.Struct):
     """The time of the newest line."""
     model: str | None = None
     """Of the newest call or setting, where `track` has no call that names one."""
-    track: Track = Track()
+    track: ContextTrack = ContextTrack()
     window: int | None = None
     """Tokens, by the agent's own word, where its calls carry none."""
     active: bool | None = None

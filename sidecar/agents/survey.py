@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.fields import from_ns
-from sidecar.agents.reader import stores_of
+from sidecar.agents.fields import time_from_ns
+from sidecar.agents.registry import stores_of
 from sidecar.defects import log_defect
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]
         newest = max(stores, key=lambda found: (found.live, found.mtime_ns))
         calls, skipped, problem = _sample(reader, newest)
         size = sum(found.size for found in stores)
-        at = from_ns(newest.mtime_ns)
+        at = time_from_ns(newest.mtime_ns)
         yield Surveyed(reader.agent, len(stores), size, at, calls, skipped, problem)
 
 

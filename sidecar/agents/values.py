@@ -23,7 +23,7 @@ _QUIET_AFTER = timedelta(minutes=1)
 """Of a store that does not say whether a turn is under way."""
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
+class CallSize(msgspec.Struct, frozen=True, gc=False):
     """What one call of the main conversation sent and got."""
 
     prompt: int
@@ -34,7 +34,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     """Tokens, by the agent's own word."""
 
     @classmethod
-    def of(cls, usage: Usage, model: str | None, window: int | None = None) -> Reading:
+    def of(cls, usage: Usage, model: str | None, window: int | None = None) -> CallSize:
         return cls(usage.prompt_tokens, usage.output_tokens, model, window)
 
 

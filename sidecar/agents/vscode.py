@@ -12,9 +12,9 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import Record
+from sidecar.agents.file_reading import open_quietly
 from sidecar.agents.homes import EDITOR_SERVERS
-from sidecar.agents.listing import entries
-from sidecar.agents.tail import open_quietly
+from sidecar.agents.listing import list_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Storage(msgspec.Struct, frozen=True):
 
 def storages(user: Path) -> Iterator[Storage]:
     """The projects that were opened, several times where a folder was made anew."""
-    for entry in entries(user / "workspaceStorage"):
+    for entry in list_folder(user / "workspaceStorage"):
         yield storage(entry.path)
 
 

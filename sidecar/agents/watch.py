@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sidecar.agents.homes import files_in, is_here, traces
+from sidecar.agents.homes import has_files, possible_paths, project_files
 from sidecar.agents.places import Places
-from sidecar.agents.reader import agents_of, reader_of
+from sidecar.agents.registry import agents_of, reader_of
 from sidecar.agents.roots import Roots
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def paths_to_watch(
     places, roots = places or Places.of(settings), Roots.of(folders)
     paths: list[str] = []
     for agent in agents_of(settings):
-        if is_here(places, agent, roots.paths):
-            paths += (*reader_of(agent).folders(places), *files_in(agent, roots.paths))
+        if has_files(places, agent, roots.paths):
+            paths += (*reader_of(agent).folders(places), *project_files(agent, roots.paths))
         else:
-            paths += traces(places, agent, roots.paths)
+            paths += possible_paths(places, agent, roots.paths)
     return tuple(dict.fromkeys(paths))

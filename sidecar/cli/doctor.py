@@ -189,7 +189,7 @@ def _unserved(settings: Settings) -> str | None:
 def _agents(settings: Settings) -> list[dict[str, Any]]:
     """Return the agents with session files on this machine; empty while agents are disabled."""
     from sidecar.agents.places import Places
-    from sidecar.agents.reader import readers_of
+    from sidecar.agents.registry import readers_of
     from sidecar.agents.survey import survey
 
     places = Places.of(settings.agents)

@@ -18,7 +18,7 @@ import msgspec
 
 from sidecar.agents.events import Store, StoreReader
 from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_here, stores_of
+from sidecar.agents.registry import readers_here, stores_of
 from sidecar.agents.roots import Roots
 from sidecar.workspace.sessions import RECENT, CountedSession
 from sidecar.workspace.statuslines import Kept, kept, with_window

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.transcripts import recorded
 from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_of
+from sidecar.agents.registry import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.cost.ledger import Ledger

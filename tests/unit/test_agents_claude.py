@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.agents.claude import ClaudeHome, Transcript, everyday, usage
 from benchmarks.agents.truth import Tokens, append, stamp
-from sidecar.agents.fields import when
+from sidecar.agents.fields import parse_iso_time
 from sidecar.agents.occupancy import COMPACTED, NO_USAGE
 from tests.unit.agents_world import World
 
@@ -428,7 +428,7 @@ def test_line_without_a_time_has_that_of_the_line_before(
 ) -> None:
     """The line before may be no call, and may have been read earlier."""
     session.user()
-    asked = when(stamp(home.clock.now))
+    asked = parse_iso_time(stamp(home.clock.now))
     for name in ("msg_a", "msg_b"):
         reply = session.line("assistant", message=session.message(name, Tokens(5, 6, 7, 0, 8)))
         del reply["timestamp"]

@@ -148,9 +148,9 @@ def test_a_log_that_was_compacted_is_read_anew(world: World, home: CodeHome, cha
 def test_lines_that_are_broken_half_written_or_huge(
     world: World, home: CodeHome, chat: ChatLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sidecar.agents import tail
+    from sidecar.agents import file_reading
 
-    monkeypatch.setattr(tail, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(file_reading, "LONGEST_LINE", 1 << 20)
     results = {"toolCallResults": "x" * (9 << 20)}
     chat.write({"kind": 1, "k": ["requests", 0, "result", "metadata", "more"], "v": results})
     with chat.path.open("a") as file:

@@ -17,8 +17,8 @@ from sidecar import typed
 from sidecar.agents import compressed, survey
 from sidecar.agents.databases import read_only
 from sidecar.agents.fields import Record
-from sidecar.agents.listing import below, database
-from sidecar.agents.tail import chunks, open_quietly
+from sidecar.agents.file_reading import chunks, open_quietly
+from sidecar.agents.listing import database_store, find_files
 from sidecar.config.settings import Agents
 from sidecar.messages.bounds import LONGEST_ID, MOST_TOKENS
 from sidecar.workspace.services import Services
@@ -116,7 +116,7 @@ def test_no_fifo_in_a_databases_place_is_waited_for(tmp_path: Path, beside: str)
     os.mkfifo(f"{path}{beside}")
     with pytest.raises(OSError, match="is not a regular file"), read_only(str(path)):
         pass
-    assert (database("crush", path) is None) == (beside == "")
+    assert (database_store("crush", path) is None) == (beside == "")
 
 
 def test_no_fifo_is_a_store(machine: Machine) -> None:
@@ -233,7 +233,7 @@ def test_folders_nested_deeper_than_python_calls(tmp_path: Path) -> None:
         folders.append(folders[-1] / "d")
         os.mkdir(folders[-1])
     (folders[-1] / "x.jsonl").write_text("{}\n")
-    found = [one.path for one in below("pi", tmp_path, ".jsonl")]
+    found = [one.path for one in find_files("pi", tmp_path, ".jsonl")]
     assert found == [str(folders[-1] / "x.jsonl")]
     os.unlink(found[0])
     for folder in reversed(folders[1:]):
@@ -242,7 +242,7 @@ def test_folders_nested_deeper_than_python_calls(tmp_path: Path) -> None:
 
 def test_a_bomb_of_zstd_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up at the first chunk over the limit."""
-    monkeypatch.setattr(compressed, "MOST_BYTES", 8 << 20)
+    monkeypatch.setattr(compressed, "MAX_BYTES", 8 << 20)
     path = tmp_path / "x.jsonl.zst"
     packer = compressed.zstd.ZstdCompressor()
     block = b"{}\n" + b"\0" * (1 << 20)

@@ -19,7 +19,7 @@ from benchmarks.agents.codex import everyday as codex_thread
 from benchmarks.agents.databases import CrushStore
 from benchmarks.agents.gemini import GeminiHome
 from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_of
+from sidecar.agents.registry import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.agents.values import StoredSession
 from sidecar.agents.watch import paths_to_watch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.agents.truth import Clock, Tokens, Truth, append
-from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
+from sidecar.agents.occupancy import COMPACTED, ESTIMATED
 from tests.unit.agents_world import World
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_every_call_counts_once(world: World, chat: Chat) -> None:
 
 def test_a_compression_leaves_qwens_estimate_of_the_size(world: World, chat: Chat) -> None:
     chat.reply(inside=True)
-    for left, note in ((None, COMPACTED), (300, BY_ESTIMATE)):
+    for left, note in ((None, COMPACTED), (300, ESTIMATED)):
         info = {"originalTokenCount": 2_000, "newTokenCount": left}
         chat.line("system", subtype="chat_compression", systemPayload={"info": info})
         (size,) = (one.occupancy for one in world.sessions().values())

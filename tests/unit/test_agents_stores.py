@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from benchmarks.agents import claude, codex
-from sidecar.agents import stores, tail
+from sidecar.agents import file_reading, stores
 from sidecar.agents.compressed import zstd
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead
-from sidecar.agents.listing import stat_of
+from sidecar.agents.listing import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
 from tests.unit.agents_world import World
 
@@ -27,7 +27,7 @@ STEP = 20_000
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_STEP", STEP)
-    monkeypatch.setattr(stores, "chunks", partial(tail.chunks, size=STEP // 4))
+    monkeypatch.setattr(stores, "chunks", partial(file_reading.chunks, size=STEP // 4))
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -102,7 +102,7 @@ class Tree(msgspec.Struct):
 def write(path: Path, *lines: dict[str, object]) -> Store:
     with path.open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    found = stat_of("tree", path)
+    found = store_from_path("tree", path)
     assert found is not None
     return found
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.agents.claude import slug_of
-from sidecar.agents.occupancy import BY_ESTIMATE, COMPACTED
+from sidecar.agents.occupancy import COMPACTED, ESTIMATED
 from sidecar.agents.readers import continue_sessions
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostDetailParams
@@ -164,7 +164,7 @@ def test_kimi_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -> 
     estimated = next(n for n, line in enumerate(lines) if "token_counting.rebased" in line)
     wire.write_text("".join(lines[: estimated + 1]))
     (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
-    assert (size.tokens, size.quality, size.note) == (21_033, "estimate", BY_ESTIMATE)
+    assert (size.tokens, size.quality, size.note) == (21_033, "estimate", ESTIMATED)
     wire.write_text("".join(lines[:estimated]))
     (size,) = (one.occupancy for name, one in world.sessions().items() if "4ef2" in name)
     assert (size.tokens, size.note) == (None, COMPACTED)
@@ -397,7 +397,7 @@ def test_claude_code_shows_its_own_estimate_after_a_compaction(tmp_path: Path) -
     path.write_text("".join(lines[:after]))
     (shown,) = world.sessions().values()
     size = shown.occupancy
-    assert (size.tokens, size.quality, size.note) == (2_671, "estimate", BY_ESTIMATE)
+    assert (size.tokens, size.quality, size.note) == (2_671, "estimate", ESTIMATED)
     assert (shown.active, shown.model) == (False, "claude-sonnet-4-5")
 
 

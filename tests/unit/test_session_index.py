@@ -19,7 +19,7 @@ from benchmarks.agents.codex import CodexHome
 from benchmarks.transcripts import recorded
 from sidecar.agents.events import CallFinished, StoreRead
 from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_of
+from sidecar.agents.registry import readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import Agents
 from sidecar.cost import ledger as ledger_file

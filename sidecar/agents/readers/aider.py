@@ -19,10 +19,10 @@ import msgspec
 
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
 from sidecar.agents.fields import provider_of
-from sidecar.agents.homes import AIDER_FILE, homes
-from sidecar.agents.listing import stat_of
+from sidecar.agents.homes import AIDER_FILE, agent_folders
+from sidecar.agents.listing import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ class Aider(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(map(str, homes(places, AGENT)))
+        return tuple(map(str, agent_folders(places, AGENT)))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         known = (*self.folders(places), *(roots.paths if roots is not None else ()))
         for folder in dict.fromkeys(known):
-            store = stat_of(AGENT, os.path.join(folder, AIDER_FILE))
+            store = store_from_path(AGENT, os.path.join(folder, AIDER_FILE))
             if store is not None:
                 yield store
 
     def store_at(self, places: Places, path: str) -> Store | None:  # noqa: ARG002
-        return stat_of(AGENT, path) if os.path.basename(path) == AIDER_FILE else None
+        return store_from_path(AGENT, path) if os.path.basename(path) == AIDER_FILE else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_lines(store, state, partial(_History.of, os.path.dirname(store.path)))
@@ -119,7 +119,7 @@ class _History(msgspec.Struct, dict=True):
         """Yield the calls of one message as one: aider counts them together."""
         prompt, write, read, output = _counts(numbers)
         cost, chat = numbers.group(9), self.chat
-        chat.active, chat.track = False, chat.track.call(Reading(prompt, output))
+        chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
         if self.started is None:
             return
         self.calls += 1

@@ -13,16 +13,16 @@ from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
-    at_of,
-    count,
-    from_ms,
+    decode_document,
+    decode_file,
+    parse_time,
     provider_of,
-    whole,
-    whole_file,
+    time_from_ms,
+    token_count,
 )
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.agents.vscode import local_path
 from sidecar.messages.usage import Usage, usage_from_parts
 
@@ -46,15 +46,15 @@ class _Usage(CamelRecord):
     @property
     def usage(self) -> Usage:
         """The parts of a call. OpenAI's models have what was no cache under its writes."""
-        fresh, write = count(self.input_tokens), count(self.cache_creation_input_tokens)
+        fresh, write = token_count(self.input_tokens), token_count(self.cache_creation_input_tokens)
         if provider_of(self.model or "") == "openai":
             fresh, write = fresh + write, 0
-        read = count(self.cache_read_input_tokens)
-        return usage_from_parts(fresh, read, write, 0, count(self.output_tokens), 0)
+        read = token_count(self.cache_read_input_tokens)
+        return usage_from_parts(fresh, read, write, 0, token_count(self.output_tokens), 0)
 
     @property
     def at(self) -> datetime | None:
-        return at_of(self.timestamp)
+        return parse_time(self.timestamp)
 
 
 class _Message(CamelRecord):
@@ -110,25 +110,25 @@ class Amp(LineFiles, StoreReader):
         return read_document(store, partial(_events, Path(store.path).stem))
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        return whole_file(store.path, _Thread).title
+        return decode_file(store.path, _Thread).title
 
 
 READER = Amp()
 
 
 def _events(stem: str, data: bytes) -> StoreContents:
-    thread = whole(data, _Thread)
+    thread = decode_document(data, _Thread)
     folders = thread.folders
-    session = SessionState(thread.id or stem, at=from_ms(thread.created))
+    session = SessionState(thread.id or stem, at=time_from_ms(thread.created))
     session.work_in("\n".join(folders))
     session.title_at = session.id if thread.title else None
     calls = []
     for request, one in thread.replies:
         usage, session.model, at = one.usage, one.model, one.at
-        window = count(one.max_input_tokens) or None
+        window = token_count(one.max_input_tokens) or None
         session.at = at or session.at
-        session.track = session.track.call(Reading.of(usage, one.model, window))
-        at = at or from_ms(thread.created)
+        session.track = session.track.call(CallSize.of(usage, one.model, window))
+        at = at or time_from_ms(thread.created)
         if at is None:
             continue
         calls.append(

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import provider_of, usd, when
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import below, entries, listed, stat_of
+from sidecar.agents.fields import parse_iso_time, parse_usd, provider_of
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.listing import find_files, list_folder, store_from_path, stores_from_entry
 from sidecar.agents.readers.claude_costs import CostCheck
 from sidecar.agents.readers.claude_lines import (
     TITLES,
@@ -58,7 +58,7 @@ class ClaudeCode(StoreReader):
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         slugs = None if roots is None else (*map(_slug, roots.paths), *_given(places))
         for projects in _projects(places):
-            for project in entries(projects):
+            for project in list_folder(projects):
                 if project.is_dir():
                     ours = slugs is None or project.name.startswith(slugs)
                     yield from _of_project(project.path) if ours else _newest(project.path)
@@ -68,9 +68,9 @@ class ClaudeCode(StoreReader):
             parts = _below(projects, path)
             if parts and path.endswith(".jsonl"):
                 if len(parts) == 2:
-                    return stat_of(AGENT, path, live=not parts[1].startswith("agent-"))
+                    return store_from_path(AGENT, path, live=not parts[1].startswith("agent-"))
                 if len(parts) > 3 and parts[2] == "subagents" and parts[-1].startswith("agent-"):
-                    return stat_of(AGENT, path, live=False)
+                    return store_from_path(AGENT, path, live=False)
         return None
 
     def is_copy(self, store: Store) -> bool:
@@ -163,7 +163,7 @@ class _Transcript(msgspec.Struct):
             self.titles[title_kind] = lines.position
         if line.is_sidechain:
             return
-        session.at = when(line.timestamp) or session.at
+        session.at = parse_iso_time(line.timestamp) or session.at
         session.work_in(line.cwd)
         if line.type in ("user", "assistant"):
             session.active = not line.ends_turn
@@ -192,7 +192,7 @@ class _Transcript(msgspec.Struct):
 
     def _summary(self, line: TranscriptLine, path: str) -> Iterator[CallFinished]:
         """Yield the call, or calls in one, that made the summary of a compaction."""
-        made, at = self.costs.apply(line, path), when(line.timestamp)
+        made, at = self.costs.apply(line, path), parse_iso_time(line.timestamp)
         if made is None or at is None:
             return
         model, usage = made
@@ -224,14 +224,14 @@ class _Transcript(msgspec.Struct):
         call, self.own_cost = self.newest_call, total
         if call is None or new <= 0:
             return
-        cost = usd(new + float(call.agent_cost_usd or 0))
+        cost = parse_usd(new + float(call.agent_cost_usd or 0))
         self.newest_call = msgspec.structs.replace(call, agent_cost_usd=cost)
         yield self.newest_call
 
 
 def _calls(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFinished]:
     """The calls behind a line: one, but for a message that other models had a part in."""
-    at = when(entry.timestamp)
+    at = parse_iso_time(entry.timestamp)
     if entry.call is None or at is None:
         return
     message, usage = entry.call
@@ -268,17 +268,17 @@ def _calls(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFi
 
 def _projects(places: Places) -> Iterator[Path]:
     """The folders that hold a folder for each project."""
-    for folder in homes(places, AGENT):
+    for folder in agent_folders(places, AGENT):
         yield folder if folder.name == "projects" else folder / "projects"
 
 
 def _of_project(folder: str) -> Iterator[Store]:
-    for entry in entries(folder):
+    for entry in list_folder(folder):
         if entry.name.endswith(".jsonl"):
-            yield from listed(AGENT, entry, live=_is_main(entry.name))
+            yield from stores_from_entry(AGENT, entry, live=_is_main(entry.name))
         elif entry.is_dir():
             agents = os.path.join(entry.path, "subagents")
-            for found in below(AGENT, agents, ".jsonl", live=False):
+            for found in find_files(AGENT, agents, ".jsonl", live=False):
                 if os.path.basename(found.path).startswith("agent-"):
                     yield found
 
@@ -289,8 +289,8 @@ def _newest(folder: str) -> list[Store]:
     Folders can be renamed, and their lines say where the agent works. Sub-agents' folders, which
     most sessions have, are not listed for that.
     """
-    names = (one for one in entries(folder) if _is_main(one.name))
-    stores = (found for entry in names for found in listed(AGENT, entry))
+    names = (one for one in list_folder(folder) if _is_main(one.name))
+    stores = (found for entry in names for found in stores_from_entry(AGENT, entry))
     return sorted(stores, key=lambda found: found.mtime_ns)[-1:]
 
 

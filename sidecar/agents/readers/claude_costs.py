@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.agents.fields import when
-from sidecar.agents.listing import below
+from sidecar.agents.fields import parse_iso_time
+from sidecar.agents.file_reading import chunks, open_quietly
+from sidecar.agents.listing import find_files
 from sidecar.agents.readers.claude_lines import (
     MessageUsage,
     ModelParts,
@@ -22,7 +23,6 @@ from sidecar.agents.readers.claude_lines import (
     usage_of,
 )
 from sidecar.agents.stores import Lines
-from sidecar.agents.tail import chunks, open_quietly
 from sidecar.messages.usage import Usage, usage_from_parts
 from sidecar.models.names import parse
 
@@ -59,7 +59,10 @@ class CostCheck(msgspec.Struct):
             totals[_bare(name)] = _sum((totals.get(_bare(name), _NOTHING), used.parts))
         rest, model = _NOTHING, self.compacted_model
         if model is not None and len(self.messages) <= _MOST_MESSAGES:
-            messages = {**self.messages, **_of_subagents(path, when(self.at), when(line.timestamp))}
+            messages = {
+                **self.messages,
+                **_of_subagents(path, parse_iso_time(self.at), parse_iso_time(line.timestamp)),
+            }
             total = _growth(self.totals, totals).get(_bare(model), _NOTHING)
             taken = (parts for name, parts in messages.values() if name == _bare(model))
             rest = _less(total, _sum(taken))
@@ -99,11 +102,11 @@ def _of_subagents(
 ) -> dict[str, tuple[str, ModelParts]]:
     """Return what each message of a transcript's sub-agents took between two times."""
     messages: dict[str, tuple[str, ModelParts]] = {}
-    for found in below("claude-code", Path(path).with_suffix("") / "subagents", ".jsonl"):
+    for found in find_files("claude-code", Path(path).with_suffix("") / "subagents", ".jsonl"):
         with open_quietly(found.path) as file:
             for data, _ in chunks(file):
                 for line in Lines(found.path, data, 0).records(decode):
-                    at = when(line.timestamp)
+                    at = parse_iso_time(line.timestamp)
                     if line.call is None or at is None or (until and at > until):
                         continue
                     if since is None or at > since:

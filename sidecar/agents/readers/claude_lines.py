@@ -6,7 +6,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import CamelRecord, Number, Record, TokenCount
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.billing import normal_tier, region_suffix
 from sidecar.messages.usage import Usage, usage_from_parts
 
@@ -169,12 +169,12 @@ def _marks_prompts(version: str | None) -> bool:
     return numbers >= _MARKED_SINCE
 
 
-def reading_of(message: ClaudeMessage, usage: MessageUsage) -> Reading:
+def reading_of(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
     """What the last call of a message sent and got; its numbers are the sums of its calls."""
     calls = [part for part in usage.iterations or () if part.type in (None, "message")]
     last = calls[-1] if len(calls) > 1 else usage
     numbers = usage_of(last)
-    return Reading(numbers.prompt_tokens, numbers.output_tokens, message.model)
+    return CallSize(numbers.prompt_tokens, numbers.output_tokens, message.model)
 
 
 def usage_of(part: PartUsage) -> Usage:

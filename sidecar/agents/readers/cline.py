@@ -20,20 +20,20 @@ from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
-    beside,
-    count,
-    from_ms,
+    decode_document,
     provider_of,
-    whole,
+    time_from_ms,
+    token_count,
+    try_decode_file,
 )
-from sidecar.agents.homes import editors
+from sidecar.agents.homes import editor_folders
 from sidecar.agents.line_files import NamedFiles
 from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
-    from sidecar.agents.occupancy import Track
+    from sidecar.agents.occupancy import ContextTrack
     from sidecar.agents.places import Places
 
 
@@ -48,9 +48,13 @@ class _Numbers(CamelRecord):
     @property
     def usage(self) -> Usage:
         """The cache comes beside the input, but where Roo says that it is OpenAI's form."""
-        parts = count(self.tokens_in), count(self.cache_reads), count(self.cache_writes)
+        parts = (
+            token_count(self.tokens_in),
+            token_count(self.cache_reads),
+            token_count(self.cache_writes),
+        )
         form = usage_from_prompt if self.api_protocol == "openai" else usage_from_parts
-        return form(*parts, 0, count(self.tokens_out), 0)
+        return form(*parts, 0, token_count(self.tokens_out), 0)
 
 
 class _ModelInfo(CamelRecord):
@@ -121,7 +125,7 @@ class Tasks(NamedFiles, StoreReader):
 
     def holders(self, places: Places) -> tuple[str, ...]:
         extension = Path("globalStorage") / self._extension / "tasks"
-        return tuple(str(user / extension) for user in editors(places, self.agent))
+        return tuple(str(user / extension) for user in editor_folders(places, self.agent))
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:  # noqa: ARG002
         return read_document(store, partial(_events, self.agent, Path(store.path)))
@@ -129,19 +133,19 @@ class Tasks(NamedFiles, StoreReader):
 
 def _events(agent: str, path: Path, data: bytes) -> StoreContents:
     """Return a task and all its calls."""
-    messages, models = whole(data, list[_Message]), _models(path)
+    messages, models = decode_document(data, list[_Message]), _models(path)
     session, calls = SessionState(path.parent.name), list[CallFinished]()
     session.work_in(_folder(path.parent))
-    session.at = from_ms(messages[-1].ts if messages else None)
+    session.at = time_from_ms(messages[-1].ts if messages else None)
     for message in messages:
         if message.say == "condense_context" and not message.partial:
             session.track = _condensed(session.track, message)
-        numbers, at = message.numbers, from_ms(message.ts)
+        numbers, at = message.numbers, time_from_ms(message.ts)
         if numbers is None:
             continue
         usage, (model, provider) = numbers.usage, _model(message, models)
         session.model = model
-        session.track = session.track.call(Reading.of(usage, model))
+        session.track = session.track.call(CallSize.of(usage, model))
         if at is None:
             continue
         calls.append(
@@ -165,10 +169,10 @@ def reported_usd(cost: Number) -> Decimal | None:
     return None if cost is None or cost < 0 else Decimal(repr(cost))
 
 
-def _condensed(track: Track, one: _Message) -> Track:
+def _condensed(track: ContextTrack, one: _Message) -> ContextTrack:
     """The size after a summary, where it is recorded."""
-    size = count(one.context_condense.new_context_tokens if one.context_condense else None)
-    return track.call(Reading(size)) if size else track.compaction()
+    size = token_count(one.context_condense.new_context_tokens if one.context_condense else None)
+    return track.call(CallSize(size)) if size else track.compaction()
 
 
 def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
@@ -182,13 +186,13 @@ def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
 
 
 def _models(path: Path) -> Sequence[_Used]:
-    metadata = beside(path.with_name("task_metadata.json"), _Metadata)
+    metadata = try_decode_file(path.with_name("task_metadata.json"), _Metadata)
     return (metadata.model_usage if metadata else None) or ()
 
 
 def _folder(task: Path) -> str:
     """The folder that a task works in: by its own item, else by the list of all tasks."""
-    if item := beside(task / "history_item.json", _Item):
+    if item := try_decode_file(task / "history_item.json", _Item):
         return item.folder
-    items = beside(task.parents[1] / "state" / "taskHistory.json", list[_Item]) or ()
+    items = try_decode_file(task.parents[1] / "state" / "taskHistory.json", list[_Item]) or ()
     return next((item.folder for item in items if item.id == task.name), "")

@@ -18,18 +18,18 @@ from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
-    beside,
-    count,
-    from_ms,
+    decode_document,
     provider_of,
-    whole,
+    time_from_ms,
+    token_count,
+    try_decode_file,
 )
-from sidecar.agents.homes import cline_sessions
-from sidecar.agents.listing import entries, stat_of
+from sidecar.agents.homes import cline_sessions_folder
+from sidecar.agents.listing import list_folder, store_from_path
 from sidecar.agents.readers.cline import Tasks, reported_usd
 from sidecar.agents.readers.two_stores import TwoStores
 from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class _Metrics(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        read, written = count(self.cache_read_tokens), count(self.cache_write_tokens)
+        read, written = token_count(self.cache_read_tokens), token_count(self.cache_write_tokens)
         return usage_from_prompt(
-            count(self.input_tokens), read, written, 0, count(self.output_tokens), 0
+            token_count(self.input_tokens), read, written, 0, token_count(self.output_tokens), 0
         )
 
 
@@ -99,17 +99,17 @@ class ClineSessions(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return (str(cline_sessions(places)),)
+        return (str(cline_sessions_folder(places)),)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
-        for session in entries(cline_sessions(places)):
-            for entry in entries(session.path) if session.is_dir() else ():
+        for session in list_folder(cline_sessions_folder(places)):
+            for entry in list_folder(session.path) if session.is_dir() else ():
                 if entry.name.endswith(_MESSAGES) and (store := _store_at(Path(entry.path))):
                     yield store
 
     def store_at(self, places: Places, path: str) -> Store | None:
         changed = Path(path)
-        if str(changed.parent.parent) != str(cline_sessions(places)):
+        if str(changed.parent.parent) != str(cline_sessions_folder(places)):
             return None
         if changed.name == f"{changed.parent.name}.json":
             return _store_at(changed.with_suffix(_MESSAGES))
@@ -128,7 +128,7 @@ READER = TwoStores(
 
 def _events(store: Store, data: bytes) -> StoreContents:
     """Return the calls of a conversation, and its session if it is no sub-agent's."""
-    document, manifest = whole(data, _File), _manifest(store.path)
+    document, manifest = decode_document(data, _File), _manifest(store.path)
     session = SessionState(document.session_id or Path(store.path).parent.name)
     session.work_in(manifest.folder)
     session.ended = manifest.ended_at is not None and manifest.status != "running"
@@ -136,14 +136,14 @@ def _events(store: Store, data: bytes) -> StoreContents:
     session.model, provider = manifest.model, manifest.provider
     calls = []
     for reply in document.messages or ():
-        usage, at = reply.usage, from_ms(reply.ts)
+        usage, at = reply.usage, time_from_ms(reply.ts)
         session.at = at or session.at
         if usage is None:
             continue
         if reply.model_info is not None:
             session.model = reply.model_info.id or session.model
             provider = reply.model_info.provider or provider
-        session.track = session.track.call(Reading.of(usage, session.model))
+        session.track = session.track.call(CallSize.of(usage, session.model))
         if at is None:
             continue
         calls.append(
@@ -167,8 +167,8 @@ def _events(store: Store, data: bytes) -> StoreContents:
 def _store_at(messages: Path) -> Store | None:
     """Return a conversation, which changes with its session's manifest: that has the state."""
     session = messages.parent.name
-    store = stat_of(AGENT, messages, live=messages.name.startswith(f"{session}."))
-    manifest = stat_of(AGENT, messages.with_name(f"{session}.json"))
+    store = store_from_path(AGENT, messages, live=messages.name.startswith(f"{session}."))
+    manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
     if store is None or manifest is None or not store.live:
         return store
     newest = max(store.mtime_ns, manifest.mtime_ns)
@@ -178,4 +178,4 @@ def _store_at(messages: Path) -> Store | None:
 def _manifest(path: str) -> _Manifest:
     """That of the session in whose folder a file lies; an empty one where it cannot be read."""
     folder = Path(path).parent
-    return beside(folder / f"{folder.name}.json", _Manifest) or _Manifest()
+    return try_decode_file(folder / f"{folder.name}.json", _Manifest) or _Manifest()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import provider_of, when
-from sidecar.agents.homes import homes
+from sidecar.agents.fields import parse_iso_time, provider_of
+from sidecar.agents.homes import agent_folders
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.readers.codex_forks import Parent, is_own, parent_of
 from sidecar.agents.readers.codex_lines import (
@@ -53,7 +53,7 @@ class Codex(LineFiles, StoreReader):
     suffixes = (".jsonl", ".jsonl.zst")
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / name) for home in homes(places, AGENT) for name in _FOLDERS)
+        return tuple(str(home / name) for home in agent_folders(places, AGENT) for name in _FOLDERS)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         stores = {found.path: found for found in super().find(places, roots)}
@@ -109,7 +109,7 @@ class _Rollout(RolloutState):
     def _apply(self, line: RolloutLine, payload: Payload, position: str) -> CallFinished | None:
         """Take a line into the state; return the call that it reports, if that is a new one."""
         kind, session = line.kind, self.session
-        session.at = when(line.timestamp) or session.at
+        session.at = parse_iso_time(line.timestamp) or session.at
         session.window = payload.model_context_window or session.window
         session.active = _TURN.get(kind or "", session.active)
         if self.subagent and self.own and payload.is_persons is not None:
@@ -190,7 +190,7 @@ class _Rollout(RolloutState):
         *,
         is_summary: bool,
     ) -> CallFinished | None:
-        at = when(line.timestamp)
+        at = parse_iso_time(line.timestamp)
         if at is None:
             return None
         named = model or self.model or "unknown"

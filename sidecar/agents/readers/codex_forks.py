@@ -14,8 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.agents.fields import when
-from sidecar.agents.listing import entries
+from sidecar.agents.fields import parse_iso_time
+from sidecar.agents.file_reading import chunks, open_quietly
+from sidecar.agents.listing import list_folder
 from sidecar.agents.readers.codex_lines import (
     KIND_WITHIN,
     Payload,
@@ -24,7 +25,6 @@ from sidecar.agents.readers.codex_lines import (
     is_read,
 )
 from sidecar.agents.stores import Lines
-from sidecar.agents.tail import chunks, open_quietly
 
 if TYPE_CHECKING:
     from sidecar.agents.readers.codex_lines import RolloutState, UsageParts
@@ -59,20 +59,20 @@ def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Pare
 
 def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
     """Whether a line was first written after the thread began, as far as its times say."""
-    began, at = when(state.began), when(one.timestamp)
+    began, at = parse_iso_time(state.began), parse_iso_time(one.timestamp)
     if began is None or at is None or at < began:
         return False
     started = _time(payload.started_at)
     if started is not None:
         # Whole seconds, while the thread's own time has milliseconds.
         return started >= began.replace(microsecond=0)
-    copied_at = when(state.copied_at)
+    copied_at = parse_iso_time(state.copied_at)
     return not state.copied or copied_at is None or at - copied_at > _PAUSE
 
 
 def _time(value: float | str | None) -> datetime | None:
     if isinstance(value, str):
-        return when(value)
+        return parse_iso_time(value)
     return None if not value or value > 1e11 else datetime.fromtimestamp(value, UTC)
 
 
@@ -115,7 +115,7 @@ def _files_of(path: str, thread: str) -> Iterator[str]:
         return
     folders = [*_days(home / "sessions", thread), home / "archived_sessions", Path(path).parent]
     for folder in dict.fromkeys(folders):
-        for item in entries(folder):
+        for item in list_folder(folder):
             if item.name.endswith((f"{thread}.jsonl", f"{thread}.jsonl.zst")):
                 yield item.path
 

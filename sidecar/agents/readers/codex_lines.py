@@ -8,7 +8,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import Record, TokenCount
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 _KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
@@ -145,10 +145,10 @@ def usage_of(parts: UsageParts) -> Usage:
     return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
 
 
-def reading_of(tokens: Tokens, model: str | None, window: int | None) -> Reading:
+def reading_of(tokens: Tokens, model: str | None, window: int | None) -> CallSize:
     """What a call sent and got; an estimate of Codex' own, which has a total alone, is none."""
     prompt, _, _, output, _ = tokens.parts
-    return Reading(prompt, output, model, window)
+    return CallSize(prompt, output, model, window)
 
 
 class RolloutState(msgspec.Struct):

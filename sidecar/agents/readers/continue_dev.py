@@ -10,7 +10,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import CamelRecord, Number, at_of, count, provider_of
+from sidecar.agents.fields import CamelRecord, Number, parse_time, provider_of, token_count
 from sidecar.agents.line_files import NamedFiles
 from sidecar.agents.stores import Lines, read_lines
 from sidecar.messages.usage import usage_from_parts
@@ -56,10 +56,10 @@ class _File(msgspec.Struct):
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records(_line, b'"promptTokens"'):
             self.lines += 1
-            at = at_of(line.timestamp)
+            at = parse_time(line.timestamp)
             if at is None:
                 continue
-            prompt, output = count(line.prompt_tokens), count(line.generated_tokens)
+            prompt, output = token_count(line.prompt_tokens), token_count(line.generated_tokens)
             model = line.model or "unknown"
             number = b"%d %b" % (self.lines, lines.line)
             yield CallFinished(

@@ -22,20 +22,20 @@ from sidecar.agents.fields import (
     Number,
     Record,
     TokenCount,
-    beside,
-    count,
-    from_ns,
+    decode_file,
+    parse_usd,
     provider_of,
-    usd,
-    whole_file,
+    time_from_ns,
+    token_count,
+    try_decode_file,
 )
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import entries, stat_of
+from sidecar.agents.file_reading import first_lines
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.listing import list_folder, store_from_path
 from sidecar.agents.readers.continue_dev import ContinueDev
 from sidecar.agents.readers.two_stores import TwoStores
 from sidecar.agents.stores import SessionState, StoreContents, read_store
-from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ class _MessageUsage(Record):
     @property
     def usage(self) -> Usage:
         cached = self.prompt_tokens_details or _Cached()
-        read, write = count(cached.cached_tokens), count(cached.cache_write_tokens)
-        reasoning = count((self.completion_tokens_details or _Reasoning()).reasoning_tokens)
-        output = count(self.completion_tokens)
-        return usage_from_prompt(count(self.prompt_tokens), read, write, 0, output, reasoning)
+        read, write = token_count(cached.cached_tokens), token_count(cached.cache_write_tokens)
+        reasoning = token_count((self.completion_tokens_details or _Reasoning()).reasoning_tokens)
+        output = token_count(self.completion_tokens)
+        return usage_from_prompt(token_count(self.prompt_tokens), read, write, 0, output, reasoning)
 
 
 class _Message(Record):
@@ -134,7 +134,7 @@ class _Session(CamelRecord):
         """Of the messages that are left, those with the numbers of a call."""
         messages = (item.message for item in self.history or ())
         used = (one.usage for one in messages if one and one.role == "assistant")
-        return [one for one in used if one and count(one.prompt_tokens)]
+        return [one for one in used if one and token_count(one.prompt_tokens)]
 
 
 class _State(msgspec.Struct):
@@ -160,11 +160,11 @@ class ContinueSessions(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / "sessions") for home in homes(places, AGENT))
+        return tuple(str(home / "sessions") for home in agent_folders(places, AGENT))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for folder in self.folders(places):
-            for entry in entries(folder):
+            for entry in list_folder(folder):
                 if store := _store_at(entry.path):
                     yield store
 
@@ -175,7 +175,7 @@ class ContinueSessions(StoreReader):
         return read_store(store, state, _State, partial(_events, store))
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        session = beside(store.path, _Session)
+        session = try_decode_file(store.path, _Session)
         return session.own_title if session else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
@@ -188,19 +188,21 @@ READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.ends
 
 def _events(store: Store, state: _State) -> StoreContents:
     """Return the session, and the calls that are new since `state`."""
-    document = whole_file(store.path, _Session)
-    session = SessionState(document.session_id or Path(store.path).stem, at=from_ns(store.mtime_ns))
+    document = decode_file(store.path, _Session)
+    session = SessionState(
+        document.session_id or Path(store.path).stem, at=time_from_ns(store.mtime_ns)
+    )
     session.work_in(document.workspace_directory)
     session.model, session.active = document.model, document.is_waiting
     session.title_at = session.id if document.own_title else None
     if document.replies:
         newest = document.replies[-1]
-        session.track = session.track.call(Reading.of(newest.usage, newest.model))
+        session.track = session.track.call(CallSize.of(newest.usage, newest.model))
     is_first = not state.replies
     calls = [*_reply_calls(store, document, session, state)]
     if rest := _rest(store, document, session, state, has_new=bool(calls)):
         calls.append(msgspec.structs.replace(rest, is_unread_past=is_first))
-    prompt = count((document.usage or _SessionUsage()).prompt_tokens)
+    prompt = token_count((document.usage or _SessionUsage()).prompt_tokens)
     is_settled = prompt <= state.prompt + state.rest[0]
     return StoreContents([*reversed(calls)], [session.snapshot()], is_settled=is_settled)
 
@@ -210,7 +212,7 @@ def _reply_calls(
 ) -> Iterator[CallFinished]:
     """Yield the calls of new replies, the newest first, and note them in the state."""
     numbered, total = _numbered(document.replies), document.usage or _SessionUsage()
-    left = count(total.prompt_tokens) - state.prompt - state.rest[0]
+    left = token_count(total.prompt_tokens) - state.prompt - state.rest[0]
     new = {key: reply for key, reply in numbered.items() if key not in state.replies}
     state.replies |= dict.fromkeys(new, (0, 0))
     for key, reply in reversed(new.items()):
@@ -219,7 +221,7 @@ def _reply_calls(
             break  # a fork's first ones are its parent's
         left -= usage.prompt_tokens
         state.replies[key] = usage.prompt_tokens, usage.output_tokens
-        cost = usd(reply.cost_cents and reply.cost_cents / 100)
+        cost = parse_usd(reply.cost_cents and reply.cost_cents / 100)
         call = _call(store, session, reply.model or "unknown", usage, key)
         yield msgspec.structs.replace(call, agent_cost_usd=cost)
 
@@ -229,8 +231,8 @@ def _rest(
 ) -> CallFinished | None:
     """Return the new calls that no reply accounts for, as one: only their sum is known."""
     total = document.usage or _SessionUsage()
-    prompt = count(total.prompt_tokens) - state.prompt
-    output = count(total.completion_tokens) - state.output
+    prompt = token_count(total.prompt_tokens) - state.prompt
+    output = token_count(total.completion_tokens) - state.output
     is_over = has_new and not document.is_waiting
     is_silent = time.time() - store.mtime_ns / 1e9 > _SILENT_SECONDS
     before, output_before = state.rest
@@ -256,7 +258,7 @@ def _numbered(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
 def _call(store: Store, session: SessionState, model: str, usage: Usage, key: str) -> CallFinished:
     """Return a call, as new as the file: no message has a time."""
     return CallFinished(
-        at=from_ns(store.mtime_ns),
+        at=time_from_ns(store.mtime_ns),
         agent=AGENT,
         session=session.id,
         model=model,
@@ -271,7 +273,7 @@ def _store_at(path: str) -> Store | None:
     """Return a session without the inode: the file is written whole, and may be replaced."""
     if not path.endswith(".json") or os.path.basename(path) == _INDEX:
         return None
-    store = stat_of(AGENT, path)
+    store = store_from_path(AGENT, path)
     return msgspec.structs.replace(store, inode=0) if store else None
 
 
@@ -299,7 +301,7 @@ def _window(home: Path, model: str) -> int | None:
     """Return the window that the user's settings give to a model, in tokens."""
     windows = _windows_of_yaml(home / "config.yaml")
     for name in ("config.json", "config.yaml"):
-        for one in (beside(home / name, _Settings) or _Settings()).models or ():
+        for one in (try_decode_file(home / name, _Settings) or _Settings()).models or ():
             options = one.default_completion_options or _Options()
             windows[one.model or ""] = options.context_length or one.context_length
     return windows.get(model)

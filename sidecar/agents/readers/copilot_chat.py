@@ -17,14 +17,14 @@ from sidecar import typed
 from sidecar.agents import mutations
 from sidecar.agents.databases import read_database
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import from_ns, whole_file
-from sidecar.agents.homes import editors
-from sidecar.agents.listing import database, entries, stat_of
+from sidecar.agents.fields import decode_file, time_from_ns
+from sidecar.agents.file_reading import LONGEST_LINE, open_quietly
+from sidecar.agents.homes import editor_folders
+from sidecar.agents.listing import database_store, list_folder, store_from_path
 from sidecar.agents.occupancy import NOT_VISIBLE
 from sidecar.agents.readers import copilot_spans as spans
 from sidecar.agents.readers.copilot_requests import AGENT, Chat, calls_of
 from sidecar.agents.stores import Lines, SessionState, StartOverError, read_lines, reader_state
-from sidecar.agents.tail import LONGEST_LINE, open_quietly
 from sidecar.agents.vscode import Storage, is_server, local_path, own_window, storage, storages
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class CopilotChat(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(path for user in editors(places, AGENT) for path in _watched(user))
+        return tuple(path for user in editor_folders(places, AGENT) for path in _watched(user))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
-        for user in editors(places, AGENT):
+        for user in editor_folders(places, AGENT):
             for one in storages(user):
                 if roots is None or roots.hold("\n".join(one.named_folders)):
                     yield from _of_storage(one.path)
@@ -63,7 +63,7 @@ class CopilotChat(StoreReader):
 
     def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")
-        inside = any(path.startswith(f"{user}{os.sep}") for user in editors(places, AGENT))
+        inside = any(path.startswith(f"{user}{os.sep}") for user in editor_folders(places, AGENT))
         return next(_stores_at(path), None) if inside else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -83,7 +83,7 @@ class CopilotChat(StoreReader):
 
     def title(self, store: Store, title_at: str) -> str | None:
         if store.path.endswith(".json"):
-            return whole_file(store.path, Chat).custom_title
+            return decode_file(store.path, Chat).custom_title
         return _title(store.path, title_at)
 
 
@@ -176,7 +176,7 @@ class _State(msgspec.Struct):
         folders = (*_project(self.path).named_folders, own or "")
         session.id = chat.session_id or session.id
         session.first_folder = session.folder = "\n".join(filter(None, folders)) or None
-        session.at = newest.ended_at or from_ns(os.stat(self.path).st_mtime_ns)
+        session.at = newest.ended_at or time_from_ns(os.stat(self.path).st_mtime_ns)
         session.model, session.active, session.track = newest.model, newest.is_live, chat.track
         session.window = _window(self.path, chat)
         return (session.snapshot(),)
@@ -185,7 +185,7 @@ class _State(msgspec.Struct):
 def _read_flat(store: Store, until: float | None) -> StoreRead:
     """Read a session in the older form, a file that is rewritten as a whole."""
     held = _State.of(store.path, until)
-    held.chat = whole_file(store.path, Chat)
+    held.chat = decode_file(store.path, Chat)
     held.find_better_stores()
     if held.chat.custom_title:
         held.session.title_at = held.session.id
@@ -269,7 +269,7 @@ def _transcript_session(store: Store) -> SessionSnapshot:
 
 def _watched(user: Path) -> Iterator[str]:
     """The folders that stores are in: other extensions fill theirs with many thousands."""
-    for entry in entries(user / "workspaceStorage"):
+    for entry in list_folder(user / "workspaceStorage"):
         yield os.path.join(entry.path, _CHATS)
         yield os.path.join(entry.path, _EXTENSION)
     for name in (_EMPTY, _EXTENSION.lower()):
@@ -281,17 +281,17 @@ def _of_storage(path: str) -> Iterator[Store]:
     folder = Path(path)
     yield from _chats(folder / _CHATS)
     extension = folder / _EXTENSION
-    for session in entries(extension / _LOGS):
-        for entry in entries(session.path):
+    for session in list_folder(extension / _LOGS):
+        for entry in list_folder(session.path):
             yield from _stores_at(entry.path)
     if not (folder / _CHATS).is_dir():
-        for entry in entries(extension / _TRANSCRIPTS):
+        for entry in list_folder(extension / _TRANSCRIPTS):
             yield from _stores_at(entry.path)
 
 
 def _chats(folder: Path) -> Iterator[Store]:
     """The chat sessions in a folder; of one in both forms the log, which VS Code reads first."""
-    names = {entry.name for entry in entries(folder)}
+    names = {entry.name for entry in list_folder(folder)}
     for name in sorted(names):
         if name.endswith(".jsonl") or f"{name}l" not in names:
             yield from _stores_at(str(folder / name))
@@ -301,9 +301,9 @@ def _stores_at(path: str) -> Iterator[Store]:
     """The store at a path, where it is one."""
     kind, store = _kind(path), None
     if kind == _TRACE:
-        store = database(AGENT, path)
+        store = database_store(AGENT, path)
     elif kind is not None:
-        store = stat_of(AGENT, path, live=kind != _LOG or os.path.basename(path) == _MAIN)
+        store = store_from_path(AGENT, path, live=kind != _LOG or os.path.basename(path) == _MAIN)
     if store is not None:
         yield store
 

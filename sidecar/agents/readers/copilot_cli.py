@@ -18,13 +18,13 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.databases import columns, read_database, read_only
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import CamelRecord, TokenCount, credits_usd, when
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import database, entries, files_of, stat_of
-from sidecar.agents.occupancy import NO_USAGE, Track
+from sidecar.agents.fields import CamelRecord, TokenCount, credits_to_usd, parse_iso_time
+from sidecar.agents.file_reading import open_quietly
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.listing import database_files, database_store, list_folder, store_from_path
+from sidecar.agents.occupancy import NO_USAGE, ContextTrack
 from sidecar.agents.stores import Lines, SessionState, StoreContents, read_lines
-from sidecar.agents.tail import open_quietly
-from sidecar.agents.values import Category, Reading
+from sidecar.agents.values import CallSize, Category
 from sidecar.messages.usage import Usage, usage_from_parts, usage_from_prompt
 from sidecar.models.catalogue import known_window
 
@@ -92,7 +92,7 @@ class _Row:
         self.id = int(str(found["id"]))
         self.session = str(found["session_id"] or "")
         self.model = str(found.get("copilot_usage_model") or found.get("model") or "unknown")
-        self.at = when(str(found.get("created_at") or ""))
+        self.at = parse_iso_time(str(found.get("created_at") or ""))
         self.nano = found.get("total_nano_aiu")
         self._found = found
 
@@ -139,19 +139,19 @@ class CopilotCli(StoreReader):
 
     def folders(self, places: Places) -> tuple[str, ...]:
         homes = self._homes(places)
-        stores = (path for home in homes for path in files_of(os.path.join(home, _STORE)))
+        stores = (path for home in homes for path in database_files(os.path.join(home, _STORE)))
         return (*stores, *(os.path.join(home, _STATE) for home in homes))
 
     def _homes(self, places: Places) -> tuple[str, ...]:
-        return tuple(map(str, homes(places, AGENT)))
+        return tuple(map(str, agent_folders(places, AGENT)))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for home in self._homes(places):
-            store = database(AGENT, os.path.join(home, _STORE))
+            store = database_store(AGENT, os.path.join(home, _STORE))
             if store is not None:
                 yield store
-            for session in entries(os.path.join(home, _STATE)):
-                events = stat_of(AGENT, os.path.join(session.path, _EVENTS))
+            for session in list_folder(os.path.join(home, _STATE)):
+                events = store_from_path(AGENT, os.path.join(session.path, _EVENTS))
                 if events is not None:
                     yield events
 
@@ -160,8 +160,8 @@ class CopilotCli(StoreReader):
         if not any(path.startswith(folder + os.sep) for folder in self._homes(places)):
             return None
         if os.path.basename(path) == _STORE:
-            return database(AGENT, path)
-        return stat_of(AGENT, path) if os.path.basename(path) == _EVENTS else None
+            return database_store(AGENT, path)
+        return store_from_path(AGENT, path) if os.path.basename(path) == _EVENTS else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         if os.path.basename(store.path) == _STORE:
@@ -188,7 +188,7 @@ class _Rows(msgspec.Struct):
         if row.category == "summary":
             session.track = session.track.compaction()
         elif row.category == "main":
-            session.track = session.track.call(Reading.of(row.usage, row.model))
+            session.track = session.track.call(CallSize.of(row.usage, row.model))
         session.model = row.model
 
 
@@ -213,7 +213,7 @@ def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -
                 request=f"{row.session}/{row.id}",
                 workspace=folders.get(row.session) or "",
                 category=row.category,
-                cost_usd=credits_usd(float(str(row.nano)) / _NANO) if row.nano else None,
+                cost_usd=credits_to_usd(float(str(row.nano)) / _NANO) if row.nano else None,
             )
         )
     state.row = newest
@@ -272,16 +272,16 @@ class _Events(msgspec.Struct):
     @classmethod
     def of(cls, folder: str) -> _Events:
         """Return the state before the first line."""
-        return cls(SessionState(os.path.basename(folder), track=Track(why=NO_USAGE)))
+        return cls(SessionState(os.path.basename(folder), track=ContextTrack(why=NO_USAGE)))
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         """Yield what the events hold of calls from before the database had them."""
         folder, session = Path(lines.path).parent, self.session
         session.work_in(_cwd_in(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
-        begins = when(self.until)
+        begins = parse_iso_time(self.until)
         for event in lines.records(_event):
-            at, data = when(event.timestamp), event.data or _Data()
+            at, data = parse_iso_time(event.timestamp), event.data or _Data()
             session.at = at or session.at
             session.active = _TURN.get(event.type or "", session.active)
             session.model = data.new_model or session.model or data.selected_model or data.model
@@ -290,7 +290,7 @@ class _Events(msgspec.Struct):
             if event.type == "session.compaction_complete":
                 session.track = session.track.compaction()
             elif event.type == "assistant.message":
-                session.track = Track(why=NO_USAGE)
+                session.track = ContextTrack(why=NO_USAGE)
                 if at and data.output_tokens and (begins is None or at < begins):
                     yield self._call(event, at, data)
 

@@ -17,13 +17,13 @@ from sidecar.agents.fields import (
     CamelRecord,
     Number,
     Record,
-    count,
-    credits_usd,
-    from_ms,
+    credits_to_usd,
     provider_of,
+    time_from_ms,
+    token_count,
 )
-from sidecar.agents.occupancy import Track
-from sidecar.agents.values import Reading
+from sidecar.agents.occupancy import ContextTrack
+from sidecar.agents.values import CallSize
 from sidecar.agents.vscode import Uri  # noqa: TC001 - msgspec reads it
 from sidecar.messages.usage import Usage, usage_from_prompt
 from sidecar.models.catalogue import known_window
@@ -63,8 +63,8 @@ class CallTotals(CamelRecord):
     @property
     def usage(self) -> Usage:
         """In parts that do not overlap."""
-        prompt, cached = count(self.input_tokens), count(self.cached_tokens)
-        return usage_from_prompt(prompt, cached, 0, 0, count(self.output_tokens), 0)
+        prompt, cached = token_count(self.input_tokens), token_count(self.cached_tokens)
+        return usage_from_prompt(prompt, cached, 0, 0, token_count(self.output_tokens), 0)
 
 
 class _Summary(CamelRecord):
@@ -135,7 +135,7 @@ class CopilotTurn(CamelRecord):
         if self.is_live:
             return None
         completed = self.model_state.completed_at if self.model_state else None
-        return from_ms(completed) or from_ms(self.timestamp)
+        return time_from_ms(completed) or time_from_ms(self.timestamp)
 
     @property
     def compacted(self) -> bool:
@@ -149,20 +149,26 @@ class CopilotTurn(CamelRecord):
         result = self.result or _Result()
         older = result.usage or _Usage()
         numbers = (self.prompt_tokens, self._metadata.prompt_tokens, result.prompt_tokens)
-        return next((n for n in map(count, (*numbers, older.prompt_tokens)) if n), 0)
+        return next((n for n in map(token_count, (*numbers, older.prompt_tokens)) if n), 0)
 
     @property
     def last_output(self) -> int:
         """Tokens of the newest call's reply, as far as that is known: of a finished turn."""
         finished = self.model_state is None or self.model_state.value == _COMPLETE
-        return count(self._metadata.output_tokens) if finished else 0
+        return token_count(self._metadata.output_tokens) if finished else 0
 
     @property
     def output(self) -> int:
         """Tokens of the whole turn's replies, at least."""
         result = self.result or _Result()
-        older = count(result.output_tokens) or count((result.usage or _Usage()).completion_tokens)
-        return count(self.completion_tokens) or count(self._metadata.output_tokens) or older
+        older = token_count(result.output_tokens) or token_count(
+            (result.usage or _Usage()).completion_tokens
+        )
+        return (
+            token_count(self.completion_tokens)
+            or token_count(self._metadata.output_tokens)
+            or older
+        )
 
     @property
     def model(self) -> str | None:
@@ -203,12 +209,14 @@ class _Selected(CamelRecord):
         Where a provider gives the whole window as the prompt's, nothing is added to it.
         """
         limits = self.metadata or _Limits()
-        chosen = count(self.model_configuration.context_size if self.model_configuration else None)
-        prompt = chosen or count(limits.max_input_tokens)
+        chosen = token_count(
+            self.model_configuration.context_size if self.model_configuration else None
+        )
+        prompt = chosen or token_count(limits.max_input_tokens)
         name = (self.identifier or "").rpartition("/")[2]
         if not prompt or known_window(name) == prompt:
             return prompt or None
-        return prompt + count(limits.max_output_tokens)
+        return prompt + token_count(limits.max_output_tokens)
 
 
 class _Input(CamelRecord):
@@ -242,24 +250,24 @@ class Chat(CamelRecord):
         return selected.identifier if selected else None
 
     @property
-    def track(self) -> Track:
+    def track(self) -> ContextTrack:
         """What the requests say of the size."""
-        track = Track()
+        track = ContextTrack()
         for one in self.turns:
             if one.compacted:
                 track = track.compaction()
             elif one.prompt or one.output or not one.is_live:
-                track = track.call(Reading(one.prompt, one.last_output, one.model))
+                track = track.call(CallSize(one.prompt, one.last_output, one.model))
         return track
 
 
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
     """A turn as it was billed: by model where the totals are there, else as far as it is known."""
-    at = from_ms(request.timestamp)
+    at = time_from_ms(request.timestamp)
     parts = _parts(request)
     if at is None or request.request_id is None:
         return
-    usd = credits_usd(request.copilot_credits) if request.copilot_credits else None
+    usd = credits_to_usd(request.copilot_credits) if request.copilot_credits else None
     for number, (model, usage) in enumerate(parts):
         yield CallFinished(
             at=at,

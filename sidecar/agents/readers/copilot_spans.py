@@ -16,12 +16,19 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.databases import columns, read_only
 from sidecar.agents.events import CallFinished, SessionSnapshot
-from sidecar.agents.fields import Number, Record, count, credits_usd, from_ms, whole_file
-from sidecar.agents.occupancy import Track
+from sidecar.agents.fields import (
+    Number,
+    Record,
+    credits_to_usd,
+    decode_file,
+    time_from_ms,
+    token_count,
+)
+from sidecar.agents.file_reading import first_lines
+from sidecar.agents.occupancy import ContextTrack
 from sidecar.agents.readers.copilot_requests import AGENT, PROVIDER, CallTotals
 from sidecar.agents.stores import Lines, SessionState, StoreContents
-from sidecar.agents.tail import first_lines
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -85,7 +92,7 @@ class LogState(msgspec.Struct):
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
         for line in lines.records(_line):
-            session.at = from_ms(line.ts) or session.at
+            session.at = time_from_ms(line.ts) or session.at
             if line.type in _TURN:
                 session.active = line.type != "turn_end"
             if line.type != "llm_request" or line.attrs is None:
@@ -93,7 +100,7 @@ class LogState(msgspec.Struct):
             if line.is_main and line.is_summary:
                 session.track = session.track.compaction()
             elif line.is_main:
-                session.track = session.track.call(Reading.of(line.attrs.usage, line.attrs.model))
+                session.track = session.track.call(CallSize.of(line.attrs.usage, line.attrs.model))
             yield from self._calls(line, line.attrs)
 
     def snapshots(self) -> Iterator[SessionSnapshot]:
@@ -105,7 +112,7 @@ class LogState(msgspec.Struct):
 
     def _calls(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
         """Yield the call that a line reports, also a failed one that was answered nonetheless."""
-        at, nano = from_ms(line.ts), attrs.copilot_usage_nano_aiu
+        at, nano = time_from_ms(line.ts), attrs.copilot_usage_nano_aiu
         if at is None or (self.until is not None and (line.ts or 0) >= self.until):
             return
         yield CallFinished(
@@ -118,7 +125,7 @@ class LogState(msgspec.Struct):
             request=line.span_id or f"{self.session.id}/{line.ts}",
             workspace=self.workspace,
             category="subagent" if self.child else "summary" if line.is_summary else "main",
-            cost_usd=credits_usd(nano / _NANO) if nano else None,
+            cost_usd=credits_to_usd(nano / _NANO) if nano else None,
         )
 
 
@@ -166,11 +173,11 @@ def window_in(folder: str, model: str | None) -> int | None:
 @lru_cache(maxsize=16)
 def _windows(path: str, _mtime_ns: int) -> dict[str, int]:
     found = {}
-    for one in whole_file(path, list[_Model]):
+    for one in decode_file(path, list[_Model]):
         limits = one.capabilities.limits if one.capabilities else None
         if one.id and limits:
-            parts = count(limits.max_prompt_tokens) + count(limits.max_output_tokens)
-            found[one.id] = count(limits.max_context_window_tokens) or parts
+            parts = token_count(limits.max_prompt_tokens) + token_count(limits.max_output_tokens)
+            found[one.id] = token_count(limits.max_context_window_tokens) or parts
     return {name: window for name, window in found.items() if window}
 
 
@@ -235,9 +242,9 @@ def trace_events(
     project = lru_cache(project_of)
     calls: list[CallFinished] = []
     for span in _spans(connection, state.row):
-        name, at = span.parent or span.session, from_ms(span.at_ms)
+        name, at = span.parent or span.session, time_from_ms(span.at_ms)
         if not span.parent and span.usage.prompt_tokens and not _is_aside(span.name):
-            track = Track(newest=Reading.of(span.usage, span.model))
+            track = ContextTrack(newest=CallSize.of(span.usage, span.model))
             session = SessionState(name, at=at, model=span.model, track=track, rank=TRACE_RANK)
             session.work_in("\n".join(project(name).named_folders))
             state.sessions[name] = session
@@ -259,7 +266,7 @@ def _call(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFin
         request=span.id,
         workspace=workspace,
         category="subagent" if span.parent else "main",
-        cost_usd=credits_usd(span.nano / _NANO) if span.nano else None,
+        cost_usd=credits_to_usd(span.nano / _NANO) if span.nano else None,
     )
 
 
@@ -288,6 +295,6 @@ def _is_aside(name: str) -> bool:
 def _whole(number: object) -> int:
     """A number, of an attribute in text too; 0 where it is none."""
     try:
-        return count(float(number))  # type: ignore[arg-type]
+        return token_count(float(number))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return 0

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.agents.databases import columns
 from sidecar.agents.events import CallFinished
-from sidecar.agents.fields import Record, from_ms, provider_of, whole_file
-from sidecar.agents.homes import homes
-from sidecar.agents.occupancy import Track
+from sidecar.agents.fields import Record, decode_file, provider_of, time_from_ms
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.occupancy import ContextTrack
 from sidecar.agents.readers.one_database import DatabaseState, OneDatabase, rows, text, whole
 from sidecar.agents.stores import SessionState
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import usage_from_parts
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Projects(Record):
 @lru_cache(maxsize=8)
 def _listed(path: str, _mtime_ns: int) -> tuple[Path, ...]:
     """The databases on a list, as it is at a time. Raises OSError."""
-    projects = whole_file(path, _Projects).projects or ()
+    projects = decode_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
 
@@ -76,7 +76,7 @@ class Crush(OneDatabase):
     def paths(self, places: Places) -> tuple[Path, ...]:
         """Return the databases of the projects on Crush's own list."""
         found: list[Path] = []
-        for home in homes(places, AGENT):
+        for home in agent_folders(places, AGENT):
             with suppress(OSError):
                 path = home / "projects.json"
                 found += _listed(str(path), path.stat().st_mtime_ns)
@@ -121,7 +121,7 @@ READER = Crush()
 
 def _session(name: str, folder: str, row: dict[str, Any], model: str | None) -> SessionState:
     prompt, output = whole(row.get("prompt_tokens")), whole(row.get("completion_tokens"))
-    track = Track().call(Reading(prompt, output, model))
+    track = ContextTrack().call(CallSize(prompt, output, model))
     if not prompt and row.get("summary_message_id"):
         track = track.compaction()
     session = SessionState(name, at=_at(row["updated_at"]), model=model, track=track)
@@ -134,4 +134,4 @@ def _at(value: object) -> datetime | None:
     """A time in seconds since 1970; older versions wrote milliseconds."""
     if not isinstance(value, int | float):
         return None
-    return from_ms(value if value > 1e11 else value * 1000)
+    return time_from_ms(value if value > 1e11 else value * 1000)

@@ -18,10 +18,17 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import CamelRecord, Record, TokenCount, when, whole, whole_file
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import below, entries, stat_of
-from sidecar.agents.occupancy import Track
+from sidecar.agents.fields import (
+    CamelRecord,
+    Record,
+    TokenCount,
+    decode_document,
+    decode_file,
+    parse_iso_time,
+)
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.listing import find_files, list_folder, store_from_path
+from sidecar.agents.occupancy import ContextTrack
 from sidecar.agents.stores import (
     Lines,
     SessionState,
@@ -31,7 +38,7 @@ from sidecar.agents.stores import (
     read_lines,
     record_at,
 )
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -76,11 +83,11 @@ class _Message(CamelRecord):
     tool_calls: msgspec.Raw = msgspec.Raw(b"")
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> CallSize | None:
         """The size of its call; None for all but a model's reply with numbers."""
         if self.type != "gemini" or self.tokens is None:
             return None
-        return Reading.of(self.tokens.usage, self.model)
+        return CallSize.of(self.tokens.usage, self.model)
 
     @property
     def ends_turn(self) -> bool:
@@ -124,11 +131,11 @@ class GeminiCli(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / "tmp") for home in homes(places, AGENT))
+        return tuple(str(home / "tmp") for home in agent_folders(places, AGENT))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         for folder in self.folders(places):
-            for project in entries(folder):
+            for project in list_folder(folder):
                 if roots is None or roots.hold(_folder(project.path)):
                     yield from _of_project(project.path)
 
@@ -137,7 +144,7 @@ class GeminiCli(StoreReader):
             parts = path.removeprefix(folder + os.sep).split(os.sep)
             if path.startswith(folder + os.sep) and parts[1:2] == ["chats"]:
                 live = len(parts) == 3
-                return stat_of(AGENT, path, live=live) if path.endswith(_SUFFIXES) else None
+                return store_from_path(AGENT, path, live=live) if path.endswith(_SUFFIXES) else None
         return None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -147,7 +154,7 @@ class GeminiCli(StoreReader):
 
     def title(self, store: Store, title_at: str) -> str | None:
         if store.path.endswith(".json"):
-            return whole_file(store.path, _Fields).summary
+            return decode_file(store.path, _Fields).summary
         line = record_at(store, title_at, _line)
         return line.title if line else None
 
@@ -163,7 +170,7 @@ class _Log(msgspec.Struct):
     is_subagent: bool
     first: str | None = None
     """Id of the first message."""
-    messages: list[tuple[str, Reading | None]] = []
+    messages: list[tuple[str, CallSize | None]] = []
     """The newest messages of the conversation by their ids, each with the size of its call."""
     has_older: bool = False
     """Whether older messages are no longer kept."""
@@ -195,7 +202,7 @@ class _Log(msgspec.Struct):
         """Take fields of the session; return its messages if they are among them."""
         session = self.session
         self._name(fields.session_id)
-        session.at = when(fields.last_updated) or session.at
+        session.at = parse_iso_time(fields.last_updated) or session.at
         if fields.messages is None:
             return ()
         self._replace(fields.messages)
@@ -233,7 +240,7 @@ class _Log(msgspec.Struct):
 
     def _note(self, message: _Message) -> None:
         session = self.session
-        session.at = when(message.timestamp) or session.at
+        session.at = parse_iso_time(message.timestamp) or session.at
         if message.type in ("user", "gemini"):
             session.active = not message.ends_turn
         if message.type == "gemini":
@@ -245,7 +252,7 @@ class _Log(msgspec.Struct):
         readings = [reading for _, reading in self.messages[-_KEPT:] if reading]
         if not readings and len(self.messages) > _KEPT:
             readings = [reading for _, reading in self.messages if reading]
-        track = Track()
+        track = ContextTrack()
         for reading in readings:
             track = track.call(reading)
         if readings:
@@ -286,7 +293,7 @@ class _Log(msgspec.Struct):
 
     def calls(self, messages: Iterable[_Message]) -> Iterator[CallFinished]:
         for message in messages:
-            at = when(message.timestamp)
+            at = parse_iso_time(message.timestamp)
             if message.type != "gemini" or message.tokens is None or at is None:
                 continue
             yield CallFinished(
@@ -304,7 +311,7 @@ class _Log(msgspec.Struct):
 
 def _events_of(store: Store, data: bytes) -> StoreContents:
     """Read an older session, which is one document."""
-    log, fields = _Log.of(store), whole(data, _Fields)
+    log, fields = _Log.of(store), decode_document(data, _Fields)
     calls = [*log.calls(log.change(fields))]
     log.session.title_at = "summary" if fields.summary else None
     return StoreContents(calls, log.snapshots())
@@ -312,7 +319,7 @@ def _events_of(store: Store, data: bytes) -> StoreContents:
 
 def _of_project(folder: str) -> Iterator[Store]:
     chats = os.path.join(folder, "chats")
-    for store in below(AGENT, chats, *_SUFFIXES):
+    for store in find_files(AGENT, chats, *_SUFFIXES):
         live = os.path.dirname(store.path) == chats
         yield store if live else msgspec.structs.replace(store, live=False)
 
@@ -344,7 +351,7 @@ class _Projects(Record):
 @lru_cache(maxsize=8)
 def _listed(path: str, _mtime_ns: int) -> dict[str, str]:
     """Folders by the names, and by the older hashes, of their projects. Raises OSError."""
-    projects = whole_file(path, _Projects).projects
+    projects = decode_file(path, _Projects).projects
     hashed = {_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}
 

@@ -12,12 +12,12 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import CallFinished
-from sidecar.agents.fields import Record, from_ms, provider_of, usd, when
-from sidecar.agents.homes import homes
-from sidecar.agents.occupancy import Track
+from sidecar.agents.fields import Record, parse_iso_time, parse_usd, provider_of, time_from_ms
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.occupancy import ContextTrack
 from sidecar.agents.readers.one_database import DatabaseState, OneDatabase, rows, text, whole
 from sidecar.agents.stores import SessionState
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import usage_from_parts, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def _config(row: dict[str, Any]) -> _Config:
 def _at(value: object) -> datetime | None:
     """A time: text, or seconds or milliseconds since 1970."""
     if isinstance(value, int | float):
-        return from_ms(value if value > 1e11 else value * 1000)
-    return when(value if isinstance(value, str) else None)
+        return time_from_ms(value if value > 1e11 else value * 1000)
+    return parse_iso_time(value if isinstance(value, str) else None)
 
 
 class Goose(OneDatabase):
@@ -56,7 +56,7 @@ class Goose(OneDatabase):
     agent, table = AGENT, "sessions"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
-        return tuple(home / "sessions" / "sessions.db" for home in homes(places, AGENT))
+        return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
         """Return a name, but not one that was made from what was said."""
@@ -80,12 +80,12 @@ class Goose(OneDatabase):
         config = _config(row)
         prompt, output = whole(row.get("input_tokens")), whole(row.get("output_tokens"))
         total = whole(row.get("total_tokens"))
-        reading = Reading(prompt or total, output if prompt else 0, config.model_name)
+        reading = CallSize(prompt or total, output if prompt else 0, config.model_name)
         session = SessionState(
             name,
             at=_at(row.get("updated_at")),
             model=config.model_name,
-            track=Track().call(reading),
+            track=ContextTrack().call(reading),
             window=config.context_limit,
             title_at=name if self.title_of(row) else None,
         )
@@ -105,7 +105,7 @@ def _of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | 
     if at is None or not prompt + read + write + output:
         return None
     model, amount = str(row.get("model") or "unknown"), row.get("cost")
-    cost = usd(amount) if isinstance(amount, int | float) else None
+    cost = parse_usd(amount) if isinstance(amount, int | float) else None
     # All other costs are by Goose's own price list.
     is_billed = row.get("cost_source") == "provider"
     form = usage_from_prompt if prompt >= read + write else usage_from_parts

@@ -12,10 +12,10 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import Record, TokenCount, beside, from_ms
+from sidecar.agents.fields import Record, TokenCount, time_from_ms, try_decode_file
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.stores import Lines, SessionState, read_lines
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Entry(Record):
 
     @property
     def at(self) -> datetime | None:
-        return from_ms(self.timestamp * 1000) if self.timestamp else None
+        return time_from_ms(self.timestamp * 1000) if self.timestamp else None
 
     @property
     def status(self) -> _Payload | None:
@@ -125,10 +125,10 @@ class _Wire(msgspec.Struct):
         session = self.session
         session.window = status.max_context_tokens or session.window
         if status.token_usage is not None:
-            reading = Reading.of(status.token_usage.usage, status.model)
+            reading = CallSize.of(status.token_usage.usage, status.model)
             session.track = session.track.call(reading)
         elif status.context_tokens:
-            session.track = session.track.call(Reading(status.context_tokens, 0, status.model))
+            session.track = session.track.call(CallSize(status.context_tokens, 0, status.model))
 
     def _calls(self, entry: _Entry, status: _Payload) -> Iterator[CallFinished]:
         if status.token_usage is None or entry.at is None:
@@ -147,7 +147,7 @@ class _Wire(msgspec.Struct):
 
 def _workspace(session: Path) -> str | None:
     """The folder that a session's place stands for, by Kimi's own list of folders."""
-    known = beside(session.parents[2] / "kimi.json", _Known) or _Known()
+    known = try_decode_file(session.parents[2] / "kimi.json", _Known) or _Known()
     paths = (one.path for one in known.work_dirs or () if one.path)
     return next((path for path in paths if _hash(path) == session.parent.name), None)
 

@@ -21,15 +21,15 @@ from sidecar.agents.fields import (
     CamelRecord,
     Record,
     TokenCount,
-    beside,
-    from_ms,
     provider_of,
-    toml_file,
+    time_from_ms,
+    try_decode_file,
+    try_decode_toml,
 )
 from sidecar.agents.line_files import LineFiles
-from sidecar.agents.listing import stat_of
+from sidecar.agents.listing import store_from_path
 from sidecar.agents.stores import Lines, SessionState, read_lines
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class KimiCode(LineFiles, StoreReader):
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         """Return the window in the user's settings: the smallest of the model's aliases."""
         home = _session_folder(session.path).parents[2]
-        config = toml_file(home / "config.toml", _Config) or _Config()
+        config = try_decode_toml(home / "config.toml", _Config) or _Config()
         aliases = (config.models or {}).values()
         named = (one.max_context_size for one in aliases if one.model == session.model)
         return min(filter(None, named), default=None)
@@ -169,7 +169,7 @@ class _Wire(msgspec.Struct):
     def _apply(self, line: _Line) -> CallFinished | None:
         """Apply a line to the state; return the call that it reports, if any."""
         session, kind = self.session, line.type or ""
-        session.at = from_ms(line.time) or session.at
+        session.at = time_from_ms(line.time) or session.at
         if kind == "llm.request":
             session.model, self.provider = line.model, line.provider
         elif kind == "turn.prompt":
@@ -189,8 +189,8 @@ class _Wire(msgspec.Struct):
         """Return the call of a `usage.record`; one that belongs to no turn made a summary."""
         session, is_turn = self.session, line.usage_scope != "session"
         if is_turn and usage.prompt_tokens:
-            session.track = session.track.call(Reading.of(usage, session.model))
-        at = from_ms(line.time)
+            session.track = session.track.call(CallSize.of(usage, session.model))
+        at = time_from_ms(line.time)
         if at is None:
             return None
         model = session.model or line.model or "unknown"
@@ -209,14 +209,14 @@ class _Wire(msgspec.Struct):
 
 def _session(path: str) -> _Session:
     """Return what `state.json` holds about the session that a wire is of."""
-    return beside(_session_folder(path) / _STATE, _Session) or _Session()
+    return try_decode_file(_session_folder(path) / _STATE, _Session) or _Session()
 
 
 def _with_state(store: Store) -> Store:
     """Return a wire as a sub-agent's, or as the conversation's, which changes with its state."""
     if os.path.basename(os.path.dirname(store.path)) != _MAIN:
         return msgspec.structs.replace(store, live=False)
-    state = stat_of(AGENT, str(_session_folder(store.path) / _STATE))
+    state = store_from_path(AGENT, str(_session_folder(store.path) / _STATE))
     if state is None:
         return store
     newest = max(store.mtime_ns, state.mtime_ns)

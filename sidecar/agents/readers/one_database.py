@@ -11,7 +11,7 @@ import msgspec
 
 from sidecar.agents.databases import columns, read_database, read_only
 from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
-from sidecar.agents.listing import database, files_of
+from sidecar.agents.listing import database_files, database_store
 from sidecar.agents.stores import SessionState, StoreContents
 from sidecar.messages.bounds import LONGEST_ID
 
@@ -61,18 +61,18 @@ class OneDatabase(StoreReader):
         raise NotImplementedError
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(one for path in self.paths(places) for one in files_of(path))
+        return tuple(one for path in self.paths(places) for one in database_files(path))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for path in self.paths(places):
-            store = database(self.agent, path)
+            store = database_store(self.agent, path)
             if store is not None:
                 yield store
 
     def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")
         known = map(os.fspath, self.paths(places))
-        return database(self.agent, path) if path in known else None
+        return database_store(self.agent, path) if path in known else None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
         return read_database(store, state, DatabaseState, partial(self._contents, store.path))

@@ -18,13 +18,27 @@ import msgspec
 from sidecar import typed
 from sidecar.agents.databases import columns, read_database, read_only
 from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
-from sidecar.agents.fields import CamelRecord, Number, Record, beside, from_ms, whole, whole_file
-from sidecar.agents.homes import homes, named_database
-from sidecar.agents.listing import below, database, entries, files_of, stat_of
+from sidecar.agents.fields import (
+    CamelRecord,
+    Number,
+    Record,
+    decode_document,
+    decode_file,
+    time_from_ms,
+    try_decode_file,
+)
+from sidecar.agents.homes import agent_folders, database_by_variable
+from sidecar.agents.listing import (
+    database_files,
+    database_store,
+    find_files,
+    list_folder,
+    store_from_path,
+)
 from sidecar.agents.readers.opencode_messages import MessagePath, OpenCodeMessage, decode
 from sidecar.agents.readers.opencode_settings import own_window
 from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 
 if TYPE_CHECKING:
     import sqlite3
@@ -92,31 +106,31 @@ class OpenCode(StoreReader):
         databases += [path for home in homes for path in self._databases(places, home)]
         files = (os.path.join(home, part) for home in homes for part in (_SESSIONS, _MESSAGES))
         return tuple(
-            dict.fromkeys((*(file for path in databases for file in files_of(path)), *files))
+            dict.fromkeys((*(file for path in databases for file in database_files(path)), *files))
         )
 
     def _homes(self, places: Places) -> tuple[str, ...]:
-        found = [str(home) for home in homes(places, self.agent)]
-        own = named_database(places, self.agent)
+        found = [str(home) for home in agent_folders(places, self.agent)]
+        own = database_by_variable(places, self.agent)
         return tuple(dict.fromkeys([*found, str(own.parent)] if own else found))
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for home in self._homes(places):
             for path in self._databases(places, home):
-                found = database(self.agent, path)
+                found = database_store(self.agent, path)
                 if found is not None:
                     yield found
-            yield from below(self.agent, os.path.join(home, _SESSIONS), ".json")
-            yield from below(self.agent, os.path.join(home, _MESSAGES), ".json", live=False)
+            yield from find_files(self.agent, os.path.join(home, _SESSIONS), ".json")
+            yield from find_files(self.agent, os.path.join(home, _MESSAGES), ".json", live=False)
 
     def store_at(self, places: Places, path: str) -> Store | None:
         path = path.removesuffix("-wal").removesuffix("-shm")
         if self._is_database(places, path):
-            return database(self.agent, path)
+            return database_store(self.agent, path)
         for home in self._homes(places):
             for part in (_SESSIONS, _MESSAGES):
                 if path.startswith(os.path.join(home, part) + os.sep) and path.endswith(".json"):
-                    return stat_of(self.agent, path, live=part == _SESSIONS)
+                    return store_from_path(self.agent, path, live=part == _SESSIONS)
         return None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -134,11 +148,11 @@ class OpenCode(StoreReader):
         return own_window(places, self.agent, session.cwd or "", session.model or "")
 
     def _databases(self, places: Places, home: str) -> list[str]:
-        paths = (entry.path for entry in entries(home))
+        paths = (entry.path for entry in list_folder(home))
         return [path for path in paths if self._is_database(places, path)]
 
     def _is_database(self, places: Places, path: str) -> bool:
-        own = named_database(places, self.agent)
+        own = database_by_variable(places, self.agent)
         if own and path == str(own):
             return True
         folder, name = os.path.split(path)
@@ -177,7 +191,7 @@ class OpenCode(StoreReader):
         return StoreContents(calls, sessions, skipped, is_whole)
 
     def _events_of_message(self, data: bytes) -> StoreContents:
-        message = whole(data, OpenCodeMessage)
+        message = decode_document(data, OpenCodeMessage)
         if message.role != "assistant":
             return StoreContents()
         return StoreContents(self._calls(message, message.session_id or "", None))
@@ -217,7 +231,7 @@ def _sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
 def _titles(store: Store) -> dict[str, str]:
     """The sessions' titles by their ids."""
     if store.path.endswith(".json"):
-        session = whole_file(store.path, _SessionFile)
+        session = decode_file(store.path, _SessionFile)
         return {session.id: session.title} if session.id and session.title else {}
     with read_only(store.path) as connection:
         rows = _sessions(connection)
@@ -255,7 +269,7 @@ def _changed(
 def _session(row: _Row, rank: int) -> SessionState:
     session = SessionState(
         row.id,
-        at=from_ms(row.updated),
+        at=time_from_ms(row.updated),
         title_at=row.id if row.title else None,
         parent=row.forked,
         rank=rank,
@@ -282,7 +296,7 @@ def _apply(session: SessionState, message: OpenCodeMessage) -> bool:
     usage = message.tokens.usage
     if usage.prompt_tokens or (message.time and message.time.completed):
         # A reply with neither is still running; opencode writes its numbers at its end.
-        session.track = session.track.call(Reading.of(usage, name))
+        session.track = session.track.call(CallSize.of(usage, name))
     return session.track.newest is not None
 
 
@@ -345,15 +359,15 @@ def _compacted_at(connection: sqlite3.Connection, session: str) -> int:
 
 def _events_of_session(path: str, data: bytes) -> StoreContents:
     """Read a session from an older version's file, and its size from its message files."""
-    file = whole(data, _SessionFile)
+    file = decode_document(data, _SessionFile)
     if file.id is None or file.parent_id:
         return StoreContents()
     updated = (file.time or _SessionTime()).updated
     session = _session(_Row(file.id, file.directory, None, file.title, updated), rank=0)
     messages = Path(path).parents[2] / "message" / file.id
     # Their names rise with time.
-    for name in sorted((entry.path for entry in entries(messages)), reverse=True)[:_NEWEST]:
-        message = beside(name, OpenCodeMessage)
+    for name in sorted((entry.path for entry in list_folder(messages)), reverse=True)[:_NEWEST]:
+        message = try_decode_file(name, OpenCodeMessage)
         if message is not None and _apply(session, message):
             break
     return StoreContents(sessions=[session.snapshot()])

@@ -8,7 +8,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import CallFinished
-from sidecar.agents.fields import Number, Record, count, from_ms, usd
+from sidecar.agents.fields import Number, Record, parse_usd, time_from_ms, token_count
 from sidecar.messages.usage import Usage, usage_from_parts
 
 
@@ -26,10 +26,10 @@ class _Tokens(Record):
 
     @property
     def usage(self) -> Usage:
-        cache, reasoning = self.cache or _Cache(), count(self.reasoning)
-        output = count(self.output) + reasoning
-        read, write = count(cache.read), count(cache.write)
-        return usage_from_parts(count(self.input), read, write, 0, output, reasoning)
+        cache, reasoning = self.cache or _Cache(), token_count(self.reasoning)
+        output = token_count(self.output) + reasoning
+        read, write = token_count(cache.read), token_count(cache.write)
+        return usage_from_parts(token_count(self.input), read, write, 0, output, reasoning)
 
 
 class _Time(Record):
@@ -83,7 +83,7 @@ class OpenCodeMessage(Record):
     def call(self, agent: str, session: str, folder: str, child: bool) -> CallFinished | None:
         """The call that a finished message is."""
         time = self.time or _Time()
-        at = from_ms(time.created)
+        at = time_from_ms(time.created)
         if self.tokens is None or at is None or not time.completed:
             return None
         usage = self.tokens.usage
@@ -98,7 +98,7 @@ class OpenCodeMessage(Record):
             usage=usage,
             request=blake2b(kept.encode(), digest_size=12).hexdigest(),
             workspace=folder,
-            agent_cost_usd=usd(self.cost),
+            agent_cost_usd=parse_usd(self.cost),
             category="subagent" if child else "summary" if self.is_summary else "main",
         )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.fields import Record, TokenCount
-from sidecar.agents.tail import open_quietly
+from sidecar.agents.file_reading import open_quietly
 
 if TYPE_CHECKING:
     from sidecar.agents.places import Places

@@ -16,13 +16,13 @@ from sidecar.agents.fields import (
     Number,
     Record,
     TokenCount,
-    beside,
+    parse_iso_time,
+    parse_usd,
     provider_of,
-    usd,
-    when,
+    try_decode_file,
 )
 from sidecar.agents.line_files import LineFiles
-from sidecar.agents.occupancy import Track
+from sidecar.agents.occupancy import ContextTrack
 from sidecar.agents.stores import (
     Lines,
     SessionState,
@@ -31,7 +31,7 @@ from sidecar.agents.stores import (
     read_lines,
     record_at,
 )
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Pi(LineFiles, StoreReader):
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         """Return the window in the user's settings: the smallest of the model's providers."""
         path = Path(session.path).parents[2] / "models.json"
-        settings = beside(path, _Settings) or _Settings()
+        settings = try_decode_file(path, _Settings) or _Settings()
         windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
         return min(filter(None, windows), default=None)
 
@@ -151,7 +151,7 @@ READER = Pi()
 class _Node(msgspec.Struct, frozen=True):
     """What the branch that ends with an entry holds."""
 
-    track: Track = Track()
+    track: ContextTrack = ContextTrack()
     active: bool | None = None
 
 
@@ -181,7 +181,7 @@ class _Session(msgspec.Struct, dict=True):
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
         for entry in lines.records(_entry):
-            session.at = when(entry.timestamp) or session.at
+            session.at = parse_iso_time(entry.timestamp) or session.at
             if entry.type == "session":
                 session.id = entry.id or session.id
                 session.work_in(entry.cwd)
@@ -218,11 +218,11 @@ class _Session(msgspec.Struct, dict=True):
         is_over = message.role == "assistant" and message.stop_reason not in (None, "toolUse")
         session.active = not is_over
         if entry.call is not None and message.stop_reason not in _FAILED:
-            session.track = session.track.call(Reading.of(entry.call[1], message.model))
+            session.track = session.track.call(CallSize.of(entry.call[1], message.model))
 
     def _call(self, entry: _Entry) -> CallFinished | None:
         """Return what a line bills: replies of branches that were left, and failed ones, too."""
-        at = when(entry.timestamp)
+        at = parse_iso_time(entry.timestamp)
         if entry.call is None or at is None:
             return None
         message, usage = entry.call
@@ -237,5 +237,5 @@ class _Session(msgspec.Struct, dict=True):
             # Forks copy entries with their ids and times.
             request=f"{entry.id or self.session.id}/{entry.timestamp}",
             workspace=self.session.folder or "",
-            agent_cost_usd=usd(cost.total) if cost else None,
+            agent_cost_usd=parse_usd(cost.total) if cost else None,
         )

@@ -16,10 +16,10 @@ import msgspec
 
 from sidecar import typed
 from sidecar.agents.events import CallFinished, SessionSnapshot, Store, StoreRead, StoreReader
-from sidecar.agents.fields import CamelRecord, Record, TokenCount, provider_of, when
+from sidecar.agents.fields import CamelRecord, Record, TokenCount, parse_iso_time, provider_of
 from sidecar.agents.line_files import LineFiles
 from sidecar.agents.stores import Lines, SessionState, read_lines, record_at
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 AGENT = "qwen-code"
@@ -177,7 +177,7 @@ class _Chat(msgspec.Struct):
         session.id = line.session_id or session.id
         session.work_in(line.cwd)
         if line.type in ("user", "assistant", "tool_result"):
-            session.at = when(line.timestamp) or session.at
+            session.at = parse_iso_time(line.timestamp) or session.at
             session.active = line.type != "assistant" or line.calls_tools
             yield from self._decide("main")
         if line.type == "assistant" and line.usage_metadata is not None:
@@ -200,7 +200,7 @@ class _Chat(msgspec.Struct):
         """Take a reply; yield its call unless telemetry reported it."""
         session = self.session
         session.model = line.model or session.model
-        reading = Reading.of(usage, line.model, line.context_window_size)
+        reading = CallSize.of(usage, line.model, line.context_window_size)
         session.track = session.track.call(reading)
         if not _is_matched(usage, self.without_reply, self.without_telemetry):
             request = f"{session.id}/{line.uuid or line.timestamp}"
@@ -224,7 +224,7 @@ class _Chat(msgspec.Struct):
     def _call(
         self, line: _Line, model: str | None, usage: Usage, request: str
     ) -> Iterator[CallFinished]:
-        at, name = when(line.timestamp), model or self.session.model or "unknown"
+        at, name = parse_iso_time(line.timestamp), model or self.session.model or "unknown"
         if at is not None:
             yield CallFinished(
                 at=at,

@@ -20,19 +20,19 @@ from sidecar.agents.fields import (
     CamelRecord,
     Record,
     TokenCount,
-    beside,
-    from_ms,
+    parse_iso_time,
     provider_of,
-    toml_file,
-    when,
+    time_from_ms,
+    try_decode_file,
+    try_decode_toml,
 )
-from sidecar.agents.homes import homes
-from sidecar.agents.listing import entries, stat_of
+from sidecar.agents.file_reading import chunks, open_quietly
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.listing import list_folder, store_from_path
 from sidecar.agents.readers.two_stores import TwoStores
 from sidecar.agents.readers.vibe_stats import VibeStats
 from sidecar.agents.stores import Lines, SessionState, StoreContents, read_store
-from sidecar.agents.tail import chunks, open_quietly
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_prompt
 
 if TYPE_CHECKING:
@@ -167,11 +167,13 @@ class VibeSessions(StoreReader):
     agent = AGENT
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        return tuple(str(home / "logs" / "session" / _UNIFIED) for home in homes(places, AGENT))
+        return tuple(
+            str(home / "logs" / "session" / _UNIFIED) for home in agent_folders(places, AGENT)
+        )
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
         for folder in self.folders(places):
-            for entry in entries(folder):
+            for entry in list_folder(folder):
                 if store := _session_at(entry.path):
                     yield store
 
@@ -188,14 +190,14 @@ class VibeSessions(StoreReader):
         return read_store(store, state, new, partial(_Session.read, folder=folder))
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        meta = beside(store.path, _Meta)
+        meta = try_decode_file(store.path, _Meta)
         return meta.own_title if meta else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
         """Return the window in the user's settings."""
         home = Path(session.path).parents[4]
-        settings = toml_file(home / "config.toml", _Settings) or _Settings()
-        meta = beside(session.path, _Meta) or _Meta()
+        settings = try_decode_toml(home / "config.toml", _Settings) or _Settings()
+        meta = try_decode_file(session.path, _Meta) or _Meta()
         alias = (meta.config or _ModelName()).active_model
         named = (one for one in settings.models or () if alias in (one.alias, one.name))
         return next((one.max_context_length for one in named), None)
@@ -222,7 +224,7 @@ class _Session(msgspec.Struct):
         meta = _meta(folder)
         calls = [*self._missed_calls(folder, meta)]
         skipped, before, self.offsets = 0, self.offsets, {}
-        for name in sorted(entry.name for entry in entries(folder / "journal")):
+        for name in sorted(entry.name for entry in list_folder(folder / "journal")):
             if not name.endswith(".jsonl"):
                 continue
             path, offset = str(folder / "journal" / name), before.get(name, 0)
@@ -243,7 +245,7 @@ class _Session(msgspec.Struct):
         """Take what `meta.json` holds about the session now."""
         session = self.session
         session.work_in(meta.folder)
-        session.at = session.at or when(meta.end_time)
+        session.at = session.at or parse_iso_time(meta.end_time)
         session.model = meta.model
         session.title_at = _META if meta.own_title else None
         session.ended = meta.archived_at is not None
@@ -257,9 +259,9 @@ class _Session(msgspec.Struct):
         total, session = _parts(public.token_usage), self.session
         prompt, cached, output = (max(0, a - b) for a, b in zip(total, self.billed, strict=True))
         self.sequence, self.billed = saved.snapshot_sequence, total
-        session.at = from_ms(public.updated_at)
+        session.at = time_from_ms(public.updated_at)
         size = _parts(public.context_usage)
-        session.track = session.track.call(Reading(size[0], size[2], meta.model))
+        session.track = session.track.call(CallSize(size[0], size[2], meta.model))
         usage = usage_from_prompt(prompt, cached, 0, 0, output, 0)
         for call in self._call(meta, usage, f"{session.id}/{saved.snapshot_sequence}"):
             yield msgspec.structs.replace(call, is_unread_past=True)
@@ -272,7 +274,7 @@ class _Session(msgspec.Struct):
         given, shape = payload.input or _Input(), payload.transition_shape or _Shape()
         session, self.sequence = self.session, sequence
         determinism = given.determinism or _Determinism()
-        session.at = from_ms(determinism.time_unix_ms) or session.at
+        session.at = time_from_ms(determinism.time_unix_ms) or session.at
         session.active = shape.turn == "running"
         command = given.command or _Command()
         parts = _parts(command.result.usage if command.result else None)
@@ -286,7 +288,7 @@ class _Session(msgspec.Struct):
         if is_summary:
             session.track = session.track.compaction()
         else:
-            session.track = session.track.call(Reading.of(usage, meta.model))
+            session.track = session.track.call(CallSize.of(usage, meta.model))
         for call in self._call(meta, usage, command.action_id or f"{session.id}/{sequence}"):
             is_main_summary = is_summary and call.category == "main"
             yield msgspec.structs.replace(call, category="summary") if is_main_summary else call
@@ -317,30 +319,32 @@ def _parts(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
 
 
 def _oldest_generation(folder: Path) -> _Projection | None:
-    oldest = min((entry.name for entry in entries(folder / "generations")), default="")
-    return beside(folder / "generations" / oldest / "projection-state.json", _Projection)
+    oldest = min((entry.name for entry in list_folder(folder / "generations")), default="")
+    return try_decode_file(folder / "generations" / oldest / "projection-state.json", _Projection)
 
 
 def _meta(folder: Path) -> _Meta:
     """Return what `meta.json` holds: for a sub-agent, which has none, that of its main session."""
-    if meta := beside(folder / _META, _Meta):
+    if meta := try_decode_file(folder / _META, _Meta):
         return meta
     saved = _oldest_generation(folder)
     public = saved.snapshot.session if saved and saved.snapshot else None
     root = public.root_session_id if public else None
     if root in (None, folder.name):  # the `meta.json` of a main session comes later
         raise OSError("not a complete session")
-    meta = beside(folder.parent / root / _META, _Meta) or _Meta()
+    meta = try_decode_file(folder.parent / root / _META, _Meta) or _Meta()
     return msgspec.structs.replace(meta, parent_session_id=root)
 
 
 def _session_at(folder: str) -> Store | None:
     """Return a session, as large and as new as its journals and `meta.json` are together."""
     meta, current = os.path.join(folder, _META), os.path.join(folder, _CURRENT)
-    found = stat_of(AGENT, meta) or stat_of(AGENT, current, live=False)
+    found = store_from_path(AGENT, meta) or store_from_path(AGENT, current, live=False)
     if found is None:
         return None
-    journals = (stat_of(AGENT, entry.path) for entry in entries(os.path.join(folder, "journal")))
+    journals = (
+        store_from_path(AGENT, entry.path) for entry in list_folder(os.path.join(folder, "journal"))
+    )
     files = [found, *(one for one in journals if one is not None)]
     size, newest = sum(one.size for one in files), max(one.mtime_ns for one in files)
     return msgspec.structs.replace(found, inode=0, size=size, mtime_ns=newest)

@@ -6,10 +6,17 @@ from functools import partial
 from pathlib import Path
 
 from sidecar.agents.events import CallFinished, Store, StoreRead, StoreReader
-from sidecar.agents.fields import Number, Record, count, provider_of, when, whole
+from sidecar.agents.fields import (
+    Number,
+    Record,
+    decode_document,
+    parse_iso_time,
+    provider_of,
+    token_count,
+)
 from sidecar.agents.line_files import NamedFiles
 from sidecar.agents.stores import SessionState, StoreContents, read_document
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import usage_from_parts
 
 AGENT = "vibe"
@@ -60,15 +67,18 @@ class VibeStats(NamedFiles, StoreReader):
 
 def _events(folder: str, data: bytes) -> StoreContents:
     """Return a session, and all its calls together: there is no more detail."""
-    meta = whole(data, _Meta)
+    meta = decode_document(data, _Meta)
     stats, session = meta.stats or _Stats(), SessionState(meta.session_id or folder)
     session.work_in(meta.folder)
-    session.at, session.model = when(meta.end_time), meta.model
-    session.track = session.track.call(Reading(count(stats.context_tokens), 0, meta.model))
-    at = when(meta.start_time or meta.end_time)
+    session.at, session.model = parse_iso_time(meta.end_time), meta.model
+    session.track = session.track.call(CallSize(token_count(stats.context_tokens), 0, meta.model))
+    at = parse_iso_time(meta.start_time or meta.end_time)
     if at is None:
         return StoreContents(sessions=[session.snapshot()])
-    prompt, output = count(stats.session_prompt_tokens), count(stats.session_completion_tokens)
+    prompt, output = (
+        token_count(stats.session_prompt_tokens),
+        token_count(stats.session_completion_tokens),
+    )
     model = meta.model or "unknown"
     call = CallFinished(
         at=at,

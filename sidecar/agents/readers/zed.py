@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sidecar import typed
-from sidecar.agents.compressed import plain
+from sidecar.agents.compressed import decompress
 from sidecar.agents.databases import columns
 from sidecar.agents.events import CallFinished
-from sidecar.agents.fields import Number, Record, count, provider_of, when
-from sidecar.agents.homes import homes
-from sidecar.agents.occupancy import Track
+from sidecar.agents.fields import Number, Record, parse_iso_time, provider_of, token_count
+from sidecar.agents.homes import agent_folders
+from sidecar.agents.occupancy import ContextTrack
 from sidecar.agents.readers.one_database import DatabaseState, OneDatabase
 from sidecar.agents.stores import SessionState
-from sidecar.agents.values import Reading
+from sidecar.agents.values import CallSize
 from sidecar.messages.usage import Usage, usage_from_parts
 
 if TYPE_CHECKING:
@@ -43,9 +43,12 @@ class _Tokens(Record):
 
     @property
     def usage(self) -> Usage:
-        read, write = count(self.cache_read_input_tokens), count(self.cache_creation_input_tokens)
+        read, write = (
+            token_count(self.cache_read_input_tokens),
+            token_count(self.cache_creation_input_tokens),
+        )
         return usage_from_parts(
-            count(self.input_tokens), read, write, 0, count(self.output_tokens), 0
+            token_count(self.input_tokens), read, write, 0, token_count(self.output_tokens), 0
         )
 
 
@@ -119,7 +122,7 @@ def _rows(
 def _decoded(form: str, data: bytes | str) -> _Thread:
     """A thread. Raises OSError or msgspec.DecodeError where it is damaged."""
     found = data.encode() if isinstance(data, str) else data
-    return _thread(plain(found, _MOST) if form == "zstd" else found)
+    return _thread(decompress(found, _MOST) if form == "zstd" else found)
 
 
 class Zed(OneDatabase):
@@ -128,7 +131,7 @@ class Zed(OneDatabase):
     agent, table = AGENT, "threads"
 
     def paths(self, places: Places) -> tuple[Path, ...]:
-        return tuple(home / "threads" / "threads.db" for home in homes(places, AGENT))
+        return tuple(home / "threads" / "threads.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
         return row.get("summary")
@@ -144,13 +147,13 @@ class Zed(OneDatabase):
             except (OSError, msgspec.DecodeError):
                 state.skipped += 1
                 continue
-            at, model = when(updated), thread.model or _Model()
+            at, model = parse_iso_time(updated), thread.model or _Model()
             if not parent:
                 session = SessionState(name, at=at, model=model.model)
                 session.work_in(folders)
                 session.title_at = name if title else None
                 if thread.newest is not None:
-                    session.track = Track().call(Reading.of(thread.newest, model.model))
+                    session.track = ContextTrack().call(CallSize.of(thread.newest, model.model))
                 state.sessions[name] = session
             if at is not None:
                 yield _bill(name, parent, folders, at, thread)

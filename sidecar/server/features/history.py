@@ -139,7 +139,7 @@ class History:
 
         All, once there was reason to read any; those that may delete calls themselves at once.
         """
-        from sidecar.agents.reader import DELETING_AGENTS
+        from sidecar.agents.registry import DELETING_AGENTS
 
         return frozenset(AGENTS) if self._is_known(workspace) else DELETING_AGENTS
 

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.agents.claude import ClaudeHome
 from benchmarks.client import StdioClient
 from benchmarks.corpus import source_text
-from sidecar.agents.homes import is_here
+from sidecar.agents.homes import has_files
 from sidecar.agents.places import Places
-from sidecar.agents.reader import readers_here, readers_of
+from sidecar.agents.registry import readers_here, readers_of
 from sidecar.agents.roots import Roots
 from sidecar.config.settings import AGENTS, Agents
 
@@ -137,7 +137,7 @@ def test_an_agent_is_here_where_its_reader_looks(
             if named and not str(folder).startswith(str(places.home)):
                 continue
             made.mkdir(parents=True)
-            assert is_here(at, reader.agent, ())
+            assert has_files(at, reader.agent, ())
 
 
 def test_aider_is_here_in_a_project_with_its_history(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def open_quietly(path: str) -> IO[bytes]:
 
 
 def _decompressed(plain: IO[bytes]) -> IO[bytes]:
-    from sidecar.agents.compressed import reading
+    from sidecar.agents.compressed import open_decompressed
 
-    return reading(plain)
+    return open_decompressed(plain)
 
 
 def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.agents import tail
+from sidecar.agents import file_reading
 from sidecar.agents.compressed import zstd
-from sidecar.agents.tail import chunks, first_lines, open_quietly
+from sidecar.agents.file_reading import chunks, first_lines, open_quietly
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_chunks_are_whole_lines_and_leave_the_half_written_one(tmp_path: Path, s
 def test_a_line_of_great_length_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "LONGEST_LINE", 100)
+    monkeypatch.setattr(file_reading, "LONGEST_LINE", 100)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"first\n" + b"x" * 1000 + b"\nlast\n" + b"y" * 1000)
     with open_quietly(str(path)) as file:

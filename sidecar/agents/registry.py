@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from sidecar.agents.homes import is_here
+from sidecar.agents.homes import has_files
 from sidecar.config.settings import AGENTS, Agents
 from sidecar.defects import log_defect
 
@@ -41,7 +41,7 @@ def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
 def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[StoreReader, ...]:
     """Those of them whose agents may have left anything here; no others are imported. Blocking."""
     agents = agents_of(settings)
-    return tuple(reader_of(agent) for agent in agents if is_here(places, agent, roots.paths))
+    return tuple(reader_of(agent) for agent in agents if has_files(places, agent, roots.paths))
 
 
 def agents_of(settings: Agents) -> list[str]:
