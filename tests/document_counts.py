@@ -8,8 +8,8 @@ from sidecar.counting.incremental import (
     SLOW,
     count_if_quick,
     count_pieces,
+    count_uncounted_characters,
     countable_pieces,
-    uncounted_characters,
 )
 
 if TYPE_CHECKING:
@@ -32,5 +32,7 @@ def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """How many characters a count of the document would have to tokenize now."""
     basis = tokenizer.basis
-    pieces = doc.missing(basis.name) if basis.has_safe_cuts else countable_pieces(doc, basis)
-    return uncounted_characters(pieces, basis, SLOW)
+    pieces = (
+        doc.uncounted_pieces(basis.name) if basis.has_safe_cuts else countable_pieces(doc, basis)
+    )
+    return count_uncounted_characters(pieces, basis, SLOW)

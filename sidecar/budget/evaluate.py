@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from sidecar.budget.finding import BudgetScope, Finding, ScopeKind, Together, finding_of
 from sidecar.text.outline import (
-    WORD,
+    MARK_START,
     Lines,
     Part,
-    heading_path,
-    ignored_sections,
-    ignores_file,
-    marked_regions,
-    matches,
-    sections,
+    find_ignored_sections,
+    find_marked_regions,
+    find_sections,
+    has_ignore_mark,
+    has_path,
+    normalize_heading_path,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def evaluate(
         model: The model for rules that name none.
         together: The other files of each rule over several files, by the rule's key.
     """
-    marked = WORD in text
-    if marked and ignores_file(text):
+    marked = MARK_START in text
+    if marked and has_ignore_mark(text):
         return []
     return _Evaluation(name, text, counter, model, together or {}).findings(rules, marked)
 
@@ -102,15 +102,15 @@ class _Evaluation:
 
     def _parts(self, rules: Sequence[Rule]) -> Iterator[Finding | None]:
         lines = Lines(self._text)
-        headed = list(sections(lines))
-        quiet = ignored_sections(lines, headed)
+        headed = list(find_sections(lines))
+        quiet = find_ignored_sections(lines, headed)
         for rule in rules:
             for written, limit in rule.budget.sections.items():
-                path = heading_path(written)
+                path = normalize_heading_path(written)
                 for part in headed:
-                    if matches(part, path) and not _inside(part, quiet):
+                    if has_path(part, path) and not _inside(part, quiet):
                         yield self._finding(rule, _scope(lines, part, written), limit)
-        for part in marked_regions(lines):
+        for part in find_marked_regions(lines):
             if part.limit and not _inside(part, quiet):
                 yield self._finding(None, _scope(lines, part), part.limit)
 

@@ -23,7 +23,7 @@ from sidecar.budget.scopes import (
 from sidecar.config.toml import KeyPath, toml_spans
 from sidecar.counting.count import tokens_text
 from sidecar.counting.fit import Mode, character_boundary, fit
-from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, sections
+from sidecar.text.outline import FIRST_LINES, IGNORE_MARK, Lines, find_sections
 
 if TYPE_CHECKING:
     from sidecar.budget.counter import TextCounter
@@ -150,7 +150,7 @@ def _lightest_enough(
         return None
     weighed = [
         (counter.measure(finding.model, part.start, part.end), part)
-        for part in sections(Lines(text))
+        for part in find_sections(Lines(text))
         if part.end - part.start < len(text)
     ]
     # One more than the excess: the parts on both sides of a cut may have one token less in sum.

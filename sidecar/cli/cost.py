@@ -13,7 +13,7 @@ import click
 from sidecar.cli.options import workspace_option
 from sidecar.cli.output import drawable, say, say_json, warn, warn_of
 from sidecar.text.printable import counted, printable, usd_text
-from sidecar.text.tables import bar
+from sidecar.text.tables import draw_bar
 from sidecar.workspace.wording import NO_COST
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ def _table(found: CostReport, params: CostDetailParams, width: int) -> Table:
     for row in found.rows:
         names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
         share = (row.cost_usd or 0.0) / dearest if dearest else 0.0
-        drawn = drawable(bar(share, 24 if width >= _WIDE else 8))
+        drawn = drawable(draw_bar(share, 24 if width >= _WIDE else 8))
         table.add_row(*names, *_numbers(row, fields), Text(drawn, style="cyan"))
     return table
 

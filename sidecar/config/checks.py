@@ -14,7 +14,7 @@ import msgspec
 
 from sidecar.config.settings import AGENTS, Agents, Budget, Caps, Context, Url
 from sidecar.errors import SidecarError
-from sidecar.text.globs import MAX_PATTERNS, path_problem_of, problem_of
+from sidecar.text.globs import MAX_PATTERNS, glob_problem, path_glob_problem
 from sidecar.typed import convert
 
 _WORDS = {str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
@@ -98,7 +98,7 @@ def check_budget(budget: Budget) -> str | None:
     if len(budget.files) > MAX_PATTERNS:
         return f"files holds more than {MAX_PATTERNS:,} patterns"
     for pattern in budget.files:
-        wrong = path_problem_of(pattern)
+        wrong = path_glob_problem(pattern)
         if wrong:
             return f"files: {wrong}"
     return None
@@ -108,7 +108,7 @@ def check_models(models: Sequence[str]) -> str | None:
     """Return the problem of a list of model globs, or None."""
     if len(models) > MAX_PATTERNS:
         return f"models holds more than {MAX_PATTERNS:,} patterns"
-    wrong = next(filter(None, map(problem_of, models)), None)
+    wrong = next(filter(None, map(glob_problem, models)), None)
     return f"models: {wrong}" if wrong else None
 
 

@@ -14,7 +14,7 @@ import msgspec
 from sidecar.context.usage import ViewRow
 from sidecar.counting.count import banded_text, tokens_text
 from sidecar.text.printable import counted, markdown, percent_text, printable
-from sidecar.text.tables import aligned, bar
+from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Show
@@ -128,10 +128,10 @@ def part_rows(usage: ContextUsage) -> list[ViewRow]:
 def rows_text(rows: Sequence[ViewRow]) -> str:
     """Render rows as plain text: aligned columns, bars for shares, each group in a block."""
     single = [row for row in rows if not row.children]
-    lines = aligned([_cells(row) for row in single], left=2)
+    lines = align_columns([_cells(row) for row in single], left=2)
     for group in rows:
         if group.children:
-            parts = aligned([_cells(row) for row in group.children])
+            parts = align_columns([_cells(row) for row in group.children])
             lines += ["", printable(group.label), *(f"  {line}" for line in parts)]
     return "\n".join(lines)
 
@@ -148,7 +148,7 @@ def _flat(rows: Sequence[ViewRow]) -> Iterator[ViewRow]:
 
 
 def _cells(row: ViewRow) -> tuple[str, str, str]:
-    drawn = "" if row.share is None else bar(min(1.0, row.share), _BAR)
+    drawn = "" if row.share is None else draw_bar(min(1.0, row.share), _BAR)
     return printable(row.label), printable(row.value), drawn
 
 

@@ -30,7 +30,7 @@ from sidecar.cost.protocol import (
 from sidecar.cost.sums import SLOTS_A_DAY, Cut, Scope, Sum, kinds_in, owner_condition, read_sums
 from sidecar.errors import BadParamsError
 from sidecar.text.printable import counted, printable, usd_text
-from sidecar.text.tables import aligned, bar
+from sidecar.text.tables import align_columns, draw_bar
 
 if TYPE_CHECKING:
     import sqlite3
@@ -422,8 +422,8 @@ def _text(found: CostReport) -> str:
     rows = [table.heads, *table.rows, *([table.total] if table.total else [])]
     parts.append(_right(rows, table.names))
     for chart in found.charts:
-        bars = [(one.label, one.text, bar(one.share, _BAR_CELLS)) for one in chart.bars]
-        parts.append([chart.title, *aligned(bars)])
+        bars = [(one.label, one.text, draw_bar(one.share, _BAR_CELLS)) for one in chart.bars]
+        parts.append([chart.title, *align_columns(bars)])
     if found.basis:
         parts.append([found.basis])
     parts.append(found.text.split("\n"))
@@ -432,4 +432,4 @@ def _text(found: CostReport) -> str:
 
 def _right(rows: list[list[str]], names: int) -> list[str]:
     """Align all columns after the names to the right."""
-    return aligned([[*row, ""] for row in rows], left=names)
+    return align_columns([[*row, ""] for row in rows], left=names)

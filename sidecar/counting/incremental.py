@@ -36,14 +36,14 @@ def count_if_quick(doc: TextDocument, basis: Tokenizer, most: int) -> int | None
 
     For tokenizers with safe cuts.
     """
-    missing = doc.missing(basis.name)
-    if missing and uncounted_characters(missing, basis, most) > most:
+    missing = doc.uncounted_pieces(basis.name)
+    if missing and count_uncounted_characters(missing, basis, most) > most:
         return None
     count_pieces([*missing], basis)
-    return cast("int", doc.total(basis.name))
+    return cast("int", doc.token_total(basis.name))
 
 
-def uncounted_characters(pieces: Iterable[Piece], basis: Tokenizer, enough: int) -> int:
+def count_uncounted_characters(pieces: Iterable[Piece], basis: Tokenizer, enough: int) -> int:
     """Return how many characters of these pieces must be tokenized.
 
     Pieces that are slow for the tokenizer count as a million more: they are too slow for an event

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sidecar.text.globs import MAX_LENGTH, names_any
+from sidecar.text.globs import MAX_LENGTH, matches_any
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ def matches(model: str, globs: Iterable[str]) -> bool:
     The globs are tried against the full name, the part after the last slash, and the bare model:
     `qwen-*` matches `ollama/qwen-7b` and `qwen-7b-Q4_K_M.gguf`. Case makes no difference.
     """
-    return names_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
+    return matches_any(globs, (model, model.rpartition("/")[2], parse(model).bare))
 
 
 def _forms(name: str) -> set[str]:

@@ -52,7 +52,7 @@ def next_cut(text: str, start: int, end: int = sys.maxsize) -> int | None:
     return match.end() if match else None
 
 
-def is_word_cut(before: str, after: str) -> bool:
+def has_word_cut_between(before: str, after: str) -> bool:
     """Return whether a word cut lies between two neighbouring texts."""
     return _word_cut().match(before[-1:] + after[:1]) is not None
 
@@ -74,6 +74,6 @@ def is_cut(before: str, after: str) -> bool:
 
     `after` must reach to a safe cut or the end of the document, so that its indent can be judged.
     """
-    if is_word_cut(before, after):
+    if has_word_cut_between(before, after):
         return True
     return before.endswith("\n") and _LINE_START.match(after) is not None

@@ -27,7 +27,7 @@ from sidecar.text.pieces import (
     merge_counted,
     split_pieces,
 )
-from sidecar.text.positions import Position, Range, index_at, join_surrogates, units
+from sidecar.text.positions import Position, Range, index_of_unit, join_surrogates, units
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -43,9 +43,10 @@ TIDY_PIECES = 32
 class TextDocument(SplitText):
     """An open document. `version` and `language_id` are the client's.
 
-    `in_step` is False after a change that could not be applied, until the whole text is replaced:
-    the document differs from what the editor shows. `edition` is a new object after each edit,
-    because the client's version may repeat or be missing.
+    Attributes:
+        is_synced: False after a change that could not be applied, until the client sends the
+            complete text.
+        edition: A new object after each edit, because the client's version may repeat or be missing.
     """
 
     edition: object
@@ -65,21 +66,20 @@ class TextDocument(SplitText):
         self.version = version
         self.encoding: Encoding = encoding
         self.language_id = language_id
-        self.in_step = True
+        self.is_synced = True
         self._piece_characters = piece_characters
         self._max_piece_characters = piece_characters + piece_characters // 4
         self._spare_pieces = spare_pieces
         self._next_tidy = 0
         pieces = split_pieces(join_surrogates(text), piece_characters)
         self._list = PieceList(pieces, encoding)
-        self._forget()
+        self._invalidate()
 
     def _splice(self, first: int, last: int, new: list[Piece]) -> None:
         self._list.splice(first, last, new)
-        self._forget()
+        self._invalidate()
 
-    def _forget(self) -> None:
-        """Drop what was derived from the text before an edit."""
+    def _invalidate(self) -> None:
         self.edition = object()
         self._pieces: tuple[Piece, ...] | None = None
         self._text: str | None = None
@@ -89,20 +89,18 @@ class TextDocument(SplitText):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The document's pieces at this moment; no edit changes them."""
+        """The current pieces; later edits do not change them."""
         if self._pieces is None:
             self._pieces = self._list.snapshot()
         return self._pieces
 
-    def missing(self, name: str) -> Collection[Piece]:
-        """Return the pieces that the tokenizer `name` has not counted."""
-        return self._list.tally(name).missing()
+    def uncounted_pieces(self, tokenizer_name: str) -> Collection[Piece]:
+        """Return the pieces that a tokenizer has not counted."""
+        return self._list.tally(tokenizer_name).uncounted()
 
-    def total(self, name: str) -> int | None:
-        """Return the tokens of all pieces for the tokenizer `name`; None while some are
-        uncounted.
-        """
-        return self._list.tally(name).total()
+    def token_total(self, tokenizer_name: str) -> int | None:
+        """Return a tokenizer's count of the document; None while pieces are uncounted."""
+        return self._list.tally(tokenizer_name).total()
 
     @property
     def characters(self) -> int:
@@ -122,21 +120,26 @@ class TextDocument(SplitText):
         """
         if not 0 <= index < self.line_count:
             raise IndexError(f"line {index} of a document of {self.line_count} lines")
-        start = self._offsets_of_line(index)
-        end = self.characters if index + 1 == self.line_count else self._offsets_of_line(index + 1)
-        return self._between(start, end).removesuffix("\n").removesuffix("\r")
+        start = self._line_offset(index)
+        end = self.characters if index + 1 == self.line_count else self._line_offset(index + 1)
+        first, last = self._touched(start, end)
+        text = "".join(
+            [piece.text for piece in self._list.between(first.piece_index, last.piece_index)]
+        )
+        line = text[start - first.offset : end - first.offset]
+        return line.removesuffix("\n").removesuffix("\r")
 
     def pieces_in(self, span: Range) -> list[Piece]:
-        """Return a range in pieces whose counts add up, the document's own where possible."""
+        """Return the pieces of a range, whose counts add up; the document's own where possible."""
         start, end = self.offsets(span)
         first, last = self._touched(start, end)
-        inner = self._list.between(first.number, last.number)
+        inner = self._list.between(first.piece_index, last.piece_index)
         tail, head = start - first.offset, end - last.offset
-        if first.number == last.number:
+        if first.piece_index == last.piece_index:
             return split_pieces(inner[0].text[tail:head], self._piece_characters)
         left = inner[0] if tail == 0 else Piece(inner[0].text[tail:])
         right = inner[-1] if head == len(inner[-1]) else Piece(inner[-1].text[:head])
-        # The cut before the last piece may depend on a visible character that is now missing.
+        # The cut before the last piece may depend on a visible character after the range.
         before = inner[-2] if len(inner) > 2 else left
         if is_cut(before.text, right.text):
             return [left, *inner[1:-1], right]
@@ -177,13 +180,10 @@ class TextDocument(SplitText):
     # Edits
 
     def apply(self, span: Range | None, text: str) -> None:
-        """Replace a range, or everything if the range is None, by `text`.
-
-        Costs O(edit), plus a little that grows with the number of pieces.
-        """
+        """Replace a range, or the complete text if the range is None, by `text`."""
         if span is None:
             self._replace_all(join_surrogates(text))
-            self.in_step = True
+            self.is_synced = True
             return
         start, end = self.offsets(span)
         if end > start or text:
@@ -208,7 +208,7 @@ class TextDocument(SplitText):
         after = last.piece.text[end - last.offset :]
         middle = join_surrogates(before[-1:] + text + after[:1])
         edited = before[:-1] + middle + after[1:]
-        first, until, left, right = touched.number, last.number, "", ""
+        first, until, left, right = touched.piece_index, last.piece_index, "", ""
         if not after[1:] or not before[:-1] or before[:-1].isspace():
             first, until, left, right = self._widen(first, until, edited)
         edited = left + edited + right
@@ -241,7 +241,7 @@ class TextDocument(SplitText):
         return first, last, left, right
 
     def _text_of(self, index: int) -> str:
-        return self._list.at(index).piece.text
+        return self._list.place_at(index).piece.text
 
     def _tidy(self) -> None:
         """Join small neighbours, a few per edit, while there are more pieces than needed."""
@@ -257,13 +257,6 @@ class TextDocument(SplitText):
 
     # Finding pieces
 
-    def _between(self, start: int, end: int) -> str:
-        if self._text is not None:
-            return self._text[start:end]
-        first, last = self._touched(start, end)
-        text = "".join([piece.text for piece in self._list.between(first.number, last.number)])
-        return text[start - first.offset : end - first.offset]
-
     def _touched(self, start: int, end: int) -> tuple[PiecePlace, PiecePlace]:
         """Return the first and the last piece of a span."""
         pieces = self._list
@@ -271,16 +264,16 @@ class TextDocument(SplitText):
         if first.offset < end <= first.offset + len(first.piece.text):
             return first, first
         last = pieces.before_offset(end)
-        return first, last if last.number > first.number else first
+        return first, last if last.piece_index > first.piece_index else first
 
-    def _offsets_of_line(self, line: int) -> int:
+    def _line_offset(self, line: int) -> int:
         place, local = self._find_line(line)
         return place.offset + local
 
     def _find_line(self, line: int) -> tuple[PiecePlace, int]:
         """Return the piece where a line starts, and the offset in it, which may be its end."""
         if line == 0:
-            return self._list.at(0), 0
+            return self._list.place_at(0), 0
         place = self._list.before_line(line)
         return place, place.piece.line_starts[line - place.line - 1]
 
@@ -292,15 +285,15 @@ class TextDocument(SplitText):
             text = piece.text[local:end]
             length = units(text, self.encoding)
             if closed or remaining < length:
-                return place.offset + local + index_at(text, remaining, self.encoding)
-            index, remaining = self._list.skip(place.number + 1, remaining - length)
+                return place.offset + local + index_of_unit(text, remaining, self.encoding)
+            index, remaining = self._list.skip_units(place.piece_index + 1, remaining - length)
             if index == len(self._list):
                 return self.characters
-            place, local = self._list.at(index), 0
+            place, local = self._list.place_at(index), 0
 
     def _units_between(self, first: PiecePlace, start: int, last: PiecePlace, end: int) -> int:
-        if first.number == last.number:
+        if first.piece_index == last.piece_index:
             return units(first.piece.text[start:end], self.encoding)
         total = units(first.piece.text[start:], self.encoding)
-        total += self._list.units(first.number + 1, last.number)
+        total += self._list.units_between(first.piece_index + 1, last.piece_index)
         return total + units(last.piece.text[:end], self.encoding)

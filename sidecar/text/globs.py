@@ -40,7 +40,7 @@ _ESCAPES: dict[int, int] = {
 stand for bytes that are not UTF-8."""
 
 
-def problem_of(pattern: str) -> str | None:
+def glob_problem(pattern: str) -> str | None:
     """Return what is wrong with a user's glob for names or paths, or None."""
     if len(pattern) > MAX_LENGTH:
         return f"a pattern has more than {MAX_LENGTH:,} characters"
@@ -49,9 +49,9 @@ def problem_of(pattern: str) -> str | None:
     return None
 
 
-def path_problem_of(pattern: str) -> str | None:
+def path_glob_problem(pattern: str) -> str | None:
     """Return what is wrong with a line of a `.gitignore`, or a glob in that form, or None."""
-    if (problem := problem_of(pattern)) is not None:
+    if (problem := glob_problem(pattern)) is not None:
         return problem
     if _wildcards(pattern) > MAX_WILDCARDS_WITHOUT_RE2 and not _has_re2():
         return f"a pattern has more than {MAX_WILDCARDS_WITHOUT_RE2} wildcards, without google-re2"
@@ -68,7 +68,7 @@ def path_problem_of(pattern: str) -> str | None:
     return "a pattern is not valid" if is_empty else None
 
 
-def names_any(globs: Iterable[str], names: Iterable[str]) -> bool:
+def matches_any(globs: Iterable[str], names: Iterable[str]) -> bool:
     """Whether one of the globs matches one of the names; case makes no difference.
 
     `*` is any text, slashes included, `?` one character, `[a-c]` one of these, `[!a-c]` one of the

@@ -70,19 +70,19 @@ class Lines:
         return Part(kind, title[:TITLE_LENGTH], start_line, end_line, start, end, level)
 
 
-WORD = "token-budget:"
+MARK_START = "token-budget:"
 IGNORE_MARK = "token-budget: ignore"
 FIRST_LINES = 10
 
 _MARK = re.compile(r"(?<![\w-])token-budget:[ \t]*(?:(\d[\d_,]*)|(end|ignore))(?![\w-])")
 
 
-def marked_regions(lines: Lines) -> list[Part]:
+def find_marked_regions(lines: Lines) -> list[Part]:
     """Return regions in the order of their first lines; both marked lines belong to the region.
 
     Regions may be nested; one without an end continues to the end of the text.
     """
-    if WORD not in lines.text:
+    if MARK_START not in lines.text:
         return []
     found: list[Part] = []
     open_at: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ def marked_regions(lines: Lines) -> list[Part]:
     return sorted(found, key=lambda part: (part.start_line, -part.end_line))
 
 
-def ignores_file(text: str) -> bool:
+def has_ignore_mark(text: str) -> bool:
     """Return whether one of the first ten lines exempts this file from budgets."""
     if IGNORE_MARK.split()[0] not in text:
         return False
@@ -103,9 +103,9 @@ def ignores_file(text: str) -> bool:
     return any(mark[2] == "ignore" for line in head for mark in _MARK.finditer(line))
 
 
-def ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
+def find_ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
     """Return sections with a mark below their heading that exempts them from budgets."""
-    if WORD not in lines.text:
+    if MARK_START not in lines.text:
         return []
     marked = [number for number, _, word in _marks(lines) if word == "ignore"]
     owners = [_innermost(sections, number) for number in marked]
@@ -115,7 +115,7 @@ def ignored_sections(lines: Lines, sections: Sequence[Part]) -> list[Part]:
 def _marks(lines: Lines) -> Iterator[tuple[int, int, str]]:
     """Yield the line, number (0: none) and word of each mark."""
     for number, line in enumerate(lines.texts):
-        if WORD not in line:
+        if MARK_START not in line:
             continue
         for mark in _MARK.finditer(line):
             digits = re.sub(r"\D", "", mark[1] or "")
@@ -162,7 +162,7 @@ Heading = tuple[int, int, str]
 """First line, level, title."""
 
 
-def sections(lines: Lines) -> Iterator[Part]:
+def find_sections(lines: Lines) -> Iterator[Part]:
     """Yield each heading with everything below it, up to the next heading of its level
     or higher.
     """
@@ -178,13 +178,13 @@ def sections(lines: Lines) -> Iterator[Part]:
         yield replace(part, path=tuple(outer[2] for outer in around))
 
 
-def heading_path(written: str) -> str:
+def normalize_heading_path(written: str) -> str:
     """Return a rule's heading path in the form of `Part.path_text`."""
     return " > ".join(_title(part) for part in _STEP.split(written.strip()))
 
 
-def matches(part: Part, path: str) -> bool:
-    """Return whether a section's path ends with `path` (from `heading_path`)."""
+def has_path(part: Part, path: str) -> bool:
+    """Return whether a section's path ends with `path` (from `normalize_heading_path`)."""
     own = part.path_text
     return own == path or own.endswith(f" > {path}")
 
@@ -361,15 +361,15 @@ def is_markdown(name: str, language_id: str = "") -> bool:
     return language_id in _MARKDOWN_LANGUAGES or suffix in _MARKDOWN_SUFFIXES
 
 
-def outline(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
+def find_parts(text: str, name: str = "", language_id: str = "") -> tuple[Part, ...]:
     """Return Markdown sections, or another language's top-level blocks, in order."""
 
     if is_markdown(name, language_id):
-        return tuple(sections(Lines(text)))
-    return tuple(blocks(Lines(text)))
+        return tuple(find_sections(Lines(text)))
+    return tuple(find_blocks(Lines(text)))
 
 
-def blocks(lines: Lines) -> Iterator[Part]:
+def find_blocks(lines: Lines) -> Iterator[Part]:
     """Yield top-level blocks by indentation, for any language.
 
     A block begins on an unindented line after a blank one, or after a block with an indented body;

@@ -1,4 +1,4 @@
-"""Immutable pieces of a text whose token counts add up to the count of the whole.
+"""Immutable pieces of a text, whose token counts add up to the count of the text.
 
 A document is a `PieceList`. Its offsets and lines are running sums over the pieces: an edit
 invalidates only the sums behind it, and a look-up extends them only as far as it reaches, so that
@@ -53,7 +53,7 @@ class Piece:
     def line_starts(self) -> list[int]:
         """The offset after each line end, in order; without the piece's own start."""
         if self._line_starts is None:
-            self._line_starts = _find_line_starts(self.text)
+            self._line_starts = [match.end() for match in _LINE_END.finditer(self.text)]
         return self._line_starts
 
     def line_end(self, start: int) -> tuple[int, bool]:
@@ -103,12 +103,6 @@ def _count_line_ends(text: str) -> int:
     return text.count("\n") + text.count("\r") - text.count("\r\n")
 
 
-def _find_line_starts(text: str) -> list[int]:
-    if "\r" in text:
-        return [match.end() for match in _LINE_END.finditer(text)]
-    return [*accumulate([len(line) + 1 for line in text.split("\n")[:-1]])]
-
-
 def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
     """Yield `text` in order, cut at the first safe cut after every `characters` characters.
 
@@ -126,7 +120,7 @@ def split(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 def split_pieces(text: str, characters: int = PIECE_CHARACTERS) -> list[Piece]:
-    """Return the pieces of a text, at least one. Takes some milliseconds for 10 MB."""
+    """Return the pieces of a text, at least one. Takes 20 ms for 10 MB."""
     return [Piece(part) for part in split(text, characters)]
 
 
@@ -164,44 +158,45 @@ _STEP = 256
 
 
 class PiecePlace(NamedTuple):
-    """A piece, its index in the list, and the characters and line ends before it."""
+    """A piece and its place in a document."""
 
-    number: int
+    piece_index: int
     piece: Piece
     offset: int
+    """Characters before it."""
     line: int
+    """Line ends before it."""
 
 
 class TokenTally:
     """The tokens of a document's pieces for one tokenizer: a sum, and the pieces not yet in it."""
 
-    __slots__ = ("_missing", "_name", "_total")
+    __slots__ = ("_name", "_total", "_uncounted")
 
     def __init__(self, name: str, pieces: Iterable[Piece]) -> None:
         self._name = name
         self._total = 0
-        self._missing = dict.fromkeys(pieces)
+        self._uncounted = dict.fromkeys(pieces)
 
     def replace(self, old: Iterable[Piece], new: Iterable[Piece]) -> None:
-        """Replace some pieces by others."""
         for piece in old:
-            if piece in self._missing:
-                del self._missing[piece]
+            if piece in self._uncounted:
+                del self._uncounted[piece]
             else:
                 self._total -= piece.counts[self._name]
-        self._missing.update(dict.fromkeys(new))
+        self._uncounted.update(dict.fromkeys(new))
 
-    def missing(self) -> Collection[Piece]:
-        """Return the uncounted pieces, after adding those counted since to the sum."""
-        name, missing = self._name, self._missing
-        for piece in [piece for piece in missing if name in piece.counts]:
+    def uncounted(self) -> Collection[Piece]:
+        """Add new counts to the sum, and return the pieces that still have none."""
+        name, uncounted = self._name, self._uncounted
+        for piece in [piece for piece in uncounted if name in piece.counts]:
             self._total += piece.counts[name]
-            del missing[piece]
-        return missing.keys()
+            del uncounted[piece]
+        return uncounted.keys()
 
     def total(self) -> int | None:
         """Return the tokens of all pieces; None while some are uncounted."""
-        return None if self.missing() else self._total
+        return None if self.uncounted() else self._total
 
 
 class _RunningSums:
@@ -213,24 +208,22 @@ class _RunningSums:
         self.total = sum(self._numbers)
 
     def replace(self, first: int, end: int, new: list[int]) -> None:
-        """Replace the numbers from index `first` to before `end`."""
         self.total += sum(new) - sum(self._numbers[first:end])
         self._numbers[first:end] = new
         del self._sums[first + 1 :]
 
-    def before(self, index: int) -> int:
-        """Return the sum over the pieces before `index`."""
+    def sum_before(self, index: int) -> int:
         while len(self._sums) <= index:
             self._extend()
         return self._sums[index]
 
-    def at_least(self, amount: int) -> int:
+    def find_sum(self, amount: int) -> int:
         """Return the first k at which the sum reaches `amount`, or one more than the pieces."""
         while self._sums[-1] < amount and len(self._sums) <= len(self._numbers):
             self._extend()
         return bisect_left(self._sums, amount)
 
-    def above(self, amount: int) -> int:
+    def find_larger_sum(self, amount: int) -> int:
         """Return the first k at which the sum exceeds `amount`, or one more than the pieces."""
         while self._sums[-1] <= amount and len(self._sums) <= len(self._numbers):
             self._extend()
@@ -246,7 +239,7 @@ class PieceList:
     """The pieces of a document, at least one, with its length, lines and token counts."""
 
     def __init__(self, pieces: Sequence[Piece], encoding: Encoding) -> None:
-        """Sum up the pieces' lengths, `encoding` being the client's. 10 ms for 10 MB."""
+        """Take the pieces of a document whose positions are in `encoding`."""
         self._pieces, self._encoding = list(pieces), encoding
         self._tallies: dict[str, TokenTally] = {}
         self._offsets = _RunningSums([len(piece.text) for piece in pieces])
@@ -258,61 +251,59 @@ class PieceList:
 
     @property
     def characters(self) -> int:
-        """The length in Unicode code points."""
         return self._offsets.total
 
     @property
     def line_ends(self) -> int:
-        """The number of line ends."""
         return self._lines.total
 
     def snapshot(self) -> tuple[Piece, ...]:
-        """Return the pieces at this moment; no edit changes them."""
         return tuple(self._pieces)
 
     def tally(self, name: str) -> TokenTally:
-        """Return the sum of the pieces' counts by the tokenizer `name`."""
         if name not in self._tallies:
             self._tallies[name] = TokenTally(name, self._pieces)
         return self._tallies[name]
 
-    def at(self, index: int) -> PiecePlace:
-        """Return the piece with this index, which must exist."""
+    def place_at(self, index: int) -> PiecePlace:
         return PiecePlace(
-            index, self._pieces[index], self._offsets.before(index), self._lines.before(index)
+            index,
+            self._pieces[index],
+            self._offsets.sum_before(index),
+            self._lines.sum_before(index),
         )
 
     def at_offset(self, offset: int) -> PiecePlace:
         """Return the piece that holds the character after `offset`, or the last piece."""
-        return self.at(min(self._offsets.above(offset), len(self)) - 1)
+        return self.place_at(min(self._offsets.find_larger_sum(offset), len(self)) - 1)
 
     def before_offset(self, offset: int) -> PiecePlace:
         """Return the piece that holds the character before `offset`, or the first piece."""
-        return self.at(max(0, self._offsets.at_least(offset) - 1))
+        return self.place_at(max(0, self._offsets.find_sum(offset) - 1))
 
     def before_line(self, line: int) -> PiecePlace:
         """Return the piece that holds the line end before line `line`, which is at least 1."""
-        return self.at(self._lines.at_least(line) - 1)
+        return self.place_at(self._lines.find_sum(line) - 1)
 
     def between(self, first: int, last: int) -> list[Piece]:
         """Return the pieces from index `first` to index `last`, both included."""
         return self._pieces[first : last + 1]
 
-    def units(self, first: int, last: int) -> int:
+    def units_between(self, first: int, last: int) -> int:
         """Return the length in code units of the pieces from `first` to before `last`."""
-        return self._units.before(last) - self._units.before(first)
+        return self._units.sum_before(last) - self._units.sum_before(first)
 
-    def skip(self, index: int, units: int) -> tuple[int, int]:
-        """Pass whole pieces from `index` on that have no line end and fit into `units`.
+    def skip_units(self, index: int, units: int) -> tuple[int, int]:
+        """Skip the pieces from `index` on that have no line end and together at most `units`.
 
         Returns:
-            The index after them, and the units that are left.
+            The index after them, and the remaining units.
         """
-        before = self._units.before(index)
-        by_line = self._lines.above(self._lines.before(index)) - 1
-        by_units = self._units.above(before + units) - 1
-        passed = min(by_line, by_units, len(self))
-        return passed, units - (self._units.before(passed) - before)
+        before = self._units.sum_before(index)
+        by_line = self._lines.find_larger_sum(self._lines.sum_before(index)) - 1
+        by_units = self._units.find_larger_sum(before + units) - 1
+        skipped = min(by_line, by_units, len(self))
+        return skipped, units - (self._units.sum_before(skipped) - before)
 
     def splice(self, first: int, last: int, new: Sequence[Piece]) -> None:
         """Replace the pieces from index `first` to index `last` by `new`."""

@@ -40,7 +40,7 @@ def units(text: str, encoding: Encoding) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def index_at(text: str, offset: int, encoding: Encoding) -> int:
+def index_of_unit(text: str, offset: int, encoding: Encoding) -> int:
     """Return the index in `text` of the code unit `offset`, at most `len(text)`.
 
     A unit in the middle of a character means that character's start.

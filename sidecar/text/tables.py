@@ -8,8 +8,8 @@ from unicodedata import east_asian_width
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Return a line per row: `left` columns aligned left, the others right, the last one as it is.
+def align_columns(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Return a line per row: `left` columns aligned left, the others right, the last as given.
 
     All rows have the same number of cells.
     """
@@ -31,7 +31,7 @@ def columns(text: str) -> int:
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def bar(share: float, width: int) -> str:
+def draw_bar(share: float, width: int) -> str:
     """Return a bar for a share of 0 to 1, in eighths of a character; any positive share
     is visible.
     """
@@ -41,7 +41,7 @@ def bar(share: float, width: int) -> str:
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
-def gauge(percent: int, width: int) -> str:
+def draw_gauge(percent: int, width: int) -> str:
     """Return a gauge such as `████▎░░░░░`."""
     full, eighths = divmod(min(100, percent) * width * 8 // 100, 8)
     part = EIGHTHS[eighths].strip()

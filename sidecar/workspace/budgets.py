@@ -12,7 +12,7 @@ from cachetools import LRUCache, TTLCache
 from sidecar.budget.rules import Rule
 from sidecar.config.settings import Budget
 from sidecar.endpoints.outcome import LARGEST_CHARACTERS
-from sidecar.text.outline import FIRST_LINES, WORD, ignores_file
+from sidecar.text.outline import FIRST_LINES, MARK_START, has_ignore_mark
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.files import File, Stamp, Text, read, stamp_of
 from sidecar.workspace.roots import Workspaces, path_of
@@ -114,7 +114,7 @@ class Budgets:
         buffers = {
             relative_name(workspace, uri): uri
             for uri, document in self._documents.items()
-            if document.in_step and self._roots.of_document(uri) is workspace
+            if document.is_synced and self._roots.of_document(uri) is workspace
         }
         names = [one.relative for one in targets if one.relative in buffers]
         taken = [self._documents.snapshot(buffers[name]) for name in names]
@@ -217,7 +217,7 @@ def is_ignored(taken: Snapshot) -> bool:
         head, lines = head + piece.text, lines + piece.text.count("\n")
         if lines >= FIRST_LINES:
             break
-    return WORD in head and ignores_file(head)
+    return MARK_START in head and has_ignore_mark(head)
 
 
 def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
@@ -238,7 +238,7 @@ def _window_rule(uri: str, workspace: Workspace, name: str) -> tuple[Rule, ...]:
 
 
 def _is_marked(taken: Snapshot) -> bool:
-    return any(WORD in piece.text for piece in taken.pieces)
+    return any(MARK_START in piece.text for piece in taken.pieces)
 
 
 def _listed(root: str) -> list[Target]:

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from sidecar.counting.incremental import (
     count_if_quick,
     count_pieces,
+    count_uncounted_characters,
     countable_pieces,
-    uncounted_characters,
 )
 from sidecar.counting.tokenizer import SAMPLE_CHARACTERS, Tokenizer
 from sidecar.errors import RequestError
@@ -133,7 +133,9 @@ class Snapshot(SplitText):
             return None
         units = countable_pieces(self, basis)
         return (
-            count_pieces(units, basis) if uncounted_characters(units, basis, most) <= most else None
+            count_pieces(units, basis)
+            if count_uncounted_characters(units, basis, most) <= most
+            else None
         )
 
     def document(self) -> TextDocument:
@@ -196,7 +198,7 @@ class Documents(dict[str, TextDocument]):
         document = self.get(uri)
         if document is None:
             raise RequestError("unknownDocument", "the document is not open in this server")
-        if not document.in_step:
+        if not document.is_synced:
             message = "the document is out of step until the editor sends its whole text"
             raise RequestError("unknownDocument", message)
         return document
@@ -261,7 +263,7 @@ class Documents(dict[str, TextDocument]):
         The text of a document that was closed, or is out of step, stays the last one.
         """
         document = self.get(text.place.uri)
-        is_known = document is not None and document.in_step
+        is_known = document is not None and document.is_synced
         return is_known and document is not None and document.edition is not text.version
 
     def latest(self, text: FollowedText) -> FollowedText:

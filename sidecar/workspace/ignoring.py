@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sidecar.config.project_files import RefusedError, read_regular
-from sidecar.text.globs import IgnoreGlobs, path_problem_of
+from sidecar.text.globs import IgnoreGlobs, path_glob_problem
 
 NAME = ".gitignore"
 MAX_LINES = 10_000
@@ -99,7 +99,7 @@ def _rules(prefix: str, lines: list[str], above: Sequence[IgnoreRules]) -> Ignor
     for line in lines[: max(0, most_lines)]:
         if line.startswith("#"):
             continue
-        wrong, more = path_problem_of(line), _wildcards(line)
+        wrong, more = path_glob_problem(line), _wildcards(line)
         if used + more > most_wildcards:
             wrong = wrong or f"there are more than {MAX_WILDCARDS:,} wildcards"
         problem = problem or wrong

@@ -9,7 +9,7 @@ import msgspec
 
 from sidecar.counting.count import Method
 from sidecar.counting.incremental import count_text
-from sidecar.text.outline import Part, outline
+from sidecar.text.outline import Part, find_parts
 
 if TYPE_CHECKING:
     from sidecar.workspace.counter_choice import CounterChoice
@@ -34,7 +34,7 @@ def counted_parts(
     tokenizer, now = choice.tokenizer, Known()
     basis = tokenizer.basis
     found = []
-    for part in outline(taken.text, taken.uri, taken.language_id):
+    for part in find_parts(taken.text, taken.uri, taken.language_id):
         if choice.whole is not None and part.end - part.start == taken.characters:
             found.append(CountedPart(part, choice.whole.tokens, choice.whole.method))
             continue

@@ -12,7 +12,7 @@ from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
 from sidecar.context.view import context_rows, rows_text
 from sidecar.counting.count import number_text, tokens_text
 from sidecar.text.printable import percent_text, printable, usd_text
-from sidecar.text.tables import aligned, gauge
+from sidecar.text.tables import align_columns, draw_gauge
 from sidecar.workspace.wording import NO_CONTEXT
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def session_rows(
         return []
     now = now or datetime.now(UTC)
     cells = [_cells(row, costs, now) for row in rows]
-    lines = aligned([_line(row, *each) for row, each in zip(rows, cells, strict=True)], left=3)
+    lines = align_columns(
+        [_line(row, *each) for row, each in zip(rows, cells, strict=True)], left=3
+    )
     return [
         msgspec.structs.replace(row, label=_label(row), detail=_detail(row, *each), text=line)
         for row, each, line in zip(rows, cells, lines, strict=True)
@@ -119,7 +121,7 @@ def _size(row: SessionRow, width: int) -> str:
     share = f"{mark}{percent_text(row.percent)}"
     if width == _BAR:
         share = share.rjust(len("~100 %"))
-    return f"{share} {gauge(row.percent, width)}"
+    return f"{share} {draw_gauge(row.percent, width)}"
 
 
 def age(updated_at: str, now: datetime) -> str:

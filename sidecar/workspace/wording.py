@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.counting.count import Count, number_text, tokens_text
 from sidecar.text.printable import counted, markdown, percent_text, printable, usd_text
-from sidecar.text.tables import aligned
+from sidecar.text.tables import align_columns
 
 if TYPE_CHECKING:
     from sidecar.context.results import FitResult, Removed
@@ -29,7 +29,7 @@ def comparison_text(counts: Iterable[Count]) -> str:
         [printable(cell) for cell in _compared(count)]
         for count in sorted(counts, key=lambda count: count.tokens)
     ]
-    return "\n".join(aligned([_COMPARED, *rows]))
+    return "\n".join(align_columns([_COMPARED, *rows]))
 
 
 def comparison_markdown(title: str, counts: Sequence[Count]) -> str:

@@ -191,7 +191,7 @@ def test_types_go_in_circles_only_where_a_feature_names_its_server() -> None:
 
 
 def test_one_matcher_of_model_names() -> None:
-    users = [path for path in MODULES if "names_any" in path.read_text("utf-8")]
+    users = [path for path in MODULES if "matches_any" in path.read_text("utf-8")]
     assert {path.relative_to(PACKAGE).as_posix() for path in users} == {
         "models/names.py",
         "text/globs.py",

@@ -17,7 +17,7 @@ from sidecar.cli.check import report_on as run
 from sidecar.config.load import load
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.text.document import TextDocument
-from sidecar.text.outline import ignores_file
+from sidecar.text.outline import has_ignore_mark
 from sidecar.text.positions import Range
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Editor:
             rule.key: {
                 path: self.tokens(path, rule.budget.model)
                 for path, text in self.texts.items()
-                if self.rules.means(rule, path) and not ignores_file(text)
+                if self.rules.means(rule, path) and not has_ignore_mark(text)
             }
             for rule in self.rules.sums
         }

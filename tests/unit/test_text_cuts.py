@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from sidecar.text.cuts import BREAKS, LETTERS, is_cut, is_word_cut, next_cut
+from sidecar.text.cuts import BREAKS, LETTERS, has_word_cut_between, is_cut, next_cut
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_a_cut_is_not_safe(before: str, after: str) -> None:
 
 def test_a_line_cut_is_no_word_cut() -> None:
     assert is_cut(";\n", "x")
-    assert not is_word_cut(";\n", "x")
-    assert is_word_cut("x", "\n")
+    assert not has_word_cut_between(";\n", "x")
+    assert has_word_cut_between("x", "\n")
 
 
 def test_the_next_cut_is_the_first_one() -> None:

@@ -21,9 +21,9 @@ from sidecar.text.globs import (
     MAX_WILDCARDS_WITHOUT_RE2,
     IgnoreGlobs,
     PathGlobs,
-    names_any,
-    path_problem_of,
-    problem_of,
+    glob_problem,
+    matches_any,
+    path_glob_problem,
 )
 
 NAMES = st.text("ab-.", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
@@ -81,7 +81,7 @@ def ours(lines: list[str], paths: list[str]) -> list[str]:
 @example("a/**/", "a", "b", "a")
 def test_a_line_means_what_git_says(line: str, top: str, middle: str, deep: str) -> None:
     """But where git does not do what it documents: `**` beside other characters is `*`."""
-    assume(path_problem_of(line) is None)
+    assume(path_glob_problem(line) is None)
     assume(not re.search(r"[^/]\*\*|\*\*[^/]", line))
     folders = [f"{top}/", f"{top}/{middle}/", f"{top}/{middle}/{deep}/"]
     paths = [*folders, f"{top}/{middle}/{deep}x", f"{top}x"]
@@ -93,7 +93,7 @@ def test_a_line_means_what_git_says(line: str, top: str, middle: str, deep: str)
 @given(st.lists(LINES, max_size=5), PATHS)
 def test_the_last_glob_that_means_a_file_or_its_folder_decides(lines: list[str], path: str) -> None:
     """Told apart line by line."""
-    lines = [line for line in lines if path_problem_of(line) is None]
+    lines = [line for line in lines if path_glob_problem(line) is None]
     expected = False
     for line in lines:
         if ours([line.removeprefix("!")], [path]):
@@ -127,25 +127,25 @@ UNLIKE_GIT = ("[!a]", "a[^b]", "[[:alpha:]]", "[a/b]", "[\\a-b]", "[--b]", "[a&&
 
 @pytest.mark.parametrize("pattern", [*UNLIKE_GIT, "a\\", "[b-a]", "!", "/", "!/"])
 def test_what_the_library_takes_for_something_else_than_git_is_refused(pattern: str) -> None:
-    assert path_problem_of(pattern) is not None
+    assert path_glob_problem(pattern) is not None
 
 
 @pytest.mark.parametrize(
     "pattern", ["*.py[cod]", "[Bb]in/", "*.s[a-v][a-z]", "[]a]", "[a-]", "[a", "\\[!a]", "\\#*\\#"]
 )
 def test_common_patterns_are_no_problem(pattern: str) -> None:
-    assert path_problem_of(pattern) is None
+    assert path_glob_problem(pattern) is None
 
 
 @settings(max_examples=2000, deadline=None)
 @given(st.text("ab*?[]!-^/.\\", max_size=12), st.text("ab[]!-^/.\\", max_size=8))
 def test_names_are_matched_as_by_fnmatch(glob: str, name: str) -> None:
-    assert names_any([glob], [name]) == fnmatchcase(name, glob)
+    assert matches_any([glob], [name]) == fnmatchcase(name, glob)
 
 
 def test_the_case_of_a_name_makes_no_difference() -> None:
-    assert names_any(["Qwen-*"], ["qwen-3-Coder"])
-    assert not names_any(["qwen-*"], ["openrouter/qwen-3"])
+    assert matches_any(["Qwen-*"], ["qwen-3-Coder"])
+    assert not matches_any(["qwen-*"], ["openrouter/qwen-3"])
 
 
 BOMBS = (
@@ -164,7 +164,7 @@ BOMBS = (
 def test_no_pattern_takes_forever(pattern: str, path: str) -> None:
     assert not PathGlobs([pattern]).has_file(path)
     assert IgnoreGlobs([pattern]).verdict(path, folder=False) is None
-    assert not names_any([pattern], [path + "-"])
+    assert not matches_any([pattern], [path + "-"])
 
 
 def test_a_path_is_compared_once_with_many_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,15 +197,15 @@ def test_without_re2_patterns_that_could_take_forever_are_refused(
 ) -> None:
     monkeypatch.setattr(globs, "_has_re2", lambda: False)
     most = "a" + "*a" * (MAX_WILDCARDS_WITHOUT_RE2 - 1) + "*b"
-    assert path_problem_of(most) is None
-    assert "without google-re2" in (path_problem_of("*" + most) or "")
+    assert path_glob_problem(most) is None
+    assert "without google-re2" in (path_glob_problem("*" + most) or "")
     assert IgnoreGlobs([most]).verdict("a" * 255, folder=False) is None
     assert IgnoreGlobs([most]).verdict("a" * 255 + "b", folder=False) is True
     assert PathGlobs(["*.md", "!docs/"]).has_file("docs/a.md") is False
 
 
 def test_what_is_wrong_with_a_pattern() -> None:
-    assert problem_of("prompts/**/*.[mt]d") is None
-    assert problem_of("*" * MAX_WILDCARDS) is None
-    assert "wildcards" in (problem_of("*a" * (MAX_WILDCARDS + 1)) or "")
-    assert "characters" in (path_problem_of("a" * (MAX_LENGTH + 1)) or "")
+    assert glob_problem("prompts/**/*.[mt]d") is None
+    assert glob_problem("*" * MAX_WILDCARDS) is None
+    assert "wildcards" in (glob_problem("*a" * (MAX_WILDCARDS + 1)) or "")
+    assert "characters" in (path_glob_problem("a" * (MAX_LENGTH + 1)) or "")

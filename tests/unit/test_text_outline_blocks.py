@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from sidecar.text.outline import (
     Lines,
-    blocks,
-    ignored_sections,
-    ignores_file,
+    find_blocks,
+    find_ignored_sections,
+    find_marked_regions,
+    find_parts,
+    find_sections,
+    has_ignore_mark,
     is_markdown,
-    marked_regions,
-    outline,
-    sections,
 )
 
 PYTHON = '''\
@@ -55,7 +55,7 @@ struct s { int a; };
 
 
 def shown(text: str) -> list[tuple[str, int, int]]:
-    return [(part.title, part.start_line, part.end_line) for part in blocks(Lines(text))]
+    return [(part.title, part.start_line, part.end_line) for part in find_blocks(Lines(text))]
 
 
 def test_python() -> None:
@@ -78,9 +78,9 @@ def test_braces() -> None:
 
 
 def test_outline_takes_sections_for_markdown_and_blocks_for_the_rest() -> None:
-    assert [part.kind for part in outline("# a\n", "x.md")] == ["section"]
-    assert [part.kind for part in outline("# a\n", "x.py")] == ["block"]
-    assert [part.kind for part in outline("# a\n", "x", "markdown")] == ["section"]
+    assert [part.kind for part in find_parts("# a\n", "x.md")] == ["section"]
+    assert [part.kind for part in find_parts("# a\n", "x.py")] == ["block"]
+    assert [part.kind for part in find_parts("# a\n", "x", "markdown")] == ["section"]
     assert is_markdown("file:///a/b.prompt.MD")
     assert not is_markdown("md")
 
@@ -89,7 +89,7 @@ def test_outline_takes_sections_for_markdown_and_blocks_for_the_rest() -> None:
 def test_blocks_are_disjoint_and_hold_all_that_is_not_blank(text: str) -> None:
     lines = Lines(text)
     covered: set[int] = set()
-    for part in blocks(lines):
+    for part in find_blocks(lines):
         own = set(range(part.start_line, part.end_line))
         assert own
         assert not own & covered
@@ -125,30 +125,30 @@ f
 
 def test_regions_in_any_comment_syntax() -> None:
     found = [
-        (part.limit, part.start_line, part.end_line) for part in marked_regions(Lines(REGIONS))
+        (part.limit, part.start_line, part.end_line) for part in find_marked_regions(Lines(REGIONS))
     ]
     assert found == [(500, 1, 8), (1000, 3, 6), (7, 10, 13)]
-    outer = marked_regions(Lines(REGIONS))[0]
+    outer = find_marked_regions(Lines(REGIONS))[0]
     assert REGIONS[outer.start : outer.end].startswith("<!--")
     assert REGIONS[outer.start : outer.end].endswith("*/\n")
 
 
 @pytest.mark.parametrize("line", ["my-token-budget: 5", "token-budget: five", "token-budget: 5x"])
 def test_what_is_no_mark(line: str) -> None:
-    assert marked_regions(Lines(line)) == []
+    assert find_marked_regions(Lines(line)) == []
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_a_file_is_ignored_from_its_first_ten_lines(newline: str) -> None:
     mark = "<!-- token-budget: ignore -->"
-    assert ignores_file(newline * 9 + mark)
-    assert not ignores_file(newline * 10 + mark)
-    assert ignores_file("#token-budget:ignore")
-    assert not ignores_file("token-budget: ignored")
+    assert has_ignore_mark(newline * 9 + mark)
+    assert not has_ignore_mark(newline * 10 + mark)
+    assert has_ignore_mark("#token-budget:ignore")
+    assert not has_ignore_mark("token-budget: ignored")
 
 
 def test_a_section_is_ignored_from_under_its_heading() -> None:
     text = "# A\ntoken-budget: ignore\n## B\n## C\n\n% token-budget: ignore\n# D\n"
     lines = Lines(text)
-    found = ignored_sections(lines, list(sections(lines)))
+    found = find_ignored_sections(lines, list(find_sections(lines)))
     assert [part.path_text for part in found] == ["A", "A > C"]

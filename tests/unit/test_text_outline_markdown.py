@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sidecar.text.outline import Lines, Part, heading_path, matches, sections
+from sidecar.text.outline import Lines, Part, find_sections, has_path, normalize_heading_path
 
 EXAMPLE = """\
 ---
@@ -45,7 +45,7 @@ heading
 
 
 def found(text: str) -> list[Part]:
-    return list(sections(Lines(text)))
+    return list(find_sections(Lines(text)))
 
 
 def test_example() -> None:
@@ -89,13 +89,13 @@ def test_no_other_line_ends() -> None:
     ],
 )
 def test_a_path_names_the_sections_that_end_so(path: str, count: int) -> None:
-    wanted = heading_path(path)
-    assert sum(matches(part, wanted) for part in found(EXAMPLE)) == count
+    wanted = normalize_heading_path(path)
+    assert sum(has_path(part, wanted) for part in found(EXAMPLE)) == count
 
 
 def test_a_title_may_hold_the_separator() -> None:
     part = found("# a > b\n")[0]
-    assert matches(part, heading_path("a > b"))
+    assert has_path(part, normalize_heading_path("a > b"))
 
 
 @pytest.mark.parametrize(
@@ -152,5 +152,5 @@ def test_sections_nest_and_reach_to_the_next(parts: list[str]) -> None:
 
 def test_a_heading_path_with_a_run_of_blanks_is_read_once() -> None:
     """It fails by never ending, as `\\s+>\\s+` does, which tries every blank of the run again."""
-    assert heading_path("x" + " " * 1_000_000 + "y") == "x y"
-    assert heading_path("x" + " " * 9 + ">" + "\t" * 9 + "y > z") == "x > y > z"
+    assert normalize_heading_path("x" + " " * 1_000_000 + "y") == "x y"
+    assert normalize_heading_path("x" + " " * 9 + ">" + "\t" * 9 + "y > z") == "x > y > z"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.text.positions import index_at, join_surrogates, units
+from sidecar.text.positions import index_of_unit, join_surrogates, units
 from tests.fuzz import oracle
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_the_length_is_the_sum_of_widths(text: str, encoding: Encoding) -> None:
 def test_an_offset_in_a_character_stands_for_its_start(
     text: str, encoding: Encoding, offset: int
 ) -> None:
-    index = index_at(text, offset, encoding)
+    index = index_of_unit(text, offset, encoding)
     assert units(text[:index], encoding) <= offset
     assert index == len(text) or units(text[: index + 1], encoding) > offset
 
@@ -45,4 +45,4 @@ def test_lone_surrogates_have_lengths() -> None:
 
 @pytest.mark.parametrize(("offset", "index"), [(0, 0), (1, 0), (2, 1), (3, 2), (9, 2)])
 def test_the_middle_of_a_surrogate_pair(offset: int, index: int) -> None:
-    assert index_at("😀x", offset, "utf-16") == index
+    assert index_of_unit("😀x", offset, "utf-16") == index

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sidecar.context.usage import ContextUsage, SessionInfo, SessionRow
-from sidecar.text.tables import aligned, bar, gauge
+from sidecar.text.tables import align_columns, draw_bar, draw_gauge
 from sidecar.workspace.spending import Costs
 from sidecar.workspace.status import cost_status
 from sidecar.workspace.views import BEING_READ, age, session_cost, session_rows
@@ -123,11 +123,11 @@ def test_ages(at: str, text: str) -> None:
 
 
 def test_bars_and_columns() -> None:
-    assert [gauge(percent, 10) for percent in (0, 43, 100, 250)] == [
+    assert [draw_gauge(percent, 10) for percent in (0, 43, 100, 250)] == [
         "░" * 10,
         "████▎░░░░░",
         "█" * 10,
         "█" * 10,
     ]
-    assert [bar(share, 4) for share in (0.0, 0.0001, 0.5, 1.0)] == ["", "▏", "██", "████"]
-    assert aligned([("a", "1", "x"), ("試験", "10", "")]) == ["a      1  x", "試験  10"]
+    assert [draw_bar(share, 4) for share in (0.0, 0.0001, 0.5, 1.0)] == ["", "▏", "██", "████"]
+    assert align_columns([("a", "1", "x"), ("試験", "10", "")]) == ["a      1  x", "試験  10"]

@@ -18,7 +18,7 @@ from sidecar.cli.checking.report import FileRange, FileReport, reported
 from sidecar.cli.output import with_progress
 from sidecar.cli.pool import map_batches
 from sidecar.counting.engines import names
-from sidecar.text.outline import ignores_file
+from sidecar.text.outline import has_ignore_mark
 from sidecar.workspace.budgets import Subject, findings
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import Skipped, decode
@@ -109,7 +109,7 @@ class FileReader:
             tokens=whole.tokens,
             method=whole.method,
             error_percent=whole.error_percent,
-            ignored=ignores_file(text),
+            ignored=has_ignore_mark(text),
             sums=tuple(self._keys.index(rule.key) for rule in rules if rule.budget.sum),
             found=tuple(one for kind, one in made if kind == "file"),
             parts=any(kind != "file" for kind, _ in made),

@@ -102,7 +102,7 @@ def _pinned(services: Services, params: CountParams | FitTextParams) -> PinnedDo
     it may be closed before its turn. None of one that may yet be opened."""
     uri = _uri(params)
     document = services.documents.get(uri or "")
-    return None if document is None or not document.in_step else PinnedDocument(document)
+    return None if document is None or not document.is_synced else PinnedDocument(document)
 
 
 async def _count_messages(

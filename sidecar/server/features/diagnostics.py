@@ -120,7 +120,7 @@ class Diagnostics:
         document = self._services.documents[uri]
         version = document.version
         found: list[types.Diagnostic] = []
-        if document.in_step:
+        if document.is_synced:
             try:
                 version, found = await self.of(uri)
             except SidecarError:

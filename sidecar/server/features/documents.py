@@ -42,7 +42,7 @@ def register(server: SidecarServer) -> None:
         try:
             _apply(server, document, params)
         except BaseException:
-            document.in_step = False
+            document.is_synced = False
             raise
         finally:
             _edited(server, document.uri)
@@ -85,5 +85,5 @@ def _not_understood(server: SidecarServer, params: object) -> None:
     named = identifier.get("uri") if isinstance(identifier, dict) else None
     for uri, document in server.services.documents.items():
         if uri == named or not isinstance(named, str):
-            document.in_step = False
+            document.is_synced = False
             _edited(server, uri)

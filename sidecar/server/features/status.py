@@ -101,7 +101,7 @@ class StatusBoard:
         if not services.configured.is_set():  # an event of the settings comes when they are read
             return None
         workspace, document = services.roots.of_document(uri), services.documents[uri]
-        if not document.in_step:
+        if not document.is_synced:
             self._send(uri, None)
             return None
         taken, model = services.documents.snapshot(uri), model_of(uri, workspace)
@@ -131,7 +131,7 @@ class StatusBoard:
     def _send_if(self, uri: str, taken: Snapshot, count: Count) -> None:
         """Send a count if it is of the document as it is; else it is due again."""
         documents = self._services.documents
-        if documents[uri].in_step and documents.snapshot(uri) is taken:
+        if documents[uri].is_synced and documents.snapshot(uri) is taken:
             self._send(uri, count)
         else:
             self.changed(uri)
