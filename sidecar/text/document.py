@@ -46,7 +46,7 @@ class TextDocument(SplitText):
     Attributes:
         is_synced: False after a change that could not be applied, until the client sends the
             complete text.
-        edition: A new object after each edit, because the client's version may repeat or be missing.
+        edition: A new object after each edit; the client's version may repeat or be missing.
     """
 
     edition: object
