@@ -1,4 +1,4 @@
-"""Zstandard, which some agents compress old sessions with: Python's own from 3.14 on."""
+"""Decompress Zstandard, which some agents use for old sessions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ else:
 
 
 MAX_BYTES = 512 << 20
-"""Of a file once decompressed: 40 KB of zstd can hold a gigabyte."""
+"""Largest decompressed file. 40 KB of Zstandard can hold a gigabyte."""
 _CHUNK = 1 << 20
-_WINDOW_LOG = 26  # of the 64 MB that a frame may ask for; zstd itself writes 8 MB at most, unasked
+_WINDOW_LOG = 26  # allows frames with a window of 64 MB; the default settings use 8 MB at most
 
 
 class _Reading(zstd.ZstdFile):
-    """The plain bytes of a compressed file; its damage is an OSError, as any fault of a file."""
+    """A decompressed file that raises OSError for damaged data."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
@@ -29,14 +29,14 @@ class _Reading(zstd.ZstdFile):
         try:
             data = super().read(size)
             if self.tell() > MAX_BYTES:
-                raise OSError("too large a file once decompressed")
+                raise OSError("the decompressed file is too large")
             return data
         except (EOFError, zstd.ZstdError) as error:
             raise OSError("damaged zstd data") from error
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence == os.SEEK_END:
-            while self.read(_CHUNK):  # as far as `MAX_BYTES` allow
+            while self.read(_CHUNK):  # raises after `MAX_BYTES`
                 pass
             offset, whence = self.tell() + offset, os.SEEK_SET
         return super().seek(offset, whence)
@@ -49,12 +49,12 @@ class _Reading(zstd.ZstdFile):
 
 
 def open_decompressed(file: IO[bytes]) -> IO[bytes]:
-    """A compressed file's plain bytes; closing it closes `file`."""
+    """Open a compressed file for reading. Closing the result closes `file`."""
     return cast("IO[bytes]", _Reading(file))
 
 
 def decompress(data: bytes, most: int) -> bytes:
-    """Compressed bytes as they were, `most` of them at most. Raises OSError where damaged."""
+    """Return the first `most` decompressed bytes. Raises OSError if the data is damaged."""
     try:
         return zstd.ZstdDecompressor().decompress(data, max_length=most)
     except zstd.ZstdError as error:

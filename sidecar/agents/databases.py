@@ -1,4 +1,4 @@
-"""SQLite stores of other programs, opened for reading only."""
+"""Read other programs' SQLite databases."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from sidecar.agents.events import Store, StoreRead
 
 _BUSY_SECONDS = 0.25
-_LONGEST = 64 << 20
-"""Bytes of one value."""
+_MAX_VALUE_BYTES = 64 << 20
 
 T = TypeVar("T")
 
@@ -28,7 +27,7 @@ def read_database(
     new: Callable[[], T],
     parse: Callable[[sqlite3.Connection, T], StoreContents],
 ) -> StoreRead:
-    """Read what is new in a database; as `stores.read_store`. Raises OSError."""
+    """Read what is new in a database; see `stores.read_store`. Raises OSError."""
 
     def parse_rows(reader_state: T) -> StoreContents:
         with read_only(store.path) as connection:
@@ -40,10 +39,13 @@ def read_database(
 
 @contextmanager
 def read_only(path: str) -> Iterator[sqlite3.Connection]:
-    """A database at one moment. Raises OSError where it is gone, locked, damaged or of no use.
+    """Open a consistent view of a database.
 
-    SQLite may make its own `-wal` and `-shm` beside a database with a write-ahead log, as for
-    every reader; in a folder that cannot be written to, one without a log is read as it lies.
+    For a database with a write-ahead log, SQLite may create `-wal` and `-shm` files next to it. In
+    a read-only folder, a database without a log is opened as immutable.
+
+    Raises:
+        OSError: The database is missing, locked or damaged.
     """
     connection = None
     try:
@@ -51,7 +53,7 @@ def read_only(path: str) -> Iterator[sqlite3.Connection]:
         connection = _open(path)
         connection.execute("PRAGMA query_only = ON")
         connection.execute("BEGIN")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
         connection.set_authorizer(_tables_only)
         yield connection
     except sqlite3.Error as error:
@@ -62,21 +64,21 @@ def read_only(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def _refuse_fifos(path: str) -> None:
-    """SQLite waits for the writer of a FIFO in the place of a database or its journal."""
-    for beside in ("", "-journal", "-wal"):
+    """Raise OSError for a FIFO, on which SQLite would block until somebody writes."""
+    for suffix in ("", "-journal", "-wal"):
         with suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.stat(f"{path}{beside}").st_mode):
+            if not stat.S_ISREG(os.stat(f"{path}{suffix}").st_mode):
                 raise OSError("is not a regular file")
 
 
 def _tables_only(action: int, _one: object, _two: object, _db: object, view: object) -> int:
-    """Refuse what a view in a table's place would run: its query may have no end."""
+    """Deny queries of views: a hostile view in place of a table may never end."""
     allowed = view is None or action not in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT)
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    """The columns of a table, which differ from release to release; none where it is missing."""
+    """Return the columns of a table; empty if the table does not exist."""
     return frozenset(
         row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     )
@@ -93,7 +95,7 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def _connect(uri: str) -> sqlite3.Connection:
-    """A connection that was seen to work: SQLite opens nothing before the first statement."""
+    """Connect and run a statement, because SQLite does not open the file before the first one."""
     connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()

@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 
 class Store(msgspec.Struct, frozen=True, gc=False):
-    """A session store as a directory listing shows it: nothing of it was read."""
+    """A session store as listed, without reading it."""
 
     agent: str
     path: str
     inode: int
     size: int
-    """Bytes; of a database with its write-ahead log."""
+    """Bytes, including the write-ahead log of a database."""
     mtime_ns: int
     live: bool = True
-    """Whether a main conversation can be in it: False for files of sub-agents, which only bill."""
+    """Whether the store may contain a main conversation; False for files of sub-agents."""
 
 
 class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One call of a model, of a main conversation or not: an event for the ledger.
+    """A finished call of a model, to be recorded in the ledger.
 
-    Copies of a call may come again: `request` says which are the same, and the ledger keeps the one
-    with the most output.
+    The same call may be read several times. The ledger identifies it by `request` and keeps the
+    version with the most output.
     """
 
     at: datetime
@@ -56,25 +56,24 @@ class CallFinished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     provider: str
     usage: Usage
     request: str
-    """The provider's id of the call, so that a copy of it counts once; where there is none, one
-    that the same line gives again whenever and wherever it is read."""
+    """The provider's id of the call, or one derived from its line in a reproducible way."""
     workspace: str = ""
-    """The folder that the agent works in; "" where the store does not say."""
+    """The folder that the agent works in; "" if unknown."""
     category: Category = "main"
     tier: str = ""
     cache_write_5m_tokens: int = 0
     web_searches: int = 0
     cost_usd: Decimal | None = None
-    """What the agent says that it was billed (AI credits are 0.01 USD each); never worked out."""
+    """Amount in USD that the provider billed, as the agent reports it (an AI credit is 0.01)."""
     agent_cost_usd: Decimal | None = None
-    """The cost in USD that the agent computed from its own price list."""
+    """Cost in USD that the agent computed from its own price list."""
     is_unread_past: bool = False
     """Whether it sums up calls that the store no longer lists. It is not recorded if the
     store has been read before and its state was lost: then the sum contains recorded calls."""
 
     @property
     def counts(self) -> bool:
-        """Whether it took or cost anything: one that did neither was not answered."""
+        """Whether the call used tokens or cost anything. One that did neither got no reply."""
         return bool(self.usage.prompt_tokens + self.usage.output_tokens or self.cost_usd)
 
 
@@ -91,7 +90,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The folder that the session began in; None where the store does not say.
 
     Line feeds separate several folders. `md5:` or `sha256:` starts the digest of a folder that the
-    store does not name; `Roots.hold` compares it.
+    store does not name; `Roots.contains` compares it.
     """
     folder: str | None = None
     """The folder that the agent works in now."""
@@ -120,7 +119,7 @@ class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
-    """What reading a store gave, and the state to go on from."""
+    """The result of reading a store."""
 
     calls: tuple[CallFinished, ...]
     """The new calls, in the order of the store."""
@@ -145,44 +144,41 @@ class StoreRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreReader(Protocol):
-    """One agent. A store that is gone, locked or damaged raises OSError."""
+    """Reads the stores of one agent. A missing, locked or damaged store raises OSError."""
 
     @property
     def agent(self) -> str:
-        """The agent's name as in `session.source`."""
+        """The agent's name, as in `session.source`."""
 
     def folders(self, places: Places) -> tuple[str, ...]:
-        """What to watch: folders with all below them, and files. They need not exist.
+        """Return the files, and the folders with everything below, to watch for changes.
 
-        Stores appear and grow there; what lies beside them in great numbers is left out.
+        They need not exist. Folders with many other files are left out.
         """
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterable[Store]:
-        """All stores, by listings alone.
+        """Yield all stores without opening them.
 
-        With `roots`, those may be left out that by their names are of none of them.
+        With `roots`, stores whose path shows that they belong to other folders may be left out.
         """
 
     def store_at(self, places: Places, path: str) -> Store | None:
-        """The store that a change of the file at `path` is a change of, as it is now.
-
-        None where that is none of this agent's, or is gone.
-        """
+        """Return the store that the file at `path` belongs to; None if it is not this agent's."""
 
     def is_copy(self, store: Store) -> bool:  # noqa: ARG002
-        """Whether a store begins with another's lines, which made those calls: it is read last."""
+        """Return whether a store begins with calls copied from another one; it is read last."""
         return False
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
-        """What is new in a store since `state`; all of it where that is empty or does not fit."""
+        """Read what is new in a store since `state`, or all of it if the state is unusable."""
 
     def title(self, store: Store, title_at: str) -> str | None:  # noqa: ARG002
-        """A session's title, read from where `SessionSnapshot.title_at` says that it stands.
+        """Read the title that the agent stored at `SessionSnapshot.title_at`; None if it is gone.
 
-        The agent's own title field, never made from a turn. None where it is gone.
+        It never contains text of a message.
         """
         return None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """The window of a session whose store names none, where the agent's settings say one."""
+        """Return the context window in the agent's settings, for stores that do not contain it."""
         return None

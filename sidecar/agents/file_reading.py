@@ -1,4 +1,4 @@
-"""Reading other programs' files without a trace: heads, and new bytes by whole lines."""
+"""Read other programs' files by whole lines, without changing their access times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import IO
 
 CHUNK = 256 << 10
-"""Bytes read at once; a chunk grows to hold one line. Larger ones are no faster to read."""
+"""Bytes per read. A chunk grows if a line is longer."""
 LONGEST_LINE = 64 << 20
-"""Bytes; a longer line is passed over without being held in memory."""
+"""Bytes. A longer line is skipped without keeping it in memory."""
 HEAD = 1 << 20
 _TAIL = 32 << 10
 _NO_TRACE = getattr(os, "O_NOATIME", 0)
@@ -19,18 +19,21 @@ _FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # a FIFO would wait for a writer
+    | getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would block
 )
 
 
 def open_quietly(path: str) -> IO[bytes]:
-    """A file for reading, unbuffered; its access time stays where the system allows it.
+    """Open a file for unbuffered reading, keeping its access time if the system allows it.
 
-    A `.zst` file is decompressed as it is read. Raises OSError; also for a device or a FIFO.
+    A `.zst` file is decompressed while reading.
+
+    Raises:
+        OSError: The file cannot be opened or is not a regular file.
     """
     try:
         number = os.open(path, _FLAGS | _NO_TRACE)
-    except PermissionError:  # the file of another user: only its owner may leave the time alone
+    except PermissionError:  # only a file's owner may keep its access time
         if not _NO_TRACE:
             raise
         number = os.open(path, _FLAGS)
@@ -48,7 +51,7 @@ def _decompressed(plain: IO[bytes]) -> IO[bytes]:
 
 
 def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
-    """The first whole lines of a file, read only as far as they are asked for; `most` bytes."""
+    """Yield the complete lines in a file's first `most` bytes, reading as they are consumed."""
     with open_quietly(path) as file:
         rest, read = b"", 0
         while read < most and (data := file.read(min(_TAIL, most - read))):
@@ -58,17 +61,17 @@ def first_lines(path: str, most: int = HEAD) -> Iterator[bytes]:
 
 
 def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
-    """Whole lines from where `file` stands, about `size` bytes at once, and the bytes passed over.
+    """Yield complete lines from the file's position on, and the number of skipped bytes.
 
-    What follows the last line feed is left for another time. A line over `LONGEST_LINE` comes as
-    an empty chunk with its length.
+    A chunk has about `size` bytes. An unfinished last line is not returned. A line longer than
+    `LONGEST_LINE` is skipped: its chunk is empty, with the line's length.
     """
     held: list[bytes] = []
     while data := file.read(size):
         end, length = data.rfind(b"\n") + 1, sum(map(len, held))
         if end:
             whole, held = b"".join((*held, memoryview(data)[:end])), [data[end:]]
-            data = b""  # not kept while the lines are worked on
+            data = b""  # free the memory while the caller handles the lines
             yield whole, 0
         elif length + len(data) <= LONGEST_LINE:
             held.append(data)
@@ -80,9 +83,10 @@ def chunks(file: IO[bytes], size: int = CHUNK) -> Iterator[tuple[bytes, int]]:
 
 
 def _pass_line(file: IO[bytes], passed: int, size: int) -> tuple[int, bytes]:
-    """How long the line is that `passed` bytes of were read, and what came after it.
+    """Skip the rest of a line of which `passed` bytes were read.
 
-    The length is 0 where the line has no end yet.
+    Returns:
+        The line's length, or 0 if it has no end yet, and the data after it.
     """
     while data := file.read(size):
         end = data.find(b"\n") + 1

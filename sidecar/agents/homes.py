@@ -1,6 +1,6 @@
-"""The folders that agents keep their files in, and which agents have been on this machine.
+"""The folders of agents' files, and which agents have any on this machine.
 
-Known without the readers, so that only those are loaded that have something to read.
+This module does not import the readers, so that only those with files are loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Home(NamedTuple):
-    """`variable` of the environment names an agent's folders in the place of its defaults."""
+    """An agent's default folders, and the environment variable that replaces them."""
 
     variable: str | None
     defaults: Callable[[Places], Iterable[Path]]
@@ -41,17 +41,16 @@ _HOMES = {
     "kimi-cli": _Home("KIMI_SHARE_DIR", lambda at: [at.home / ".kimi"]),
 }
 _DATABASES = {"opencode": "OPENCODE_DB", "kilo-code": "KILO_DB"}
-"""Variables that name one more database of an agent, wherever it lies."""
+"""Environment variables with the path of an additional database."""
 _IN_EDITORS = ("copilot-chat", "cline", "roo-code", "kilo-code")
-"""Extensions of VS Code and its kin, with what they keep among the editor's user data."""
+"""Extensions that keep files in the user data of VS Code and editors based on it."""
 _CLINE = (
     ("CLINE_SESSION_DATA_DIR",),
     ("CLINE_DATA_DIR", "sessions"),
     ("CLINE_DIR", "data", "sessions"),
 )
-"""Variables that say where Cline's sessions are, the first one set, and what is below it."""
+"""Environment variables for Cline's sessions, with the folder below; the first one set counts."""
 AIDER_FILE = ".aider.chat.history.md"
-"""In the project itself."""
 
 _APPS = (
     "Code", "Code - Insiders", "Code - Exploration", "VSCodium", "VSCodium - Insiders", "Cursor",
@@ -63,13 +62,13 @@ EDITOR_SERVERS = (
 
 
 def agent_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """The folders of an agent that is no editor's extension; they need not exist."""
+    """Return the folders of an agent that is not an editor extension, existing or not."""
     variable, defaults = _HOMES[agent]
     return places.folders(agent, variable, *defaults(places))
 
 
 def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
-    """The folders of user data of VS Code and its kin; they need not exist."""
+    """Return the user data folders of VS Code and editors based on it, existing or not."""
     local = [places.config / app / "User" for app in _APPS]
     portable = places.variable("VSCODE_PORTABLE")
     local += [Path(portable) / "user-data" / "User"] if portable else []
@@ -79,7 +78,7 @@ def editor_folders(places: Places, agent: str) -> tuple[Path, ...]:
 
 
 def cline_sessions_folder(places: Places) -> Path:
-    """The folder that Cline keeps its sessions in since version 4; it need not exist."""
+    """Return the folder of Cline's sessions since version 4, existing or not."""
     for variable, *inner in _CLINE:
         if named := places.variable(variable):
             return places.expand(named).joinpath(*inner)
@@ -87,13 +86,13 @@ def cline_sessions_folder(places: Places) -> Path:
 
 
 def database_by_variable(places: Places, agent: str) -> Path | None:
-    """The database that a variable of the environment names beside an agent's folders."""
+    """Return the additional database that an environment variable names, if any."""
     named = places.variable(_DATABASES.get(agent))
     return places.expand(named) if named else None
 
 
 def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """What there is on this machine, or in one of the roots, where an agent has been used."""
+    """Return the paths of which at least one exists if the agent has been used."""
     paths: list[Path] = []
     paths += agent_folders(places, agent) if agent in _HOMES else ()
     paths += editor_folders(places, agent) if agent in _IN_EDITORS else ()
@@ -104,12 +103,12 @@ def possible_paths(places: Places, agent: str, roots: Iterable[str]) -> tuple[st
 
 
 def project_files(agent: str, roots: Iterable[str]) -> tuple[str, ...]:
-    """The files that an agent keeps in the projects themselves."""
+    """Return the files that an agent keeps in projects."""
     return tuple(os.path.join(root, AIDER_FILE) for root in roots) if agent == "aider" else ()
 
 
 def has_files(places: Places, agent: str, roots: Iterable[str]) -> bool:
-    """Whether an agent may have left anything on this machine, or in one of the roots."""
+    """Return whether an agent has files on this machine or in one of the roots."""
     return any(map(os.path.exists, possible_paths(places, agent, roots)))
 
 

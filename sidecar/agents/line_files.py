@@ -1,4 +1,4 @@
-"""Where stores lie that are files: the listings of readers."""
+"""Mixins that find the stores of agents that keep them in plain files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class LineFiles:
-    """Stores that are files below an agent's folders: the listings of a `StoreReader`."""
+    """Finds all files with some suffixes below an agent's folders."""
 
     agent: str
     inner: str
-    """Where they lie in the agent's homes."""
+    """Path of the files in the agent's folders."""
     suffixes: tuple[str, ...] = (".jsonl",)
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ class LineFiles:
         return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
 
     def is_store(self, path: str) -> bool:
-        """Whether a file below the folders is a store, by its name alone."""
+        """Return whether a file below the folders is a store, judged by its name."""
         return path.endswith(self.suffixes)
 
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:  # noqa: ARG002
@@ -46,16 +46,16 @@ class LineFiles:
 
 
 class NamedFiles:
-    """Stores of one name, each in a folder of its own: the listings of a `StoreReader`."""
+    """Finds files of one name, each in a folder of its own."""
 
     agent: str
     inner: str
-    """Where the folders lie in the agent's homes."""
+    """Path of these folders in the agent's folders."""
     name: str
     live = True
 
     def holders(self, places: Places) -> tuple[str, ...]:
-        """The folders with a folder for each store."""
+        """Return the folders that contain a folder for each store."""
         return tuple(str(home / self.inner) for home in agent_folders(places, self.agent))
 
     def folders(self, places: Places) -> tuple[str, ...]:

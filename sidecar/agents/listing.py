@@ -1,4 +1,4 @@
-"""Session stores by directory listings alone."""
+"""Find session stores without opening them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def store_from_path(agent: str, path: str | Path, *, live: bool = True) -> Store | None:
-    """One store that may be there; None where it is not, or is no regular file."""
+    """Return the store at a path; None unless it is a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(status.st_mode):  # who opens a FIFO waits for its writer
+    if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block
         return None
     return Store(agent, str(path), status.st_ino, status.st_size, status.st_mtime_ns, live)
 
 
 def database_store(agent: str, path: str | Path) -> Store | None:
-    """A SQLite store, as large and as new as it is with its write-ahead log."""
+    """Return a SQLite store, with the size and time of its write-ahead log included."""
     found, log = store_from_path(agent, path), store_from_path(agent, f"{path}-wal")
     if found is None or log is None:
         return found
@@ -34,12 +34,12 @@ def database_store(agent: str, path: str | Path) -> Store | None:
 
 
 def database_files(path: str | Path) -> tuple[str, ...]:
-    """What of a SQLite store changes with it."""
+    """Return the files that change when a SQLite database does."""
     return str(path), f"{path}-wal"
 
 
 def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
-    """What lies in a folder; nothing where there is none or it may not be read."""
+    """Yield the entries of a folder; none if it is missing or unreadable."""
     try:
         with os.scandir(folder) as scan:
             yield from scan
@@ -50,8 +50,8 @@ def list_folder(folder: str | Path) -> Iterator[os.DirEntry[str]]:
 def find_files(
     agent: str, folder: str | Path, *suffixes: str, live: bool = True
 ) -> Iterator[Store]:
-    """All files with one of these suffixes in a folder and in its folders, links not followed."""
-    stack = [list_folder(folder)]  # folders may be nested deeper than Python calls
+    """Yield the files below a folder with one of the suffixes. Links are not followed."""
+    stack = [list_folder(folder)]  # folders may be nested too deeply for recursion
     while stack:
         entry = next(stack[-1], None)
         if entry is None:
@@ -63,7 +63,7 @@ def find_files(
 
 
 def stores_from_entry(agent: str, entry: os.DirEntry[str], *, live: bool = True) -> Iterator[Store]:
-    """The store that an entry is; nothing where it has vanished."""
+    """Yield the store of a directory entry, unless it has vanished."""
     found = store_from_path(agent, entry.path, live=live)
     if found is not None:
         yield found

@@ -1,7 +1,6 @@
-"""VS Code's `ObjectMutationLog`: lines that set, push to and delete from one object.
+"""VS Code's `ObjectMutationLog`: lines that set, push to and delete parts of one object.
 
-It is replayed onto typed records, which know the few fields that matter; a change of anything else
-is passed over without decoding its value.
+The log is replayed onto typed records. Changes of undeclared fields are skipped without decoding.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ItemPath = tuple[str | int, ...]
 
 
 class Mutation(Record):
-    """A line. `value` is a view of it, not decoded."""
+    """A line of the log. `value` is not decoded."""
 
     kind: int
     path: ItemPath = msgspec.field(default=(), name="k")
@@ -31,13 +30,14 @@ class Mutation(Record):
 
 
 entry = typed.decoder(Mutation)
-"""One line. Raises msgspec.DecodeError."""
+"""Decode one line. Raises msgspec.DecodeError."""
 
 
 def apply(state: Record, one: Mutation) -> None:
-    """Change `state` as a line other than an initial one says; what it has no field for is skipped.
+    """Apply a line to `state`, unless it changes an undeclared field.
 
-    Raises msgspec.DecodeError for a value that is not of its field's type.
+    Raises:
+        msgspec.DecodeError: The value does not have the field's type.
     """
     holder: Any = state
     kind: Any = type(state)
@@ -57,7 +57,7 @@ def apply(state: Record, one: Mutation) -> None:
 
 
 def _push(holder: Any, step: str | int, more: Any, length: int | None) -> None:
-    """Truncate a list, then append to it; one that is missing counts as empty."""
+    """Truncate a list to `length`, then append to it. A missing list is empty."""
     items = _child(holder, step)
     kept = [] if items is None else items if length is None else items[: max(0, length)]
     if isinstance(kept, list) and isinstance(more, list):
@@ -85,7 +85,7 @@ def _put(holder: Any, step: str | int, value: Any) -> None:
 
 
 def _type_of(kind: Any, step: str | int) -> Any:
-    """The type of a member of `kind`; None where that is not one that is read."""
+    """Return the type of a member of `kind`; None if it is not declared."""
     for one in (kind, *get_args(kind)):
         if get_origin(one) is list:
             return get_args(one)[0] if isinstance(step, int) else None
@@ -96,7 +96,7 @@ def _type_of(kind: Any, step: str | int) -> Any:
 
 @lru_cache(maxsize=64)
 def _fields(kind: type) -> dict[str | int, tuple[str, Any]]:
-    """Attributes and types by the names on the wire."""
+    """Return attribute names and types by encoded name."""
     if not issubclass(kind, msgspec.Struct):
         return {}
     return {one.encode_name: (one.name, one.type) for one in msgspec.structs.fields(kind)}

@@ -1,8 +1,8 @@
-"""The one rule of how full a session's window is; every reader goes by it. Pure.
+"""How full a session's context window is: one rule for all agents.
 
-The newest call of the main conversation after the last compaction counts: all its input, cached or
-not, plus its output, which the next request sends back. Calls are never added up, a summarisation
-call is no size of what is left, and 0 is not a value.
+The size is that of the main conversation's newest call since the last compaction: its whole input,
+cached or not, plus its output, which the next request sends back. Calls are never added up, calls
+that make a summary don't count, and 0 means unknown.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ NO_USAGE = "this model reports no usage"
 NOT_VISIBLE = "not visible from this machine"
 ESTIMATED = "compacted: the agent's estimate until the next turn"
 ESTIMATE_BAND = 25.0
-"""Percent: half of the band of an agent's own estimate of what a compaction left."""
+"""Error band (±%) of an agent's own estimate after a compaction."""
 
 
 class ContextTrack(msgspec.Struct, frozen=True, gc=False):
-    """What the lines so far say: the calls of the main conversation, summarisations left out."""
+    """The newest known size of a conversation. Values are immutable; methods return new ones."""
 
     newest: CallSize | None = None
     why: str | None = None
-    """Why the size is not known, where it is not."""
+    """Why the size is unknown."""
     is_estimate: bool = False
-    """Whether `newest` is no call, but the agent's own estimate of what a compaction left."""
+    """Whether `newest` is the agent's estimate after a compaction, not a call."""
 
     def call(self, reading: CallSize) -> ContextTrack:
-        """A call of the main conversation; one without a prompt's size changes nothing known."""
+        """Return the track after a call. One without a prompt size doesn't change a known size."""
         if reading.prompt > 0:
             return ContextTrack(newest=reading)
         return self if self.newest or self.why else ContextTrack(why=NO_USAGE)
 
     def compaction(self) -> ContextTrack:
-        """The conversation was replaced by a summary of unknown size."""
+        """Return the track after a summary of unknown size has replaced the conversation."""
         return ContextTrack(why=COMPACTED)
 
     def estimate(self, tokens: int, model: str | None) -> ContextTrack:
-        """The agent estimates what is left after a compaction or an undo."""
+        """Return the track after the agent has estimated what a compaction or an undo left."""
         return (
             ContextTrack(newest=CallSize(tokens, 0, model), is_estimate=True)
             if tokens > 0
@@ -48,7 +48,7 @@ class ContextTrack(msgspec.Struct, frozen=True, gc=False):
         )
 
     def rewind(self) -> ContextTrack:
-        """The newest turns were taken back, and what is left was never measured."""
+        """Return the track after turns were removed; the size of the rest is unknown."""
         return ContextTrack(why=REWOUND)
 
 
@@ -60,9 +60,14 @@ def occupancy(
     window: int | None = None,
     note: str | None = None,
 ) -> Occupancy:
-    """How full the window is. `window`: the agent's figure where its calls carry none.
+    """Return how full the window is.
 
-    `error_percent`: half of the band of what is no exact number.
+    Args:
+        track: The conversation's newest size.
+        quality: Of the size.
+        error_percent: Error band (±%) of a size that is not exact.
+        window: The context window in tokens, for agents whose calls do not report it.
+        note: Shown with the size.
     """
     newest = track.newest
     if newest is None:

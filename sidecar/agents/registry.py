@@ -1,4 +1,4 @@
-"""The table of readers, a module of `sidecar.agents.readers` for each agent."""
+"""Find the reader of each agent: a module of `sidecar.agents.readers`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -> list[Store]:
-    """Return what `StoreReader.find` finds; nothing if it fails, to spare the other agents."""
+    """Return the stores that a reader finds; none if it fails, so that other agents still work."""
     try:
         return list(reader.find(places, roots))
     except Exception as exc:
@@ -25,27 +25,27 @@ def stores_of(reader: StoreReader, places: Places, roots: Roots | None = None) -
 
 
 _MODULES = {"cline": "cline_sessions", "continue": "continue_sessions"}
-"""The modules of `sidecar.agents.readers` that are not called as their agents are."""
+"""Modules whose name differs from the agent's."""
 
 
 DELETING_AGENTS = frozenset(("gemini-cli", "vibe"))
-"""Agents that delete calls without being asked to: Gemini CLI whole sessions at its next start,
-Vibe the journals of old generations."""
+"""Agents that delete calls on their own: Gemini CLI whole sessions when it starts, Vibe old
+journals."""
 
 
 def readers_of(settings: Agents) -> tuple[StoreReader, ...]:
-    """The readers that the settings allow; none where agents are disabled."""
+    """Return the readers of all enabled agents."""
     return tuple(map(reader_of, agents_of(settings)))
 
 
 def readers_here(settings: Agents, places: Places, roots: Roots) -> tuple[StoreReader, ...]:
-    """Those of them whose agents may have left anything here; no others are imported. Blocking."""
+    """Return the readers of enabled agents that have files here; imports no others. Blocking."""
     agents = agents_of(settings)
     return tuple(reader_of(agent) for agent in agents if has_files(places, agent, roots.paths))
 
 
 def agents_of(settings: Agents) -> list[str]:
-    """The agents that the settings allow; none where they are disabled."""
+    """Return the names of all enabled agents."""
     if not settings.enabled:
         return []
     wanted = AGENTS if settings.sources is None else settings.sources
@@ -53,7 +53,7 @@ def agents_of(settings: Agents) -> list[str]:
 
 
 def reader_of(agent: str) -> StoreReader:
-    """The reader of an agent that is known; imported when it is first asked for. Blocking."""
+    """Import and return an agent's reader. Blocking."""
     name = _MODULES.get(agent, agent.replace("-", "_"))
     reader: StoreReader = import_module(f"sidecar.agents.readers.{name}").READER
     return reader

@@ -1,4 +1,4 @@
-"""Which sessions are of a workspace: those whose folder is in one of its roots, links resolved."""
+"""Decide which sessions belong to a workspace: those that work in one of its root folders."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from sidecar.config.project_files import read_regular
 
 
 class Roots(msgspec.Struct, frozen=True):
-    """Root folders as real paths, the git worktrees of their repositories among them."""
+    """Root folders with links resolved, and the other git worktrees of their repositories."""
 
     paths: tuple[str, ...]
 
     @classmethod
     def of(cls, folders: Iterable[str | os.PathLike[str]]) -> Roots:
-        """Reads the repositories' lists of worktrees, and nothing else."""
+        """Return the roots of some folders. Reads git's lists of worktrees."""
         found: dict[str, None] = {}
         for folder in folders:
             real = os.path.realpath(folder)
             found |= dict.fromkeys((real, *_worktrees(real)))
         return cls(tuple(found))
 
-    def hold(self, folder: str | None) -> bool:
+    def contains(self, folder: str | None) -> bool:
         """Return whether `folder`, as in `SessionSnapshot.folder`, is in one of the roots.
 
-        Of a digest it is known only whether it is that of a root itself, of a name (`name:…`)
-        whether it is that of exactly one root.
+        A digest matches the root itself but no folder in it. A name (`name:…`) matches if exactly
+        one root has it.
         """
-        return any(self._hold(one) for one in (folder or "").split("\n") if one)
+        return any(self._contains(path) for path in (folder or "").split("\n") if path)
 
-    def _hold(self, folder: str) -> bool:
+    def _contains(self, folder: str) -> bool:
         method, _, digest = folder.partition(":")
         if method in _DIGESTS:
             return any(_digest(method, root) == digest for root in self.paths)
@@ -62,7 +62,7 @@ def _real(folder: str) -> str:
 
 
 def _worktrees(folder: str) -> list[str]:
-    """The other working trees of the repository whose top `folder` is; none elsewhere."""
+    """Return the other worktrees of a repository; empty if `folder` is not the top of one."""
     common = _common_dir(folder)
     if common is None:
         return []
@@ -77,7 +77,7 @@ def _worktrees(folder: str) -> list[str]:
 
 
 def _common_dir(folder: str) -> str | None:
-    """The repository's own folder, from a main or a linked working tree."""
+    """Return the `.git` folder that all worktrees share."""
     git = os.path.join(folder, ".git")
     if os.path.isdir(git):
         return os.path.realpath(git)
@@ -97,7 +97,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _line(path: str) -> str | None:
-    """The first line of one of git's pointer files."""
+    """Return the first line of a small file of git."""
     try:
         data = read_regular(path)
     except OSError:

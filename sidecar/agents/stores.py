@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _COMPRESSED = ".zst"
 _STEP = 8 << 20
-"""Bytes of a large file that are read before they are kept."""
+"""Bytes of a large file that are read in one step."""
 _HEAD = 4096
 _BEFORE = 256
 _BLOCK = 16 << 10
@@ -69,19 +69,19 @@ T = TypeVar("T")
 
 
 class SessionState(msgspec.Struct):
-    """What a store says so far of one main conversation: a part of its reader's state."""
+    """The part of a reader's state that describes one main conversation."""
 
     id: str
     first_folder: str | None = None
-    """The folder that it began in; as `SessionStarted.folder`."""
+    """As in `SessionSnapshot`."""
     folder: str | None = None
     at: datetime | None = None
-    """The time of the newest line."""
+    """Time of the newest line."""
     model: str | None = None
-    """Of the newest call or setting, where `track` has no call that names one."""
+    """Used if the newest call in `track` names no model."""
     track: ContextTrack = ContextTrack()
     window: int | None = None
-    """Tokens, by the agent's own word, where its calls carry none."""
+    """Context window in tokens, for agents whose calls do not report it."""
     active: bool | None = None
     title_at: str | None = None
     parent: str | None = None
@@ -89,7 +89,7 @@ class SessionState(msgspec.Struct):
     rank: int = 0
 
     def work_in(self, folder: str | None) -> None:
-        """Note the folder that a line names, if any."""
+        """Set the current folder, unless it is empty or None."""
         if folder:
             self.first_folder, self.folder = self.first_folder or folder, folder
 
@@ -122,22 +122,22 @@ class SessionState(msgspec.Struct):
 
 
 class Lines:
-    """Some whole lines of a store, decoded one by one; those that are broken are counted."""
+    """Complete lines of a store, decoded one by one. Broken lines are counted."""
 
     def __init__(self, path: str, data: bytes, offset: int) -> None:
         self.path, self.data = path, data
         self.line = b""
-        """The line of the newest record."""
+        """The line of the last record."""
         self.skipped = 0
         self._offset = self._position = offset
 
     @property
     def position(self) -> str:
-        """Where the line of the newest record stands in the store: for `record_at`."""
+        """Position of the last record's line in the store, for `record_at`."""
         return str(self._position)
 
     def records(self, decode: Callable[[bytes], T], *needles: bytes) -> Iterator[T]:
-        """Decode the lines that hold one of the needles; all lines without needles."""
+        """Decode the lines that contain one of the needles, or all lines without needles."""
         return self._decoded(self._with_any(needles) if needles else self._all(), decode)
 
     def records_of(
@@ -147,14 +147,14 @@ class Lines:
         *needles: bytes,
         within: int = 160,
     ) -> Iterator[T]:
-        """Decode the lines of some kinds, and those that hold one of the needles.
+        """Decode the lines that `is_read` selects, and those that contain one of the needles.
 
         Args:
-            decode: Makes a record of a line.
-            is_read: Tells by the first bytes of a line, given the data with their start and end, as
-                `Pattern.search` does.
-            needles: Stand anywhere in a line.
-            within: How many bytes that are at most.
+            decode: Turns a line into a record.
+            is_read: Selects a line by its first bytes. It gets the data and their start and end,
+                like `Pattern.search`.
+            needles: Bytes anywhere in a line.
+            within: Number of first bytes that `is_read` gets.
         """
         data, others = self.data, dict(self._with_any(needles))
         spans = (
@@ -196,10 +196,10 @@ class Lines:
 
 
 class LineState(Protocol):
-    """A reader's state between the lines of a file: a `msgspec.Struct` that it may change."""
+    """A reader's state of a file of lines: a mutable `msgspec.Struct`."""
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Take some lines into the state, in their order; yield the calls they report."""
+        """Update the state with some lines, in order, and yield their calls."""
 
     def snapshots(self) -> Iterable[SessionSnapshot]:
         """Return the file's session as it is now; nothing for a sub-agent."""
@@ -210,16 +210,16 @@ L = TypeVar("L", bound=LineState)
 
 
 class StartOverError(SidecarError):
-    """A line needs what no state keeps: the file is read from its start, in one step."""
+    """A line depends on something that the state does not hold: read the file from its start."""
 
 
 def read_lines(store: Store, state: bytes, new: Callable[[], L]) -> StoreRead:
     """Read what is new in a file of lines.
 
     Args:
-        store: The file. A compressed one is read from its start each time it changed.
-        state: Of the last reading.
-        new: Makes the reader's state before the first line.
+        store: The file. A compressed file is read from its start whenever it changes.
+        state: The state that the last reading returned; empty for the first one.
+        new: Creates the reader's initial state.
 
     Raises:
         OSError: The file cannot be read.
@@ -249,9 +249,14 @@ class StoreContents(NamedTuple):
 
 
 def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> StoreRead:
-    """Read a file that is rewritten as a whole, which has changed.
+    """Read a file that is always rewritten as a whole.
 
-    `parse` returns all its sessions and calls. Raises OSError where the file is half written.
+    Args:
+        store: The file.
+        parse: Returns all its sessions and calls.
+
+    Raises:
+        OSError: The file is missing or half written.
     """
     with open_quietly(store.path) as file:
         data = file.read()
@@ -263,13 +268,19 @@ def read_document(store: Store, parse: Callable[[bytes], StoreContents]) -> Stor
 def read_store(
     store: Store, state: bytes, new: Callable[[], S], parse: Callable[[S], StoreContents]
 ) -> StoreRead:
-    """Read a store that is no plain file; the reader's state has cursors of its own.
+    """Read a store that is not a plain file. The reader's state holds its own cursors.
 
-    `parse` changes the state and returns the new calls, and all sessions or those that changed.
-    Raises OSError.
+    Args:
+        store: The store.
+        state: The state that the last reading returned; empty for the first one.
+        new: Creates the reader's initial state.
+        parse: Updates the reader's state; returns new calls and all or only changed sessions.
+
+    Raises:
+        OSError: The store cannot be read.
     """
     kept = _unpacked(state, _Identified)
-    # A file that was replaced has other rows under the same cursors.
+    # In a replaced file, the cursors point to other rows.
     same = kept is not None and kept.inode == store.inode
     held = _unpacked(kept.state, type(new())) if kept and same else None
     is_new = held is None
@@ -280,15 +291,16 @@ def read_store(
 
 
 def reader_state(state: bytes, kind: type[T]) -> T | None:
-    """Return the reader's own state from what `read_lines` kept; None if there is none of it."""
+    """Return the reader's own state in a state of `read_lines`; None if it does not decode."""
     cursor = _unpacked(state, _Cursor)
     return None if cursor is None else _unpacked(cursor.state, kind)
 
 
 def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iterator[T]:
-    """Yield the records of a store's first `most` bytes, as far as they are asked for.
+    """Yield the records in a store's first `most` bytes, reading as they are consumed.
 
-    Raises OSError where the file cannot be read.
+    Raises:
+        OSError: The file cannot be read.
     """
     for line in first_lines(store.path, most):
         with suppress(msgspec.DecodeError):
@@ -296,9 +308,10 @@ def first_records(store: Store, decode: Callable[[bytes], T], most: int) -> Iter
 
 
 def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | None:
-    """Return the record of the line at a `Lines.position`; None where it is gone.
+    """Return the record of the line at a `Lines.position`; None if it does not decode.
 
-    Raises OSError where the file cannot be read.
+    Raises:
+        OSError: The file cannot be read.
     """
     line = b""
     with open_quietly(store.path) as file:
@@ -315,11 +328,11 @@ def record_at(store: Store, position: str, decode: Callable[[bytes], T]) -> T | 
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, tag="lines"):
-    """How far a file of lines was read."""
+    """How far a file of lines has been read."""
 
     offset: int
     fingerprint: bytes
-    """Of the head and of the bytes before `offset`; of a compressed file what was listed of it."""
+    """Digest of the head and of the bytes before `offset`; for a compressed file, its listing."""
     state: msgspec.Raw
 
 
@@ -329,7 +342,7 @@ class _Identified(msgspec.Struct, frozen=True, array_like=True, tag="store"):
 
 
 def _cursor(file: IO[bytes], store: Store, state: bytes) -> _Cursor | None:
-    """Where to go on; None where the file no longer begins as it did."""
+    """Return where to continue; None if the file's beginning has changed."""
     cursor = _unpacked(state, _Cursor)
     if cursor is None or store.path.endswith(_COMPRESSED) or cursor.offset > store.size:
         return None
@@ -396,7 +409,7 @@ def _raw(state: object) -> msgspec.Raw:
 
 
 def _unpacked(data: bytes | msgspec.Raw, kind: type[T]) -> T | None:
-    """A state; None where there is none, or one of another version."""
+    """Decode a state; None if it is empty or has another version's fields."""
     try:
         return typed.unpack(data, kind)
     except msgspec.DecodeError:

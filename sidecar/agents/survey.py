@@ -1,4 +1,4 @@
-"""Which agents have sessions on this machine, and whether their files can be read."""
+"""Find the agents with sessions on this machine, and check that their files can be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
-    """The stores of one agent; its newest one was read as a sample."""
+    """The stores of one agent. The newest one was read as a sample."""
 
     agent: str
     stores: int
@@ -26,15 +26,15 @@ class Surveyed(msgspec.Struct, frozen=True, rename="camel"):
     """Bytes."""
     newest_at: datetime
     calls: int
-    """In the newest store."""
+    """Calls in the newest store."""
     skipped: int
-    """Lines of it that are not understood."""
+    """Broken lines in the newest store."""
     problem: str | None = None
-    """Why it cannot be read."""
+    """Why the newest store cannot be read."""
 
 
 def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]:
-    """The agents that have stores here."""
+    """Yield the agents that have stores."""
     for reader in readers:
         stores = stores_of(reader, places)
         if not stores:
@@ -47,7 +47,7 @@ def survey(readers: Sequence[StoreReader], places: Places) -> Iterator[Surveyed]
 
 
 def _sample(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
-    """How many calls and broken lines a store holds, or why it cannot be read."""
+    """Return the number of calls and broken lines of a store, and why it cannot be read."""
     calls = skipped = 0
     state, is_complete = b"", False
     try:
@@ -60,5 +60,5 @@ def _sample(reader: StoreReader, store: Store) -> tuple[int, int, str | None]:
         return calls, skipped, error.strerror or str(error)
     except Exception as exc:
         log_defect(exc, f"a session file of {store.agent}")
-        return calls, skipped, "holds what no session has"
+        return calls, skipped, "has an unknown format"
     return calls, skipped, None

@@ -1,4 +1,4 @@
-"""What readers hand on: frozen values of counts, ids, models and times. Never message text."""
+"""Values that readers return. They hold counts, ids, models and times, but no message text."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
     from sidecar.messages.usage import Usage
 
 Quality = Literal["exact", "lower bound", "estimate"]
-"""How far the size of a session can be trusted: a `lower bound` leaves calls or tokens out."""
+"""How reliable a session's size is. A `lower bound` misses calls or tokens."""
 
 Category = Literal["main", "subagent", "summary"]
 
 
 _ENDED_AFTER = timedelta(hours=24)
 _SILENT_AFTER = timedelta(minutes=10)
-"""Of a turn that is under way: tools may run for minutes without a line."""
+"""When a running turn without new lines counts as idle; tools may run for minutes."""
 _QUIET_AFTER = timedelta(minutes=1)
-"""Of a store that does not say whether a turn is under way."""
+"""The same if the store does not say whether a turn is running."""
 
 
 class CallSize(msgspec.Struct, frozen=True, gc=False):
-    """What one call of the main conversation sent and got."""
+    """Tokens that one call of the main conversation sent and received."""
 
     prompt: int
-    """Tokens of all input, whether a cache held it or not."""
+    """Tokens of the whole input, cached or not."""
     output: int = 0
     model: str | None = None
     window: int | None = None
-    """Tokens, by the agent's own word."""
+    """Tokens, as reported by the agent."""
 
     @classmethod
     def of(cls, usage: Usage, model: str | None, window: int | None = None) -> CallSize:
@@ -39,43 +39,43 @@ class CallSize(msgspec.Struct, frozen=True, gc=False):
 
 
 class Occupancy(msgspec.Struct, frozen=True, gc=False):
-    """How full a session's window is. A null means that it is not known, and `note` says why."""
+    """How full a session's context window is. `note` explains why a value is unknown (None)."""
 
     tokens: int | None = None
     limit: int | None = None
-    """By the agent's own word; the catalogue stands in for it elsewhere."""
+    """Context window as reported by the agent."""
     quality: Quality = "exact"
     error_percent: float = 0.0
-    """Half of the band of `tokens`; 0 where they are exact."""
+    """Error band (±%) of `tokens`; 0 if they are exact."""
     compacted: bool = False
     note: str | None = None
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation of an agent, as its newest lines show it."""
+    """A conversation of a coding agent."""
 
     id: str
     source: str
     """The agent's name."""
     path: str
-    """The store that it was read from."""
+    """The store that the session was read from."""
     cwd: str | None
-    """The folder that the agent works in; None where the store does not say."""
+    """The folder that the agent works in, if known."""
     updated_at: datetime
     model: str | None = None
     title: str | None = None
-    """The agent's own title field, never made from a turn."""
+    """The title that the agent stored, never text of a message."""
     occupancy: Occupancy = Occupancy()
     parent: str | None = None
-    """The session that it was forked from."""
+    """The session that this one was forked from."""
     active: bool | None = None
-    """Whether a turn is under way; None where the store does not say."""
+    """Whether a turn is running, if known."""
     ended: bool = False
     rank: int = 0
-    """Of several stores of one session the highest is used."""
+    """Of several stores with one session, the one with the highest rank is used."""
 
     def state(self, now: datetime) -> Literal["running", "idle", "ended"]:
-        """What the session does, as far as its store says; a turn that fell silent is idle."""
+        """Return the session's state. A turn without new lines for a while counts as idle."""
         age = now - self.updated_at
         if self.ended or age > _ENDED_AFTER:
             return "ended"

@@ -1,4 +1,4 @@
-"""VS Code's and its kin's folders of user data, and the project folders that they are about."""
+"""Find the project folders that belong to VS Code's `workspaceStorage` folders."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ _PATHS = re.compile(rb'"(?:path|uri)"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 class Uri(Record):
-    """A URI as VS Code serialises it."""
+    """A URI as serialised by VS Code."""
 
     scheme: str = "file"
     path: str = ""
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """One folder of `workspaceStorage`."""
+    """A folder of `workspaceStorage`."""
 
     path: str
     folders: tuple[str, ...]
-    """The project's folders on this machine; none where they lie elsewhere or are not named."""
+    """The project's folders on this machine, if known."""
     name: str | None = None
-    """Of a project whose window is on another machine: its folder's name, all that is known here"""
+    """Name of the project's folder if its window is on another machine."""
 
     @property
     def workspace(self) -> str:
-        """The folder that calls are recorded for."""
+        """The folder to record calls for."""
         return next(iter(self.folders), "")
 
     @property
     def named_folders(self) -> tuple[str, ...]:
-        """The folders, or what is known of the one on another machine; as `Roots.hold`."""
+        """The folders, or the name of one on another machine, for `Roots.contains`."""
         return self.folders or ((f"name:{self.name}",) if self.name else ())
 
 
 def storages(user: Path) -> Iterator[Storage]:
-    """The projects that were opened, several times where a folder was made anew."""
+    """Yield the storage of each opened project. A project may have several."""
     for entry in list_folder(user / "workspaceStorage"):
         yield storage(entry.path)
 
 
 def storage(path: str) -> Storage:
-    """What a folder of `workspaceStorage` is about."""
+    """Return the project of a folder of `workspaceStorage`."""
     for name in ("workspace.json", "meta.json"):
         try:
             at = os.stat(os.path.join(path, name))
@@ -69,9 +69,11 @@ def storage(path: str) -> Storage:
 
 
 def local_path(uri: str | Uri | None, *, on_server: bool = False) -> str | None:
-    """The path that a URI names on this machine; None where it is on another one.
+    """Return the path of a URI on this machine; None if it is on another one.
 
-    The windows of a server's own user data are on it, whatever the browser called it.
+    Args:
+        uri: The URI.
+        on_server: Whether it comes from a server's user data, where remote URIs are local.
     """
     if isinstance(uri, Uri):
         scheme, path = uri.scheme, uri.path
@@ -98,7 +100,7 @@ class _Group(Record):
 
 
 def own_window(user: Path, model: str) -> int | None:
-    """The window in tokens of a model that the user added, by its last name."""
+    """Return the context window of a model that the user added, by the last part of its id."""
     path = user / "chatLanguageModels.json"
     try:
         groups = _groups(str(path), os.stat(path).st_mtime_ns)
@@ -142,14 +144,14 @@ def _storage(path: str, name: str, _mtime_ns: int) -> Storage:
 
 
 def is_server(path: str) -> bool:
-    """Whether user data is that of a server, which runs where the files are."""
+    """Return whether user data belongs to a VS Code server, which runs where the files are."""
     return any(
         f"{os.sep}{name}{os.sep}" in path for name in (*EDITOR_SERVERS, "code-server", "serve-web")
     )
 
 
 def _folders_in(path: str) -> tuple[str, ...]:
-    """The folders of a `.code-workspace`, which is JSON with comments."""
+    """Return the folders of a `.code-workspace` file, which is JSON with comments."""
     try:
         named = _PATHS.findall(_bytes(path))
     except OSError:

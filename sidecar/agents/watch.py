@@ -1,7 +1,7 @@
-"""Which of the agents' files to watch.
+"""List the agents' files and folders to watch.
 
-Only readers of agents that have been used here are loaded. Of the others the paths that their first
-use creates are watched for.
+Agents that have not been used here are watched for the paths that their first use creates, without
+loading their readers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 def paths_to_watch(
     settings: Agents, folders: Iterable[str], places: Places | None = None
 ) -> tuple[str, ...]:
-    """Return the files and folders of the agents, existing or not, for some workspaces' folders.
+    """Return the paths to watch, existing or not. Blocking.
 
-    Blocking. `places` are those of the user who runs this process by default.
+    Args:
+        settings: The settings of agents.
+        folders: The workspaces' folders.
+        places: Where agents keep files; by default those of the current user.
     """
     places, roots = places or Places.of(settings), Roots.of(folders)
     paths: list[str] = []

@@ -1,7 +1,7 @@
-"""The coding agents' own sessions of each workspace: looked for by a worker, fed on the event loop.
+"""Find the coding agents' sessions of each workspace.
 
-Files are read on worker threads only, by frozen values; nothing is opened while `agents` are
-disabled.
+Workers read the files; the event loop passes the sessions on. While `agents.enabled` is false, no
+file is opened.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MOST_OLD = 100
-"""Older stores of an agent that are read in search of a session of the workspace."""
+MAX_OLD_STORES = 100
+"""How many older stores of an agent are read to find a session of the workspace."""
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Whose files are read, where they lie, and for which roots."""
+    """Which agents' files are read, where, and for which root folders."""
 
     readers: tuple[StoreReader, ...]
     places: Places
@@ -52,37 +52,37 @@ class Sources(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Agents, *folders: str) -> Sources | None:
-        """None while agents are disabled: nothing is opened then. Blocking."""
+        """Return the sources of some root folders; None if agents are disabled. Blocking."""
         if not settings.enabled:
             return None
         places, roots = Places.of(settings), Roots.of(folders)
         return cls(readers_here(settings, places, roots), places, roots)
 
     def stores(self, *, mine: bool = True) -> list[Store]:
-        """All stores, or those that may be of the roots, by listings alone. Blocking."""
+        """List all stores, or those that may belong to the roots, without opening any. Blocking."""
         roots = self.roots if mine else None
         return [one for reader in self.readers for one in stores_of(reader, self.places, roots)]
 
     def stores_at(self, changed: Collection[str]) -> list[Store]:
-        """The stores that these files are of. Blocking."""
+        """Return the stores that some changed files belong to. Blocking."""
         found = (reader.store_at(self.places, path) for path in changed for reader in self.readers)
         return list({store.path: store for store in found if store is not None}.values())
 
 
-class FoundSessions(NamedTuple):
-    """Where a workspace's sessions are read, and whether there were any."""
+class SeenSessions(NamedTuple):
+    """Where a workspace's sessions were read, and whether there were any."""
 
     sources: Sources
-    any_session: bool = False
+    has_any: bool = False
 
 
-class _Reading:
-    """One worker's look at a workspace's sessions, in the index. Blocking."""
+class _SessionReading:
+    """Reads a workspace's sessions through the index. Blocking."""
 
     def __init__(
         self, sources: Sources, book: CostBook | MemoryLedger, billed: Collection[str] = ()
     ) -> None:
-        """`billed`: the agents of whose stores every call is recorded."""
+        """`billed`: the agents whose calls are all recorded."""
         from sidecar.cost.ledger import Ledger
         from sidecar.workspace.session_index import SessionIndex
 
@@ -90,7 +90,7 @@ class _Reading:
         self._sources, self._index = sources, SessionIndex(ledger)
         self._record, self._billed = book.record_many, billed
         self.has_new_costs = False
-        """Whether calls were recorded or amended."""
+        """Whether calls have been recorded or amended."""
 
     def sessions(self, since: datetime | None) -> list[StoredSession]:
         sources = self._sources
@@ -98,13 +98,14 @@ class _Reading:
         return self._index.sessions(sources.readers, sources.places, sources.roots, since_ms)
 
     def read(self, stores: Iterable[Store], max_bytes: int | None = None) -> None:
-        """Read what is new in these stores; of agents that are not billed main conversations only.
+        """Read what is new in some stores.
 
-        Calls of a store whose history was read are recorded all the same.
+        Of agents that are not billed, only main conversations are read. Their calls are recorded if
+        the store's history has been read before.
 
         Args:
             stores: The stores.
-            max_bytes: Total size of the stores that are read without being billed, newest first.
+            max_bytes: Limits the total size of the stores of agents that are not billed.
         """
         stores = list(stores)
         self._read([one for one in stores if one.agent in self._billed], preview=False)
@@ -124,37 +125,37 @@ class _Reading:
         done = self._index.read(readers, unread, preview=preview, record=self._record)
         self.has_new_costs |= done.has_new_costs
 
-    def read_first(self, since: datetime) -> None:
-        """Read the newest stores until one is of the workspace: that session is shown first."""
+    def read_newest(self, since: datetime) -> None:
+        """Read the newest stores until one belongs to the workspace, to show that session first."""
         recent, _ = self._by_age(self._after_billed(), since)
-        for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MOST_OLD]:
+        for store in sorted(recent, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
             self.read([store])
             if self.sessions(since):
                 return
 
     def read_recent(self, since: datetime) -> None:
-        """Read the stores of the last day; of an agent with none of the workspace its newest."""
+        """Read all stores of the last day, and older ones of agents without a session in them."""
         recent, older = self._by_age(self._after_billed(), since)
         self.read(recent)
         known = {one.source for one in self.sessions(since)}
         for agent, stores in older.items():
-            for store in sorted(stores, key=lambda one: -one.mtime_ns)[:MOST_OLD]:
+            for store in sorted(stores, key=lambda one: -one.mtime_ns)[:MAX_OLD_STORES]:
                 if agent in known:
                     break
                 self.read([store])
                 known |= {one.source for one in self.sessions(since)}
 
     def read_changed(self, changed: Collection[str]) -> None:
-        """Read the stores that these files are of; forget those that are gone."""
+        """Read the stores of changed files, and forget deleted ones."""
         self._index.forget(changed)
         self.read(self._sources.stores_at(changed))
 
     def read_all(self, max_bytes: int | None) -> None:
-        """Read the stores that may be of the workspace; see `read`."""
+        """Read all stores that may belong to the workspace; see `read`."""
         self.read(self._sources.stores(), max_bytes)
 
     def _after_billed(self) -> list[Store]:
-        """All stores, those of billed agents read: who sees a session may ask for its costs."""
+        """Read the stores of billed agents, so that costs are known, and return all stores."""
         stores = self._sources.stores()
         self._read([one for one in stores if one.agent in self._billed], preview=False)
         return stores
@@ -173,21 +174,28 @@ class _Reading:
 
 
 class AgentSessions:
-    """What was last seen of each workspace's sessions. For the event loop."""
+    """Finds the sessions of each workspace and feeds them to its conversations.
+
+    For the event loop.
+    """
 
     def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], Sessions]) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._sessions_of = sessions_of
-        self._seen: WeakKeyDictionary[Workspace, FoundSessions] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[Workspace, SeenSessions] = WeakKeyDictionary()
         self._has_older: WeakSet[Workspace] = WeakSet()
         self._memory: MemoryLedger | None = None
-        """The ledger that stands in where the user's cannot be used."""
+        """Used if the user's ledger cannot be."""
 
     async def look(self, workspace: Workspace, billed: Collection[str] = ()) -> bool:
         """Find the workspace's sessions, and feed them to its conversations.
 
-        `billed`: the agents of whose stores every call is recorded. Whether the ledger has other
-        costs now.
+        Args:
+            workspace: The workspace.
+            billed: The agents whose calls are all recorded.
+
+        Returns:
+            Whether calls were recorded or amended.
         """
         settings, known = workspace.settings.agents, self._seen.get(workspace)
         if workspace.path is None or not (settings.enabled or known):
@@ -200,19 +208,19 @@ class AgentSessions:
         since = datetime.now(UTC) - RECENT
         recorded = False
         if known is None:
-            read = partial(_Reading.read_first, since=since)
+            read = partial(_SessionReading.read_newest, since=since)
             recorded = await self._take(workspace, sources, read, billed)
-        read = partial(_Reading.read_recent, since=since)
+        read = partial(_SessionReading.read_recent, since=since)
         return await self._take(workspace, sources, read, billed) or recorded
 
     async def look_again(
         self, workspace: Workspace, changed: Collection[str], billed: Collection[str] = ()
     ) -> bool:
-        """Read the changed files, if they are of this workspace's sessions. As `look`."""
+        """Read changed files of this workspace's sessions; otherwise as `look`."""
         known = self._seen.get(workspace)
         if known is None:
             return await self.look(workspace, billed)
-        read = partial(_Reading.read_changed, changed=tuple(changed))
+        read = partial(_SessionReading.read_changed, changed=tuple(changed))
         return await self._take(workspace, known.sources, read, billed)
 
     async def look_for_all(self, workspace: Workspace, max_bytes: int | None = None) -> bool:
@@ -231,7 +239,7 @@ class AgentSessions:
                 self._has_older.discard(workspace)
                 self._sessions_of(workspace).feed_older(())
             return False
-        read = partial(_Reading.read_all, max_bytes=max_bytes)
+        read = partial(_SessionReading.read_all, max_bytes=max_bytes)
         sessions, recorded = await self._counted(workspace, sources, read, since=None)
         if sessions or workspace in self._has_older:
             self._has_older.add(workspace)
@@ -239,12 +247,12 @@ class AgentSessions:
         return recorded
 
     def seen_by(self, workspace: Workspace) -> Sources | None:
-        """By what a workspace's sessions were found; None before they were looked for."""
+        """Return where a workspace's sessions were found; None before the first look."""
         known = self._seen.get(workspace)
         return known.sources if known else None
 
     async def sources(self, workspace: Workspace) -> Sources | None:
-        """What is read for a workspace; None where nothing is to be."""
+        """Return what to read for a workspace; None if agents are disabled."""
         if workspace.path is None or not workspace.settings.agents.enabled:
             return None
         settings, path = workspace.settings.agents, str(workspace.path)
@@ -254,13 +262,16 @@ class AgentSessions:
         self,
         workspace: Workspace,
         sources: Sources,
-        read: Callable[[_Reading], None],
+        read: Callable[[_SessionReading], None],
         *,
         since: datetime | None,
         billed: Collection[str] = (),
     ) -> tuple[list[CountedSession], bool]:
-        """The workspace's sessions after a reading, from memory where the ledger fails; and whether
-        the ledger has other costs now."""
+        """Read the workspace's sessions, into memory if the ledger fails.
+
+        Returns:
+            The sessions, and whether calls were recorded or amended.
+        """
         folder, spending = self._state.folder, self._shared.spending(workspace)
         work = partial(_read_and_count, sources, folder, spending, read, since, frozenset(billed))
         found = await self._run(work)
@@ -281,7 +292,7 @@ class AgentSessions:
         self,
         workspace: Workspace,
         sources: Sources,
-        read: Callable[[_Reading], None],
+        read: Callable[[_SessionReading], None],
         billed: Collection[str],
     ) -> bool:
         since = datetime.now(UTC) - RECENT
@@ -289,10 +300,10 @@ class AgentSessions:
             workspace, sources, read, since=since, billed=billed
         )
         before = self._seen.get(workspace)
-        had_any = before is not None and before.any_session
-        self._seen[workspace] = FoundSessions(sources, bool(sessions))
+        had_any = before is not None and before.has_any
+        self._seen[workspace] = SeenSessions(sources, bool(sessions))
         if not sessions and not had_any:
-            return recorded  # the conversations' rooms are not even loaded
+            return recorded
         known = self._sessions_of(workspace)
         known.feed(sessions)
         model = known.state.model
@@ -306,17 +317,17 @@ def _read_and_count(
     sources: Sources,
     folder: Path,
     spending: Spending,
-    read: Callable[[_Reading], None],
+    read: Callable[[_SessionReading], None],
     since: datetime | None,
     billed: Collection[str],
 ) -> tuple[list[CountedSession], bool] | None:
-    """The sessions, and whether the ledger has other costs now; None where it cannot be used."""
+    """Return the sessions and whether calls were recorded; None if the ledger cannot be used."""
     if not sources.readers:
-        return [], False  # nothing of the ledger is even loaded
+        return [], False  # without loading the ledger
     from sidecar.cost.ledger import LedgerError
 
     try:
-        reading = _Reading(sources, spending.book, billed)
+        reading = _SessionReading(sources, spending.book, billed)
         read(reading)
         return counted(reading.sessions(since), kept(folder).sessions), reading.has_new_costs
     except LedgerError as error:
@@ -328,23 +339,26 @@ def _read_into_memory(
     sources: Sources,
     folder: Path,
     memory: MemoryLedger,
-    read: Callable[[_Reading], None],
+    read: Callable[[_SessionReading], None],
     since: datetime | None,
 ) -> list[CountedSession]:
-    reading = _Reading(sources, memory)
+    reading = _SessionReading(sources, memory)
     read(reading)
     return counted(reading.sessions(since), kept(folder).sessions, note=NOT_KEPT)
 
 
-NOT_KEPT = "the ledger cannot be used: sessions are read anew by each process"
+NOT_KEPT = "the ledger cannot be used, so sessions are kept in memory"
 
 
 def counted(
     sessions: Iterable[StoredSession], windows: Mapping[str, Kept], note: str | None = None
 ) -> list[CountedSession]:
-    """The sessions that were found, as they are now.
+    """Return sessions in the form of the conversations.
 
-    `windows`: what Claude Code sent to its status line, by session. `note`: of all of them.
+    Args:
+        sessions: The sessions.
+        windows: What Claude Code sent to its status line, by session.
+        note: A note for all of them.
     """
     now = datetime.now(UTC)
     return [_counted(session, now, windows.get(session.id), note) for session in sessions]

@@ -1,4 +1,4 @@
-"""Agents' calls, brought into the ledger through the session index. For worker threads."""
+"""Read agents' calls into the ledger, through the session index. For worker threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sidecar.cost.ledger import create_folder, translated
-from sidecar.workspace.session_index import Ingested, Pace, SessionIndex
+from sidecar.workspace.session_index import IngestControl, Ingested, SessionIndex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ LOCK_NAME = "agents.lock"
 
 
 def is_read(book: CostBook, sources: Sources) -> bool:
-    """Whether the ledger has all calls of the roots' sessions. Raises LedgerError."""
+    """Return whether the ledger has all calls of the roots' sessions. Raises LedgerError."""
     return not SessionIndex(book.ledger).has_unread(sources.stores())
 
 
@@ -34,27 +34,35 @@ def ingest_all(
     rest: float = 0.0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Ingested:
-    """Read what is new: of the roots' sessions (`mine`), or of all there are.
+    """Read what is new in agents' stores. Only one process does this at a time.
 
-    One process does so at a time. `rest`: seconds of rest for each second of work. `progress` is
-    called with the share that is done, 0 to 1. Raises LedgerError.
+    Args:
+        book: The ledger.
+        sources: Which agents' files to read.
+        mine: Whether to read only stores that may belong to the roots.
+        stop: Stops the reading when set.
+        rest: Seconds of rest for each second of work.
+        progress: Called with the finished share, 0 to 1.
+
+    Raises:
+        LedgerError: The ledger cannot be written.
     """
     with _only_process(book.ledger.path) as alone:
         if not alone:
-            return Ingested(whole=False)
+            return Ingested(is_complete=False)
         index, stores = SessionIndex(book.ledger), sources.stores(mine=mine)
         if not mine:
             index.forget_missing(sources.readers, {store.path for store in stores})
         unread = index.unread(sources.readers, stores)
-        pace = Pace(stop or threading.Event(), rest, progress)
-        # A collector is sent what happens, not all of history.
-        return index.read(sources.readers, unread, pace, record=book.ledger.record_many)
+        control = IngestControl(stop or threading.Event(), rest, progress)
+        # Not `book.record_many`: calls from before are not exported to a collector.
+        return index.read(sources.readers, unread, control, record=book.ledger.record_many)
 
 
 def ingest_missed(book: CostBook, sources: Sources) -> Ingested:
-    """Read whatever is new of the roots' sessions.
+    """Read what is new in the roots' sessions, without the lock of `ingest_all`.
 
-    It needs no lock: what another process reads too counts once. Raises LedgerError.
+    Calls that another process reads too count once. Raises LedgerError.
     """
     index = SessionIndex(book.ledger)
     unread = index.unread(sources.readers, sources.stores())
@@ -66,9 +74,10 @@ _here = threading.Lock()
 
 @contextmanager
 def _only_process(ledger: Path) -> Iterator[bool]:
-    """Whether nobody else reads into the ledger at this path. Raises LedgerError.
+    """Yield whether this is the only reader into a ledger. Raises LedgerError.
 
-    The system lets go of it when a process ends."""
+    The lock is released when the process ends.
+    """
     if not _here.acquire(blocking=False):
         yield False
         return

@@ -1,9 +1,8 @@
-"""The session index: what coding agents' stores say, in tables of the ledger's database. Blocking.
+"""The session index: coding agents' sessions, in tables of the ledger's database. Blocking.
 
-`store` holds how far each store was read, `agent_session` what it says of each session, and the
-ledger each call once. A store's rows and calls are written in one transaction with its state. All
-of it but the calls can be read again from the stores at any time, so that these tables are simply
-made anew for another version of their form.
+`store` holds how far each store has been read, `agent_session` its sessions, and the ledger each
+call once. Rows and calls are written in one transaction with the store's state. Apart from the
+calls, everything can be read from the stores again, so another version creates the tables anew.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _log = logging.getLogger(__name__)
 _VERSION = 1
 _CALLS_AT_ONCE = 2_000
 _STORES_AT_ONCE = 200
-_LONGEST_REST = 0.5
+_MAX_REST_SECONDS = 0.5
 
 
 _FIELDS = SessionSnapshot.__struct_fields__
@@ -66,7 +65,7 @@ _UPSERT = (
 
 
 class StoreRow(NamedTuple):
-    """How far a store was read."""
+    """How far a store has been read."""
 
     id: int
     path: str
@@ -76,46 +75,41 @@ class StoreRow(NamedTuple):
     mtime_ns: int
     state: bytes
     previewed: bool = False
-    """Whether only its sessions were read, and none of its calls recorded."""
+    """Whether only its sessions have been read, and no calls recorded."""
 
     def is_current(self, store: Store, *, preview: bool = False) -> bool:
-        """Whether the store is as it was when it was read to its end, or at least previewed."""
+        """Whether the store is unchanged since it was read completely (or previewed)."""
         seen = (self.inode, self.size, self.mtime_ns)
         same = seen == (store.inode, store.size, store.mtime_ns)
         return same and (preview or not self.previewed)
 
 
 class Ingested(NamedTuple):
-    """What reading stores came to."""
+    """The result of reading stores."""
 
     calls: int = 0
-    """New in the ledger."""
+    """Number of calls that are new in the ledger."""
     refused: int = 0
     """Calls with impossible numbers."""
     bytes_read: int = 0
-    whole: bool = True
-    """False where it was stopped."""
+    is_complete: bool = True
+    """False if the reading was stopped."""
     has_new_costs: bool = False
     """Whether calls were recorded or amended."""
 
 
-class Pace(NamedTuple):
-    """How a reading goes on: until it is told to stop, with so much rest, telling its progress."""
+class IngestControl(NamedTuple):
+    """Stops a reading, slows it down and reports its progress."""
 
     stop: threading.Event
     rest: float = 0.0
     """Seconds of rest for each second of work."""
     progress: Callable[[float], None] = lambda _: None
-    """Is called with the share that is done, 0 to 1."""
-
-    @classmethod
-    def quick(cls) -> Pace:
-        """Without rest, to the end."""
-        return cls(threading.Event())
+    """Called with the finished share, 0 to 1."""
 
 
 class SessionIndex:
-    """Agents' sessions and calls. Safe to share by threads and processes."""
+    """Agents' sessions and calls. Safe to use from several threads and processes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -123,12 +117,14 @@ class SessionIndex:
     def unread(
         self, readers: Sequence[StoreReader], stores: Iterable[Store], *, preview: bool = False
     ) -> list[Store]:
-        """The stores of which something is unread, in the order of reading. Raises LedgerError.
+        """Return the stores with something unread, in the order in which to read them.
 
-        A call that was copied belongs to the session that made it: older stores come first, and
-        those that were begun as copies after all others. Main conversations come before the
-        sub-agents' replays. To `preview`, the newest come first. A store whose path is not UTF-8
-        is left out.
+        A copied call belongs to the session that made it, so older stores come first, and stores
+        that began as copies last. Main conversations come before sub-agents, which may repeat their
+        calls. For a preview, the newest stores come first. Paths that are not UTF-8 are left out.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
         """
         found, rows = self._unread(stores, preview=preview)
         by_agent = {one.agent: one for one in readers}
@@ -148,7 +144,7 @@ class SessionIndex:
     def _unread(
         self, stores: Iterable[Store], *, preview: bool = False
     ) -> tuple[list[Store], dict[str, StoreRow]]:
-        """Return the unread stores in no order, and the rows of all that were read before."""
+        """Return the unread stores, unordered, and the rows of all that were read before."""
         stores = [one for one in stores if _is_utf8(one.path)]
         few = len(stores) <= _STORES_AT_ONCE
         with self._ledger.reader() as connection:
@@ -164,18 +160,27 @@ class SessionIndex:
         self,
         readers: Sequence[StoreReader],
         stores: Iterable[Store],
-        pace: Pace | None = None,
+        control: IngestControl | None = None,
         *,
         preview: bool = False,
         record: Callable[..., RecordedBatch] | None = None,
     ) -> Ingested:
-        """Read what is new of stores, in this order.
+        """Read what is new in some stores, in this order.
 
-        A store that cannot be read now is left for another time. `preview`: of stores that were
-        never read only the sessions are kept, until all are read in the order of `unread`.
-        `record`: keeps the calls; `Ledger.record_many` by default. Raises LedgerError.
+        A store that cannot be read now stays unread.
+
+        Args:
+            readers: The readers of the stores' agents.
+            stores: The stores, as returned by `unread`.
+            control: Stops or slows the reading.
+            preview: Whether to save only the sessions of stores that were never read.
+            record: Records calls; `Ledger.record_many` by default.
+
+        Raises:
+            LedgerError: The ledger cannot be written.
         """
-        pace, record = pace or Pace.quick(), record or self._ledger.record_many
+        control = control or IngestControl(threading.Event())
+        record = record or self._ledger.record_many
         by_agent = {one.agent: one for one in readers}
         wanted = list(stores)
         if wanted:
@@ -183,7 +188,7 @@ class SessionIndex:
                 _prepare(connection)
         whole_size = max(1, sum(one.size for one in wanted))
         done, began = Ingested(), time.monotonic()
-        for some in _together(_readings(by_agent, wanted, self._rows_of, preview=preview)):
+        for some in _batches(_readings(by_agent, wanted, self._rows_of, preview=preview)):
             events, refused = _checked(
                 call
                 for one in some
@@ -204,17 +209,17 @@ class SessionIndex:
                 done.bytes_read + sum(one.read.bytes_read for one in some),
                 has_new_costs=done.has_new_costs or batch.has_changes,
             )
-            pace.progress(min(1.0, done.bytes_read / whole_size))
+            control.progress(min(1.0, done.bytes_read / whole_size))
             took = time.monotonic() - began
-            if pace.stop.wait(min(_LONGEST_REST, took * pace.rest)):
-                return done._replace(whole=False)
+            if control.stop.wait(min(_MAX_REST_SECONDS, took * control.rest)):
+                return done._replace(is_complete=False)
             began = time.monotonic()
         if done.refused:
             _log.warning("%d calls in session files have impossible numbers", done.refused)
         return done
 
     def forget_missing(self, readers: Iterable[StoreReader], listed: Collection[str]) -> None:
-        """Forget the sessions of stores that are gone; their calls stay. Raises LedgerError."""
+        """Remove the sessions of stores that no longer exist; calls stay. Raises LedgerError."""
         agents = {one.agent for one in readers}
         with self._ledger.reader() as connection:
             rows = _store_rows(connection)
@@ -223,7 +228,7 @@ class SessionIndex:
         )
 
     def forget(self, paths: Collection[str]) -> None:
-        """Forget the sessions of these stores, as far as they are gone. Raises LedgerError."""
+        """Remove the sessions of those stores that no longer exist. Raises LedgerError."""
         paths = [path for path in paths if _is_utf8(path) and not os.path.exists(path)]
         if not paths:
             return
@@ -238,10 +243,18 @@ class SessionIndex:
     def sessions(
         self, readers: Sequence[StoreReader], places: Places, roots: Roots, since_ms: int = 0
     ) -> list[StoredSession]:
-        """Each session of the roots once, from its best store, newest first.
+        """Return each session of the roots once, from its best store, newest first.
 
-        `since_ms`: those whose stores changed then or later, and each agent's newest one. Titles
-        are read from the stores. Raises LedgerError.
+        Titles are read from the stores.
+
+        Args:
+            readers: The readers of the agents.
+            places: Where agents keep files.
+            roots: The workspace's folders.
+            since_ms: Leave out sessions whose stores are older, except each agent's newest one.
+
+        Raises:
+            LedgerError: The ledger cannot be read.
         """
         by_agent = {one.agent: one for one in readers}
         with self._ledger.reader() as connection:
@@ -271,11 +284,11 @@ class SessionIndex:
 
 
 class _Reading(NamedTuple):
-    """A step of a store, and what was known of it before."""
+    """One step of reading a store."""
 
     store: Store
     before: StoreRow | None
-    """None: it was never read. Of a later step, with the state that this step began with."""
+    """The row before this step; None if the store was never read."""
     read: StoreRead
     preview: bool = False
 
@@ -330,8 +343,8 @@ def _steps(
         before = StoreRow(number, store.path, store.agent, 0, 0, 0, state, preview)
 
 
-def _together(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
-    """Readings for one transaction: a commit for each small store takes longer than reading."""
+def _batches(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
+    """Group readings by transaction, because committing a small store takes longer than reading."""
     some: list[_Reading] = []
     events = 0
     for one in readings:
@@ -345,12 +358,12 @@ def _together(readings: Iterator[_Reading]) -> Iterator[list[_Reading]]:
 
 
 def _write(connection: sqlite3.Connection, one: _Reading) -> None:
-    """Keep a step's state and what it says of sessions, unless another process was quicker."""
+    """Save a step's state and sessions, unless another process has read the store meanwhile."""
     store, read = one.store, one.read
     known = _store_rows(connection, [store.path]).get(store.path)
     expected = one.before.state if one.before else b""
     if (known.state if known else b"") != expected:
-        return  # another process has read it on from the same place: its rows are as new
+        return
     is_current = read.is_complete and read.is_settled
     seen = (store.inode, store.size, store.mtime_ns) if is_current else (0, 0, 0)
     connection.execute(
@@ -374,10 +387,7 @@ def _write(connection: sqlite3.Connection, one: _Reading) -> None:
 
 
 def _bounded(session: SessionSnapshot) -> SessionSnapshot:
-    """Return a session without the names and numbers that cannot be.
-
-    A store may hold anything: SQLite's columns take every type, and JSON every length.
-    """
+    """Return a session without impossible names and numbers, which a hostile store may contain."""
     return msgspec.structs.replace(
         session,
         first_folder=_text(session.first_folder),
@@ -395,7 +405,7 @@ def _is_name(name: object) -> bool:
 
 
 def _text(text: object) -> str | None:
-    """A text that the database can hold; None where it is none."""
+    """Return a text if the database can store it, else None."""
     if not isinstance(text, str):
         return None
     try:
@@ -437,7 +447,7 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 def _store_rows(
     connection: sqlite3.Connection, paths: Collection[str] | None = None
 ) -> dict[str, StoreRow]:
-    """The stores at these paths, or all."""
+    """Return the rows of the stores at some paths, or of all stores."""
     if not _has_tables(connection):
         return {}
     query = "SELECT id, path, agent, inode, size, mtime_ns, state, previewed FROM store"
@@ -453,7 +463,7 @@ def _store_rows(
 
 
 def _is_utf8(path: str) -> bool:
-    """Whether the database can hold a path. Agents give their files no other names."""
+    """Return whether the database can store a path."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -467,11 +477,11 @@ def _indexed(row: Sequence[Any]) -> SessionSnapshot:
 
 
 def _sessions(connection: sqlite3.Connection, readers: Collection[str], roots: Roots) -> list[_Row]:
-    """The sessions of the roots, from all their stores."""
+    """Return the sessions of the roots, from all their stores."""
     if not _has_tables(connection):
         return []
     folders = connection.execute("SELECT DISTINCT first_folder, folder FROM agent_session")
-    ours = {pair for pair in folders if roots.hold(pair[0]) or roots.hold(pair[1])}
+    ours = {pair for pair in folders if roots.contains(pair[0]) or roots.contains(pair[1])}
     query = (
         "SELECT agent, path, inode, size, mtime_ns, live, "  # noqa: S608
         f"{', '.join(_FIELDS)} FROM agent_session JOIN store ON store.id = store "
@@ -486,11 +496,11 @@ def _sessions(connection: sqlite3.Connection, readers: Collection[str], roots: R
 
 
 def _merged(rows: Sequence[_Row]) -> tuple[StoredSession, Sequence[_Row]]:
-    """One session of its stores, best first: what the best does not know is the next one's."""
+    """Merge the rows of one session, best first: later rows fill in what the best lacks."""
     best = rows[0]
     size = next((one.session for one in rows if one.session.tokens is not None), best.session)
     if best.session.compacted or best.session.note == REWOUND:
-        size = best.session  # an older store has the size before that
+        size = best.session  # other stores still have the size before
 
     def first(field: str) -> Any:
         found = (getattr(one.session, field) for one in rows)
@@ -552,7 +562,7 @@ def _is_copy(reader: StoreReader, store: Store) -> bool:
 
 
 def event_of(call: CallFinished) -> LedgerEvent:
-    """A call as the ledger keeps it; its folder with links resolved."""
+    """Return the ledger's event of a call."""
     return LedgerEvent(
         at=call.at,
         model=call.model,
@@ -564,27 +574,27 @@ def event_of(call: CallFinished) -> LedgerEvent:
         tier=call.tier,
         category=call.category,
         reported_cost=call.cost_usd,
-        agent_cost=call.agent_cost_usd or None,  # 0 stands for a model that it has no price of
+        agent_cost=call.agent_cost_usd or None,  # 0 means that the agent knows no price
         buckets=split(call.usage, call.cache_write_5m_tokens, web_searches=call.web_searches),
     )
 
 
 @lru_cache(maxsize=4096)
 def _folder_uri(folder: str) -> str:
-    """A folder of this machine, links resolved; what is none stays as it is."""
+    """Return the URI of an absolute path with links resolved; other names unchanged."""
     if not os.path.isabs(folder):
         return folder
     return Path(os.path.realpath(folder)).as_uri()
 
 
 def _checked(calls: Iterable[Any]) -> tuple[list[LedgerEvent], int]:
-    """The calls that can be kept, and how many cannot: one of these would undo the whole batch."""
+    """Return the valid calls, and the number of invalid ones, which would undo the whole batch."""
     events, refused = [], 0
     for call in calls:
         try:
             event = event_of(call)
             check_event(event)
-        except (BadParamsError, TypeError):  # of a column that holds another type
+        except (BadParamsError, TypeError):  # TypeError: a value of another type
             refused += 1
         else:
             events.append(event)

@@ -181,7 +181,7 @@ async def test_old_sessions_are_left_alone_but_for_the_newest(
 async def test_a_long_history_of_other_projects_is_not_searched_to_its_end(
     tmp_path: Path, editor: Editor, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "MOST_OLD", 3)
+    monkeypatch.setattr(agents, "MAX_OLD_STORES", 3)
     home = CodexHome(tmp_path / ".codex")
     for age in range(8):
         thread = codex_thread(home, tmp_path, 1)

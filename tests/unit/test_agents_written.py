@@ -277,7 +277,7 @@ def test_vibe_bills_a_subagent_once_when_its_journals_and_our_state_are_gone(
     assert world.recorded() == billed
 
 
-def test_vibe_bills_missed_calls_of_a_session_whose_subagent_was_read_first(tmp_path: Path) -> None:
+def test_vibe_bills_missed_calls_although_its_subagent_was_read_first(tmp_path: Path) -> None:
     world = World(tmp_path, "vibe")
     install(world, "vibe-subagent")
     (main,) = (path.parent for path in world.home.rglob("meta.json"))

@@ -28,7 +28,7 @@ from sidecar.messages.usage import Usage
 from sidecar.workspace import session_index
 from sidecar.workspace.agents import NOT_KEPT
 from sidecar.workspace.services import Services
-from sidecar.workspace.session_index import Ingested, Pace, SessionIndex
+from sidecar.workspace.session_index import IngestControl, Ingested, SessionIndex
 from sidecar.workspace.state import State
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class World:
     def unread(self, *, preview: bool = False) -> list[Store]:
         return self.index.unread(self.readers, self.stores(), preview=preview)
 
-    def read(self, pace: Pace | None = None, *, preview: bool = False) -> Ingested:
+    def read(self, control: IngestControl | None = None, *, preview: bool = False) -> Ingested:
         unread = self.unread(preview=preview)
-        return self.index.read(self.readers, unread, pace, preview=preview)
+        return self.index.read(self.readers, unread, control, preview=preview)
 
     def sessions(self) -> dict[str, StoredSession]:
         found = self.index.sessions(self.readers, self.places, self.roots)
@@ -86,7 +86,7 @@ def test_each_byte_is_read_once_and_each_call_counts_once(world: World) -> None:
     done = world.read()
     truth = world.claude.truth.calls | world.codex.truth.calls
     assert recorded(world.ledger) == truth
-    assert (done.calls, done.bytes_read, done.whole) == (len(truth), size, True)
+    assert (done.calls, done.bytes_read, done.is_complete) == (len(truth), size, True)
     assert world.unread() == []
     assert world.read() == Ingested()
 
@@ -140,10 +140,10 @@ def test_a_reading_that_is_stopped_goes_on_where_it_stopped(
     size = sum(store.size for store in world.stores())
     stop = threading.Event()
     stop.set()
-    readings = [world.read(Pace(stop))]
+    readings = [world.read(IngestControl(stop))]
     assert 0 < len(recorded(world.ledger)) < len(world.codex.truth.calls)
-    while not readings[-1].whole:
-        readings.append(world.read(Pace(stop)))
+    while not readings[-1].is_complete:
+        readings.append(world.read(IngestControl(stop)))
         assert len(readings) < 30
     assert recorded(world.ledger) == world.codex.truth.calls
     assert sum(done.bytes_read for done in readings) == size

@@ -101,7 +101,7 @@ def test_all_agents_calls_once_and_each_byte_once(world: World) -> None:
     codex.everyday(world.codex, world.other)
     done = world.read()
     assert world.recorded() == world.truth()
-    assert (done.calls, done.refused, done.whole) == (len(world.truth()), 0, True)
+    assert (done.calls, done.refused, done.is_complete) == (len(world.truth()), 0, True)
     assert world.read() == Ingested()
 
 
@@ -169,9 +169,9 @@ def test_a_reading_that_was_stopped_goes_on_where_it_stopped(
     stop = threading.Event()
     stop.set()
     readings = [world.read(stop=stop)]
-    assert not readings[0].whole
+    assert not readings[0].is_complete
     assert 0 < len(world.recorded()) < len(world.truth())
-    while not readings[-1].whole:
+    while not readings[-1].is_complete:
         readings.append(world.read(stop=stop))
         assert len(readings) < 20
     assert world.recorded() == world.truth()
@@ -218,7 +218,7 @@ def test_one_process_at_a_time(world: World) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert world.read() == Ingested(whole=False)
+        assert world.read() == Ingested(is_complete=False)
         process.kill()
     assert world.read().calls == len(world.truth())
 

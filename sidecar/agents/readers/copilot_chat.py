@@ -56,7 +56,7 @@ class CopilotChat(StoreReader):
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         for user in editor_folders(places, AGENT):
             for one in storages(user):
-                if roots is None or roots.hold("\n".join(one.named_folders)):
+                if roots is None or roots.contains("\n".join(one.named_folders)):
                     yield from _of_storage(one.path)
             yield from _chats(user / "globalStorage" / _EMPTY)
             yield from _stores_at(str(user / "globalStorage" / _EXTENSION.lower() / _TRACES))

@@ -136,7 +136,7 @@ class GeminiCli(StoreReader):
     def find(self, places: Places, roots: Roots | None = None) -> Iterator[Store]:
         for folder in self.folders(places):
             for project in list_folder(folder):
-                if roots is None or roots.hold(_folder(project.path)):
+                if roots is None or roots.contains(_folder(project.path)):
                     yield from _of_project(project.path)
 
     def store_at(self, places: Places, path: str) -> Store | None:

@@ -122,7 +122,7 @@ class History:
             settings, stop = workspace.settings.agents, threading.Event()
             self._stop, self._resting = stop, rest > 0
             try:
-                if (await self._ingest(workspace, stop, share, mine=True, rest=rest)).whole:
+                if (await self._ingest(workspace, stop, share, mine=True, rest=rest)).is_complete:
                     self._known[workspace] = settings
                     workspace.costs.note_history(read=True)
                     await self._read_missed(workspace)
@@ -222,7 +222,7 @@ class History:
                     done = await self._ingest(workspace, stop, share, mine=False, rest=REST)
             finally:
                 self._resting = False
-        self._complete = done.whole
+        self._complete = done.is_complete
         if done.calls:
             for each in list(self._known):
                 await self.refresh(each)
@@ -251,7 +251,7 @@ class History:
             done = await self._services.workers.run(work)
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
-            return Ingested(whole=False)
+            return Ingested(is_complete=False)
         await self._services.workers.run(give_back)
         return done
 
