@@ -288,7 +288,7 @@ class SidecarProtocol(LanguageServerProtocol):
         self.state = "running"
         self._server.services.client = params.client_info.name if params.client_info else ""
         parent.watch(params.process_id, self._client_ended, self._server.scheduler)
-        self._server.providers.hold_back(result.capabilities, params.capabilities)
+        self._server.providers.defer_registration(result.capabilities, params.capabilities)
         result.capabilities.experimental = {
             "tokenSidecar": {
                 "protocolVersion": PROTOCOL_VERSION,

@@ -14,18 +14,16 @@ from sidecar import __version__
 from sidecar.server.codec import strict_converter
 from sidecar.server.features import (
     code_actions,
-    code_lens,
     commands,
     configuration,
     counting,
     diagnostics,
     documents,
     hover,
-    inlay_hints,
-    symbols,
+    section_counts,
     workspaces,
 )
-from sidecar.server.features.agents import Live
+from sidecar.server.features.agents import AgentSessionWatcher
 from sidecar.server.features.background import (
     CalibrationSync,
     Clock,
@@ -36,7 +34,7 @@ from sidecar.server.features.background import (
 from sidecar.server.features.configuration import Configuration
 from sidecar.server.features.diagnostics import Diagnostics
 from sidecar.server.features.history import History
-from sidecar.server.features.providers import Providers
+from sidecar.server.features.section_counts import Providers
 from sidecar.server.features.status import StatusBoard
 from sidecar.server.logging import silence_libraries
 from sidecar.server.methods import REQUESTS
@@ -60,11 +58,9 @@ FEATURES = (
     documents,
     counting,
     hover,
-    inlay_hints,
+    section_counts,
     diagnostics,
     code_actions,
-    code_lens,
-    symbols,
     commands,
 )
 
@@ -95,7 +91,7 @@ class SidecarServer(LanguageServer):
         self.calibration_sync = CalibrationSync(self)
         self.providers = Providers(self)
         self.history = History(self)
-        self.live = Live(self)
+        self.agent_sessions = AgentSessionWatcher(self)
         services.listeners.append(self.react)
         self.configuration = Configuration(self)
         self.loading: dict[str, asyncio.Event] = {}
@@ -120,14 +116,14 @@ class SidecarServer(LanguageServer):
         if what in ("document", "settings", "endpoint", "ledger"):
             self.context_updates.update_soon(event)
         if what in ("model", "endpoint"):
-            self.providers.numbers_changed()
+            self.providers.refresh()
         if what == "document":
             self.history.note_edit()
         if what == "settings":
             self.retries.close_unused_soon()
             self.sharing.forget_closed_soon()
             self.history.settings_changed()
-            self.live.settings_changed()
+            self.agent_sessions.on_settings_changed()
         if what == "context" and workspace is not None:
             self.sharing.share_soon(workspace)
             self.clock.await_session_change(workspace)

@@ -66,7 +66,7 @@ async def test_costs_of_what_is_shown_are_known_though_nobody_asks(
 ) -> None:
     """While another process reads the files they are being read, and not unpriced."""
     monkeypatch.setattr(history, "SHOWN_SECONDS", 0.01)
-    monkeypatch.setattr(history, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(history, "RETRY_SECONDS", 0.05)
     session = home.session(tmp_path)
     session.user()
     session.reply()
@@ -220,7 +220,7 @@ async def test_a_session_is_shown_before_a_tokenizer_is_loaded(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loading one halts everybody for a while, and a session's size needs none."""
-    monkeypatch.setattr(configuration, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(configuration, "SESSIONS_SECONDS", 60.0)
     session = home.session(tmp_path)
     session.reply()
     shown: list[int | None] = []
@@ -463,7 +463,9 @@ async def test_one_reading_of_a_change_gives_size_and_costs(
     monkeypatch.setattr(SessionIndex, "unread", watched)
     session.reply()
     services = bare.server.services
-    bare.server.live._tell(services.roots.default.settings.agents, frozenset({str(session.path)}))
+    bare.server.agent_sessions._on_files_changed(
+        services.roots.default.settings.agents, frozenset({str(session.path)})
+    )
     after = await bare.take("status/update", costs_more_than(before))
     assert after["context"]["tokens"] == home.truth.context[session.id]
     assert readings == [[str(session.path)]]
@@ -512,7 +514,7 @@ async def test_a_selected_session_shows_its_own_cost(
     status = await bare.take("status/update", lambda one: bool(one["cost"]))
     for session in (second, first):
         session.reply()
-        bare.server.live._tell(settings, frozenset({str(session.path)}))
+        bare.server.agent_sessions._on_files_changed(settings, frozenset({str(session.path)}))
         status = await bare.take("status/update", has_other_sums(status))
         await bare.request("context/select", {"session": session.id})
         rows = (await bare.request("cost/detail", {"by": ["session"]}))["rows"]

@@ -1,4 +1,4 @@
-"""The coding agents' sessions of the open roots: found when the settings are known, then watched.
+"""Sessions of coding agents in the open roots: read when settings are loaded, then watched.
 
 The file watcher reports which of the agents' files have changed; only those are read again.
 """
@@ -19,108 +19,100 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Workspace
 
 
-class _Followed(NamedTuple):
-    """The settings of some workspaces, and those workspaces' root folders."""
+class _WatchedRoots(NamedTuple):
+    """Root folders whose workspaces have the same agent settings."""
 
     settings: Agents
     paths: tuple[str, ...]
 
 
-class Live:
-    """Keeps each workspace's sessions as the agents' files have them."""
+class AgentSessionWatcher:
+    """Updates each workspace's agent sessions when the agents' files change."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         self._changed: WeakKeyDictionary[Workspace, frozenset[str]] = WeakKeyDictionary()
-        """What is to be read again; an empty set stands for looking for everything."""
-        self._watches: list[tuple[_Followed, Subscription]] = []
-        self._looked = asyncio.Event()
-        """Set while nothing is due."""
+        """Files to read again; an empty set means all files."""
+        self._watches: list[tuple[_WatchedRoots, Subscription]] = []
+        self._idle = asyncio.Event()
+        """Set while there is nothing to read."""
 
-    def settings_changed(self) -> None:
-        """Look for sessions again, by the settings and roots in force."""
-        self.look()
+    def on_settings_changed(self) -> None:
+        """Read all sessions again and watch their files, with the current settings and roots."""
+        self.read_all()
         self._watch()
 
-    def look(self) -> None:
-        """Look for the sessions of each workspace."""
+    def read_all(self) -> None:
+        """Start reading the sessions of all workspaces."""
         for workspace in self._workspaces():
-            self._due(workspace, None)
+            self._read_soon(workspace, None)
 
-    async def looked(self, seconds: float) -> None:
-        """Wait until what is due was looked for, but no longer than so many seconds."""
+    async def wait_until_read(self, timeout_seconds: float) -> None:
+        """Wait until all pending files are read, or until the timeout."""
         if self._changed:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._looked.wait(), seconds)
+                await asyncio.wait_for(self._idle.wait(), timeout_seconds)
 
     def _workspaces(self) -> list[Workspace]:
-        return [one for one in self._services.roots if one.path is not None]
+        return [workspace for workspace in self._services.roots if workspace.path is not None]
 
-    def _due(self, workspace: Workspace, paths: frozenset[str] | None) -> None:
-        self._looked.clear()
-        waiting = self._changed.get(workspace)
-        if paths is None or waiting == frozenset():
+    def _read_soon(self, workspace: Workspace, paths: frozenset[str] | None) -> None:
+        self._idle.clear()
+        pending = self._changed.get(workspace)
+        if paths is None or pending == frozenset():
             self._changed[workspace] = frozenset()
         else:
-            self._changed[workspace] = paths | (waiting or frozenset())
-        self._server.scheduler.soon(("agents", workspace), 0.0, partial(self._look, workspace))
+            self._changed[workspace] = paths | (pending or frozenset())
+        self._server.scheduler.soon(("agents", workspace), 0.0, partial(self._read, workspace))
 
-    async def _look(self, workspace: Workspace) -> None:
+    async def _read(self, workspace: Workspace) -> None:
         try:
-            await self._look_now(workspace)
+            await self._read_changed(workspace)
         finally:
             if not self._changed:
-                self._looked.set()
+                self._idle.set()
 
-    async def _look_now(self, workspace: Workspace) -> None:
-        await self._services.workers.run(_load)
+    async def _read_changed(self, workspace: Workspace) -> None:
+        await self._services.workers.run(partial(import_module, "sidecar.workspace.agents"))
         changed = self._changed.pop(workspace, None)
         if changed is None:
             return
         agents, history = self._services.agents, self._server.history
-        billed = history.billed(workspace)
+        recorded_agents = history.recorded_agents(workspace)
         if changed:
-            has_new_costs = await agents.look_again(workspace, changed, billed)
+            has_new_costs = await agents.look_again(workspace, changed, recorded_agents)
         else:
-            has_new_costs = await agents.look(workspace, billed)
+            has_new_costs = await agents.look(workspace, recorded_agents)
         if has_new_costs:
             history.sum_soon(workspace)
 
     def _watch(self) -> None:
-        """Watch the agents' files for each of the settings in force, with their roots."""
-        wanted: list[_Followed] = []
-        for workspace in self._workspaces():
-            settings = workspace.settings.agents
-            if settings.enabled and all(settings != one.settings for one in wanted):
-                wanted.append(_Followed(settings, self._paths(settings)))
-        for one, watch in self._watches:
-            if one not in wanted:
-                watch.cancel()
-        self._watches = [(one, watch) for one, watch in self._watches if one in wanted]
-        known = [one for one, _ in self._watches]
-        self._watches += [(one, self._follow(one)) for one in wanted if one not in known]
+        """Watch the agents' files, with one subscription for all roots with the same settings."""
+        wanted: list[_WatchedRoots] = []
+        workspaces = self._workspaces()
+        for settings in [workspace.settings.agents for workspace in workspaces]:
+            if settings.enabled and all(settings != roots.settings for roots in wanted):
+                roots = [root for root in workspaces if root.settings.agents == settings]
+                wanted.append(_WatchedRoots(settings, tuple(str(root.path) for root in roots)))
+        for watched, subscription in self._watches:
+            if watched not in wanted:
+                subscription.cancel()
+        self._watches = [watch for watch in self._watches if watch[0] in wanted]
+        kept = [watched for watched, _ in self._watches]
+        self._watches += [(new, self._subscribe(new)) for new in wanted if new not in kept]
 
-    def _follow(self, followed: _Followed) -> Subscription:
+    def _subscribe(self, roots: _WatchedRoots) -> Subscription:
         return self._server.watch(
-            partial(_paths_to_watch, followed), partial(self._tell, followed.settings)
+            partial(_paths_to_watch, roots), partial(self._on_files_changed, roots.settings)
         )
 
-    def _paths(self, settings: Agents) -> tuple[str, ...]:
-        workspaces = self._workspaces()
-        return tuple(str(one.path) for one in workspaces if one.settings.agents == settings)
-
-    def _tell(self, settings: Agents, paths: Changes) -> None:
+    def _on_files_changed(self, settings: Agents, paths: Changes) -> None:
         for workspace in self._workspaces():
             if workspace.settings.agents == settings:
-                self._due(workspace, paths)
+                self._read_soon(workspace, paths)
 
 
-def _load() -> None:
-    """Import what the first look needs. Blocking."""
-    import_module("sidecar.workspace.agents")
-
-
-def _paths_to_watch(followed: _Followed) -> tuple[str, ...]:
+def _paths_to_watch(roots: _WatchedRoots) -> tuple[str, ...]:
     from sidecar.agents.watch import paths_to_watch
 
-    return paths_to_watch(followed.settings, followed.paths)
+    return paths_to_watch(roots.settings, roots.paths)

@@ -1,7 +1,4 @@
-"""Work that follows an event: contexts recomputed, endpoints asked again, files shared.
-
-`SidecarServer.react` says which event calls for which of these.
-"""
+"""Background work triggered by events; `SidecarServer.react` maps events to it."""
 
 from __future__ import annotations
 
@@ -29,15 +26,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONTEXT_SECONDS = 0.075
-"""Delay after an edit or another change until the contexts that depend on it are recomputed."""
+"""Delay after a change until dependent contexts are recomputed."""
 SHARE_SECONDS = 0.5
-"""Delay after a change of a conversation until other processes can read it."""
+"""Delay after a conversation changes until its size is written for other processes."""
 SAVE_SECONDS = 1.0
-"""Delay until calibrations are written: an endpoint may change them with every edit."""
+"""Delay until calibrations are written, as an endpoint may change them with every edit."""
 GRACE_SECONDS = 0.05
-"""Added to the delay until a moment, so that the moment has passed."""
+"""Added to timers, so that they never fire before their moment."""
 ROUND_SECONDS = 60.0
-"""A miss so soon after a retry lengthens the delay of the next one."""
+"""A failure this soon after a retry makes the next delay longer."""
 
 
 class ContextUpdates:
@@ -47,13 +44,13 @@ class ContextUpdates:
         self._services, self._scheduler = server.services, server.scheduler
 
     def update_soon(self, event: Event) -> None:
-        """Recompute the contexts that an event concerns."""
+        """Schedule recomputing the contexts that an event concerns."""
         for workspace in self._services.roots:
             sessions = self._services.known_sessions(workspace)
             if sessions is None or not event.concerns(workspace):
                 continue
             if event.uri is None or sessions.follows(event.uri):
-                # Of agents' sessions alone nothing is counted, and no module is loaded for it.
+                # Agents' sessions need no counting, so don't import what it needs.
                 has_conversations = any(sessions.store)
                 conversations = self._services.conversations
                 work = conversations(workspace).refresh if has_conversations else sessions.publish
@@ -68,9 +65,9 @@ class _Round(NamedTuple):
 
 
 class Retries:
-    """Asks endpoints again that were away or late, while something open depends on their counts.
+    """Asks unavailable or late endpoints again while open documents or conversations use them.
 
-    Without it an untouched document would stay an estimate until the next edit.
+    Without retries, an unedited document would keep its estimate.
     """
 
     def __init__(self, server: SidecarServer) -> None:
@@ -78,17 +75,17 @@ class Retries:
         self._rounds: dict[JobKey, _Round] = {}
 
     def close_unused_soon(self) -> None:
-        """Close the endpoints that no root's settings declare any more."""
+        """Schedule closing the endpoints that were removed from all settings."""
         self._scheduler.soon(("endpoints-closed",), 0.0, self._close_unused)
 
     async def _close_unused(self) -> None:
         used = [workspace.settings for workspace in self._services.roots]
-        now = {settings.endpoints for settings in used}
-        self._rounds = {key: one for key, one in self._rounds.items() if key[2] in now}
+        endpoints = {settings.endpoints for settings in used}
+        self._rounds = {key: row for key, row in self._rounds.items() if key[2] in endpoints}
         await self._services.counts.keep_endpoints(used)
 
     def retry_later(self, model: str, settings: Settings, kind: MissKind) -> None:
-        """Ask again when that is worth it, later after each miss in a row."""
+        """Schedule a retry if one is useful; the delay grows with each failure in a row."""
         key: JobKey = ("endpoint", model, settings.endpoints)
         last = self._rounds.get(key, _Round())
         if asyncio.get_running_loop().time() > last.over_at:
@@ -121,31 +118,33 @@ class Retries:
         ]
 
     def _is_used(self, model: str, settings: Settings) -> bool:
-        """Whether an open document or a conversation counts for the model by these endpoints."""
+        """Return whether an open document or a conversation uses the model and its endpoints."""
         return any(self._counts_for(workspace, model) for workspace in self._roots(settings))
 
     def _counts_for(self, workspace: Workspace, model: str) -> bool:
         services = self._services
         sessions = services.known_sessions(workspace)
-        if sessions is not None and any(one.session.model == model for one in sessions.store):
+        if sessions is not None and any(row.session.model == model for row in sessions.store):
             return True
-        mine = [uri for uri in services.documents if services.roots.of_document(uri) is workspace]
-        return any(model_of(uri, workspace) == model for uri in mine)
+        return any(
+            services.roots.of_document(uri) is workspace and model_of(uri, workspace) == model
+            for uri in services.documents
+        )
 
 
 class Sharing:
-    """Shares the sizes of conversations with `token-sidecar usage` and `statusline`."""
+    """Writes the sizes of conversations for `token-sidecar usage` and `statusline`."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._services, self._scheduler = server.services, server.scheduler
         self._shared: set[str] = set()
 
     def share_soon(self, workspace: Workspace) -> None:
-        """Write a workspace's conversations."""
+        """Schedule writing a workspace's conversations."""
         self._scheduler.soon(("sharing", workspace), SHARE_SECONDS, partial(self._share, workspace))
 
     def forget_closed_soon(self) -> None:
-        """Remove the files of workspaces that were closed."""
+        """Schedule removing the files of closed workspaces."""
         self._scheduler.soon(("sharing",), SHARE_SECONDS, self._forget_closed)
 
     async def _share(self, workspace: Workspace) -> None:
@@ -164,8 +163,8 @@ class Sharing:
     async def _write(self, uri: str, usages: list[ContextUsage]) -> None:
         try:
             await self._services.live.write(uri, usages)
-        except OSError as exc:  # a full disk is no defect: the next change tries again
-            logger.warning("conversations are not shared: %s", type(exc).__name__)
+        except OSError as exc:  # for example a full disk: the next change tries again
+            logger.warning("cannot write conversations for other processes: %s", type(exc).__name__)
 
 
 class CalibrationSync:
@@ -176,7 +175,7 @@ class CalibrationSync:
         self._watch: Subscription | None = None
 
     def watch(self) -> None:
-        """Read the file whenever another process has written it."""
+        """Watch the calibration file for changes by other processes."""
         if self._watch is None:
             path = str(self._services.calibrations.path)
             find = lambda: (path,)  # noqa: E731
@@ -186,7 +185,7 @@ class CalibrationSync:
         self._server.scheduler.soon(("calibrations",), 0.0, self._sync)
 
     def save_soon(self) -> None:
-        """Write the calibrations."""
+        """Schedule writing the calibrations."""
         self._server.scheduler.soon(("calibrations",), SAVE_SECONDS, self._sync)
 
     async def _sync(self) -> None:
@@ -196,36 +195,36 @@ class CalibrationSync:
             return
         try:
             synced = await self._services.workers.run(work)
-        except OSError as exc:  # a full disk is no defect: the next change tries again
+        except OSError as exc:  # for example a full disk: the next change tries again
             calibrations.changed()
-            logger.warning("calibrations were not written: %s", type(exc).__name__)
+            logger.warning("cannot write calibrations: %s", type(exc).__name__)
             return
         is_new = calibrations.finish_sync(synced)
         if is_new or (synced.has_written and self._has_long_documents()):
             self._services.publish(Event("endpoint"))
 
     def _has_long_documents(self) -> bool:
-        """Whether a document is open that is too long for an endpoint, so that it is calibrated."""
-        asked = any(may_ask(workspace.settings) for workspace in self._services.roots)
+        """Return whether an open document is too long for endpoints, so calibration applies."""
+        uses_endpoints = any(may_ask(workspace.settings) for workspace in self._services.roots)
         documents = self._services.documents.values()
-        return asked and any(one.characters > LARGEST_CHARACTERS for one in documents)
+        return uses_endpoints and any(row.characters > LARGEST_CHARACTERS for row in documents)
 
 
 class Clock:
-    """Updates what the time changes: costs of today at midnight, and the shown session by age."""
+    """Resets today's costs at midnight, and replaces shown sessions that became too old."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
 
     def await_midnight(self) -> None:
-        """Sum up today's costs when the day ends, if any workspace shows them."""
+        """Schedule summing up costs at midnight, if any workspace shows today's."""
         if not self._server.scheduler.is_due(("midnight",)) and self._spending_workspaces():
             now = datetime.now().astimezone()
             seconds = (_next_midnight(now) - now).total_seconds() + GRACE_SECONDS
             self._server.scheduler.soon(("midnight",), seconds, self._begin_day)
 
     def await_session_change(self, workspace: Workspace) -> None:
-        """Publish a workspace's sessions when another one is to be shown by its age."""
+        """Schedule publishing a workspace's sessions when the shown one becomes too old."""
         key = "session age", workspace
         self._server.scheduler.cancel(key)
         sessions = self._services.known_sessions(workspace)
@@ -245,9 +244,9 @@ class Clock:
             await self._server.history.refresh(workspace)
 
     def _spending_workspaces(self) -> list[Workspace]:
-        return [one for one in self._services.roots if one.costs.today is not None]
+        return [root for root in self._services.roots if root.costs.today is not None]
 
 
 def _next_midnight(now: datetime) -> datetime:
-    """Return the beginning of the next local day, which may be 23 or 25 hours long."""
+    """Return the start of the next local day; the current day may have 23 or 25 hours."""
     return datetime.combine(now.date() + timedelta(days=1), time()).astimezone()

@@ -1,4 +1,4 @@
-"""`capabilities/list` and `capabilities/probe`: what the user's own endpoints can do."""
+"""`capabilities/list` and `capabilities/probe`: what the configured endpoints can do."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ def register(server: SidecarServer) -> None:
     """Register the handlers."""
     services = server.services
 
-    def meant(params: CapabilitiesParams | ProbeParams) -> Workspace:
+    def workspace_of(params: CapabilitiesParams | ProbeParams) -> Workspace:
         if params.workspace is None and params.text_document is not None:
             return services.roots.of_document(params.text_document.uri)
         return services.workspace_or_first(params.workspace)
 
-    async def known(params: CapabilitiesParams) -> list[Capability]:
+    async def list_known(params: CapabilitiesParams) -> list[Capability]:
         await services.configured.wait()
-        return services.counts.endpoints(meant(params).settings).capabilities()
+        return services.counts.endpoints(workspace_of(params).settings).capabilities()
 
     async def probe(params: ProbeParams) -> list[Capability]:
         await services.configured.wait()
-        workspace = meant(params)
-        found = await services.counts.endpoints(workspace.settings).probe(
+        workspace = workspace_of(params)
+        capabilities = await services.counts.endpoints(workspace.settings).probe(
             params.endpoint, params.model or workspace.model
         )
         services.publish(Event("endpoint"))
-        return found
+        return capabilities
 
-    server.protocol.custom["capabilities/list"] = known
+    server.protocol.custom["capabilities/list"] = list_known
     server.protocol.custom["capabilities/probe"] = probe

@@ -1,4 +1,4 @@
-"""Fixes for budgets: each one versioned WorkspaceEdit, undone in one step."""
+"""Quick fixes for exceeded budgets, each a versioned `WorkspaceEdit` that undoes in one step."""
 
 from __future__ import annotations
 
@@ -32,41 +32,43 @@ def register(server: SidecarServer) -> None:
     async def code_actions(params: types.CodeActionParams) -> list[types.CodeAction]:
         from sidecar.workspace.fixing import RootOrigins, proposals
 
-        if not _wanted(params.context.only):
+        if not _allows_quick_fixes(params.context.only):
             return []
         uri = params.text_document.uri
         services = server.services
-        subject, found = await server.diagnostics.findings(uri)
+        subject, findings = await server.diagnostics.findings(uri)
         document = services.documents.named(uri)
-        if not found or document.version != subject.version:
+        if not findings or document.version != subject.version:
             return []
-        touched = [finding for finding in found if _touches(document, finding, params.range)]
+        in_range = [finding for finding in findings if _overlaps(document, finding, params.range)]
         workspace = services.roots.of_document(uri)
         choices = await services.budgets.choose_counters(subject, workspace)
-        place = RootOrigins(workspace.path, workspace.loaded.origins)
-        work = partial(proposals, subject, touched, place, choices)
-        made = await services.workers.run(work)
-        builder = _Builder(server, document, params.context.diagnostics)
-        return [action for proposal in made for action in builder.actions(proposal)]
+        origins = RootOrigins(workspace.path, workspace.loaded.origins)
+        propose = partial(proposals, subject, in_range, origins, choices)
+        builder = _ActionBuilder(server, document, params.context.diagnostics)
+        return [
+            action
+            for proposal in await services.workers.run(propose)
+            for action in builder.actions(proposal)
+        ]
 
 
-def _wanted(only: Sequence[types.CodeActionKind | str] | None) -> bool:
-    """Whether the kinds that a client asks for have room for quick fixes."""
+def _allows_quick_fixes(only: Sequence[types.CodeActionKind | str] | None) -> bool:
     kinds = [str(getattr(kind, "value", kind)) for kind in only or ["quickfix"]]
     return any(kind in ("", "quickfix") for kind in kinds)
 
 
-def _touches(document: TextDocument, finding: Finding, span: types.Range) -> bool:
-    """By lines: an editor shows a diagnostic's sign at its line, wherever in it the cursor is."""
-    # The end is behind its last character, which may be a line's end.
+def _overlaps(document: TextDocument, finding: Finding, span: types.Range) -> bool:
+    """Return whether a finding and a range share a line: editors mark diagnostics by line."""
+    # The last character may be a line break, after which `end` would be on the next line.
     ends = (finding.start, max(finding.start, finding.end - 1))
-    first, last = (document.position_at(at).line for at in ends)
-    upper, lower = to_lines(span)
-    return first <= lower and upper <= last
+    first, last = (document.position_at(offset).line for offset in ends)
+    span_first, span_last = to_lines(span)
+    return first <= span_last and span_first <= last
 
 
-class _Builder:
-    """Turns proposals into code actions of one document at one version."""
+class _ActionBuilder:
+    """Turns proposals into code actions for one version of a document."""
 
     def __init__(
         self,
@@ -78,14 +80,14 @@ class _Builder:
         self._document = document
         self._diagnostics = [d for d in diagnostics if d.source == SOURCE]
         workspace = server.client_capabilities.workspace
-        self._abilities = workspace.workspace_edit if workspace else None
+        self._capabilities = workspace.workspace_edit if workspace else None
 
     def actions(self, proposal: Proposal) -> Iterator[types.CodeAction]:
-        """The action, and for a fit its preview where the client can show one."""
-        if proposal.new_file is not None and not self._creates_files():
+        """Yield the action and, for a fit, a variant with a preview if the client supports it."""
+        if proposal.new_file is not None and not self._can_create_files():
             return
         yield self._action(proposal, preview=False)
-        if proposal.kind == "fit" and self._previews():
+        if proposal.kind == "fit" and self._can_preview():
             yield self._action(proposal, preview=True)
 
     def _action(self, proposal: Proposal, *, preview: bool) -> types.CodeAction:
@@ -101,7 +103,7 @@ class _Builder:
     def _edit(self, proposal: Proposal, title: str, *, preview: bool) -> types.WorkspaceEdit:
         changes: list[Change] = []
         if proposal.new_file is not None:
-            changes += _new_file(proposal.new_file)
+            changes += _create_file(proposal.new_file)
         changes.append(self._text_edit(proposal.target, proposal.edits, preview=preview))
         annotations = None
         if preview:
@@ -113,22 +115,22 @@ class _Builder:
     ) -> types.TextDocumentEdit:
         document, version = self._document, self._document.version
         if target is not None:
-            open_one = self._server.services.documents.get(target.uri)
-            version = open_one.version if open_one is not None else None
+            open_document = self._server.services.documents.get(target.uri)
+            version = open_document.version if open_document is not None else None
             document = TextDocument(target.uri, target.text, version, document.encoding)
         identifier = types.OptionalVersionedTextDocumentIdentifier(document.uri, version)
-        made = [_one(document, edit, preview=preview) for edit in edits]
-        return types.TextDocumentEdit(identifier, made)
+        lsp_edits = [_lsp_edit(document, edit, preview=preview) for edit in edits]
+        return types.TextDocumentEdit(identifier, lsp_edits)
 
-    def _creates_files(self) -> bool:
-        operations = (self._abilities and self._abilities.resource_operations) or []
+    def _can_create_files(self) -> bool:
+        operations = (self._capabilities and self._capabilities.resource_operations) or []
         return types.ResourceOperationKind.Create in operations
 
-    def _previews(self) -> bool:
-        return bool(self._abilities and self._abilities.change_annotation_support)
+    def _can_preview(self) -> bool:
+        return bool(self._capabilities and self._capabilities.change_annotation_support)
 
 
-def _one(
+def _lsp_edit(
     document: TextDocument, edit: TextEdit, *, preview: bool
 ) -> types.TextEdit | types.AnnotatedTextEdit:
     start, end = document.position_at(edit.start), document.position_at(edit.end)
@@ -138,7 +140,7 @@ def _one(
     return types.TextEdit(span, edit.text)
 
 
-def _new_file(target: FixTarget) -> list[Change]:
+def _create_file(target: FixTarget) -> list[Change]:
     start = types.Position(0, 0)
     identifier = types.OptionalVersionedTextDocumentIdentifier(target.uri, None)
     edit = types.TextEdit(types.Range(start, start), target.text)

@@ -1,7 +1,6 @@
-"""Server commands with quick results, for every client that can run `workspace/executeCommand`.
+"""Commands for `workspace/executeCommand`; their ids begin with `tokenSidecar.server.`.
 
-Their ids begin `tokenSidecar.server.`; the answer is for shims, the message for people whose editor
-has none. Nothing pops up but after such an action of theirs.
+Each returns its result to our editor plugins and shows it as a message in other editors.
 """
 
 from __future__ import annotations
@@ -27,32 +26,28 @@ def register(server: SidecarServer) -> None:
 
     @server.command(f"{PREFIX}heaviestSections")
     async def heaviest(*arguments: Any) -> list[dict[str, Any]]:
-        uri = _uri(arguments)
-        parts = sorted(await server.services.parts_of(uri), key=lambda one: -one.tokens)
-        found: list[dict[str, Any]] = [
-            {"title": one.part.title, "line": one.part.start_line, "tokens": one.tokens}
-            for one in parts[:HEAVIEST_SHOWN]
+        parts = await server.services.parts_of(_uri(arguments))
+        rows: list[dict[str, Any]] = [
+            {"title": part.part.title, "line": part.part.start_line, "tokens": part.tokens}
+            for part in sorted(parts, key=lambda part: -part.tokens)[:HEAVIEST_SHOWN]
         ]
         lines = [
             f"{row['tokens']:>8,}  {printable(row['title'])} (line {row['line'] + 1})"
-            for row in found
+            for row in rows
         ]
-        _show_message(
-            server, "Heaviest sections:\n" + "\n".join(lines) if lines else "No sections here."
-        )
-        return found
+        title = "Heaviest sections:" if rows else "This document has no sections."
+        _show_message(server, "\n".join([title, *lines]))
+        return rows
 
     @server.command(f"{PREFIX}compareModels")
     async def compare(*arguments: Any) -> str:
         services, uri = server.services, _uri(arguments)
         await services.configured.wait()
-        taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+        snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
         models = dict.fromkeys((workspace.model, *map(str, arguments[1:])))
-        counts = [await services.counts.count(taken, model, workspace) for model in models]
-        counted = ", ".join(
-            f"{printable(one.model)} {tokens_text(one.tokens, one.method)}" for one in counts
-        )
-        _show_message(server, counted)
+        counts = [await services.counts.count(snapshot, model, workspace) for model in models]
+        rows = [f"{printable(row.model)} {tokens_text(row.tokens, row.method)}" for row in counts]
+        _show_message(server, ", ".join(rows))
         return comparison_markdown("This document", counts)
 
 

@@ -1,6 +1,6 @@
-"""Settings: read off the event loop, from files and from the editor, and watched on disk.
+"""Settings: read from files on workers and requested from the editor; the files are watched.
 
-Neovim announces no file watching, so the server watches for itself.
+The server watches them itself, because Neovim does not.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ logger = logging.getLogger(__name__)
 
 SECTION = "tokenSidecar"
 CLIENT_SECONDS = 3.0
-"""How long the editor may take to say its settings; what it says later is taken then."""
+"""Timeout of the request for the editor's settings."""
 READ_SECONDS = 5.0
-"""How long a disk may take to hand over the settings."""
-LOOK_SECONDS = 0.25
-"""How long agents' sessions may keep the first count waiting."""
-START_SECONDS = 0.5
-"""Windows and prices are loaded a little later: their import would delay the first count."""
+"""Time that counts wait for settings files; settings that are read later still apply."""
+SESSIONS_SECONDS = 0.25
+"""Time that the first count waits for the agents' sessions."""
+CATALOGUE_SECONDS = 0.5
+"""Delay before windows and prices are loaded: importing them would delay the first count."""
 
 
 class Configuration:
-    """Keeps each workspace's settings as the files and the editor have them."""
+    """Updates each workspace's settings from files and from the editor."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -63,11 +63,11 @@ class Configuration:
         self._times: dict[Path, Stamp | None] = {}
 
     def initialized(self) -> None:
-        """The client may be asked from now on."""
+        """Allow requests to the client."""
         self._initialized.set()
 
     def reload(self) -> None:
-        """Read all settings again, in the background."""
+        """Start reading all settings again."""
         self._reloads += 1
         self._server.scheduler.now(("settings",), self._reload)
 
@@ -77,35 +77,35 @@ class Configuration:
         paths = {path for root in roots for path in watched_paths(root.path)}
         try:
             await self._read_all(roots, paths)
-        except Exception as exc:  # a defect must not keep anyone from counting
+        except Exception as exc:  # a defect here must not prevent counting
             log_defect(exc, "configuration")
         self._running = None
-        if roots >= set(services.roots):  # else roots were added meanwhile, and are read next
+        if roots >= set(services.roots):  # otherwise the next reload reads the added roots
             services.configured.set()
         services.publish(Event("settings"))
         self._server.scheduler.now(("catalogue",), self._load_catalogue)
-        self._server.scheduler.now(("announcing",), self._announce)
+        self._server.scheduler.now(("providers",), self._register_providers)
         self._watch_files(paths)
         self._server.history.watch_ledger()
         self._server.calibration_sync.watch()
 
     async def _read_all(self, roots: set[Workspace], paths: set[Path]) -> None:
-        # Times before contents: a file that changes in between is read once more.
+        # Read times before contents, so that a change in between triggers another read.
         await self._read(partial(self._read_times, paths))
         await asyncio.gather(*(self._load(workspace) for workspace in roots))
-        # Before tokenizers, whose loading halts everybody: sessions have their numbers already.
-        self._server.live.look()
-        await self._server.live.looked(LOOK_SECONDS)
+        # Sessions need no tokenizers, and loading those blocks all threads.
+        self._server.agent_sessions.read_all()
+        await self._server.agent_sessions.wait_until_read(SESSIONS_SECONDS)
         await self._read(self._read_calibrations)
         await self._read(partial(self._services.workers.load, self._services.tokenizers()))
 
     async def _read(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Await work that reads a disk, for a limited time; then it continues without us."""
+        """Await work that reads a disk; after `READ_SECONDS` it continues in the background."""
         try:
             await self._reading.run(object(), work, READ_SECONDS)
         except TimeoutError:
-            logger.error("configuration: not read within %g s", READ_SECONDS)
-        except Exception as exc:  # a defect must not keep anyone from counting
+            logger.error("configuration: reading takes longer than %g s", READ_SECONDS)
+        except Exception as exc:  # a defect here must not prevent counting
             log_defect(exc, "configuration")
 
     async def _read_times(self, paths: set[Path]) -> None:
@@ -115,19 +115,18 @@ class Configuration:
         calibrations = self._services.calibrations
         calibrations.finish_sync(await self._services.workers.run(calibrations.begin_load()))
 
-    async def _announce(self) -> None:
-        """Before `initialized` a client may not be asked for anything."""
-        await self._initialized.wait()
+    async def _register_providers(self) -> None:
+        await self._initialized.wait()  # LSP forbids requests to the client before that
         if self._server.protocol.state == "running":
-            self._server.providers.settings_changed()
+            self._server.providers.on_settings_changed()
 
     async def _load_catalogue(self) -> None:
-        """Windows come after the first counts: importing their list takes most of a second."""
+        """Load windows and prices after the first counts: the import takes most of a second."""
         if self._services.windows.ready:
             return
-        if not catalogue.loaded():  # else somebody who asked for a window has waited for it
-            await asyncio.sleep(START_SECONDS)
-        await self._services.workers.run(give_back)  # the tokenizer's tables, before there is more
+        if not catalogue.loaded():  # a request may have loaded it already
+            await asyncio.sleep(CATALOGUE_SECONDS)
+        await self._services.workers.run(give_back)
         await self._services.load_prices()
         await self._services.workers.run(self._server.loading_features())
         await self._services.workers.run(give_back)
@@ -140,10 +139,10 @@ class Configuration:
         )
 
     async def _read_settings(self, workspace: Workspace, *, running: object, reloads: int) -> None:
-        """Read a root's settings and put them in force.
+        """Read and apply a root's settings.
 
-        A slow disk may return them after the reload has ended; then they are announced here,
-        unless they were read again since.
+        If a slow disk returns them after the reload has ended, they are published here, unless a
+        newer reload has started.
         """
         work = partial(_read, workspace.path, workspace.editor, workspace.loaded)
         loaded, rules = await self._services.workers.run(work)
@@ -155,12 +154,12 @@ class Configuration:
             logger.warning("configuration: %s", problem)
         if is_late:
             self._services.publish(Event("settings"))
-            self._server.scheduler.now(("announcing",), self._announce)
+            self._server.scheduler.now(("providers",), self._register_providers)
 
     async def _editor_section(self, workspace: Workspace) -> Any:
-        """The editor's section `tokenSidecar` for a root; without an answer the previous one."""
-        abilities = self._server.client_capabilities.workspace
-        if abilities is None or not abilities.configuration:
+        """Request the editor's section `tokenSidecar` for a root; on failure keep the last one."""
+        capabilities = self._server.client_capabilities.workspace
+        if capabilities is None or not capabilities.configuration:
             return workspace.editor
         item = types.ConfigurationItem(scope_uri=workspace.uri, section=SECTION)
         try:
@@ -169,7 +168,7 @@ class Configuration:
                 answer = await self._server.workspace_configuration_async(
                     types.ConfigurationParams([item])
                 )
-        except Exception:  # a client may refuse, or take too long: go on without
+        except Exception:  # the client refused or timed out
             return workspace.editor
         section = answer[0] if answer else None
         return section if isinstance(section, dict) else {}
@@ -186,7 +185,7 @@ class Configuration:
         self._server.scheduler.soon(("settings files",), 0.0, self._compare)
 
     async def _compare(self) -> None:
-        """Read the settings again if a file differs from when it was last read."""
+        """Read the settings again if a file has changed since it was read."""
         if await self._services.workers.run(partial(_times, self._watched)) != self._times:
             self.reload()
 
@@ -196,8 +195,8 @@ def _times(paths: Iterable[Path]) -> dict[Path, Stamp | None]:
 
 
 def _read(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rules]:
-    if not editor and LIMIT_VARIABLE not in os.environ and not _any_file(path):
-        # Nobody has written anything: the reader is not even loaded.
+    if not editor and LIMIT_VARIABLE not in os.environ and not _has_file(path):
+        # No settings at all: skip importing the reader, which would delay the start.
         return Loaded(Settings(), (), {}), Rules(Settings())
     from sidecar.config.load import load
 
@@ -205,7 +204,7 @@ def _read(path: Path | None, editor: Any, previous: Loaded) -> tuple[Loaded, Rul
     return loaded, Rules(loaded.settings)
 
 
-def _any_file(path: Path | None) -> bool:
+def _has_file(path: Path | None) -> bool:
     return "TOKEN_SIDECAR_CONFIG" in os.environ or any(
         file.exists() for file in watched_paths(path)
     )

@@ -79,7 +79,7 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
         asks_endpoint=True,
         makes_current=not params.is_choice or conversations.sessions.choose(params.model or ""),
         params=params,
-        # Made here, on the event loop: documents belong to it.
+        # Created here because only the event loop may read documents.
         documents={
             id(spec): documents.follow(spec.text_document.uri, spec.range)
             for spec in params.sections or ()
@@ -104,50 +104,50 @@ async def _append(conversations: Conversations, params: p.AppendParams) -> Conte
 
 
 def _bare_total(usage: dict[str, Any] | None) -> int | None:
-    """Prompt and reply together, where a usage says nothing else."""
+    """Return `totalTokens` (prompt and reply) if a usage has no other member."""
     if not usage or set(usage) != {"totalTokens"}:
         return None
     total = usage["totalTokens"]
     if isinstance(total, bool) or not isinstance(total, int) or not 0 <= total <= MOST_TOKENS:
-        raise BadParamsError("`totalTokens` is no number of tokens")
+        raise BadParamsError("`totalTokens` must be a number of tokens")
     return total
 
 
 def _vendor_usage(usage: dict[str, Any] | None) -> Usage | None:
     if usage is None:
         return None
-    found = normalise_usage(usage)
-    if found is None:
-        raise BadParamsError("usage has no known vendor's form")
-    return found
+    normalised = normalise_usage(usage)
+    if normalised is None:
+        raise BadParamsError("`usage` has no known vendor's form")
+    return normalised
 
 
-async def _look_for_all(server: SidecarServer, workspace: Workspace) -> None:
-    """Find all of the agents' sessions; calls that this look recorded are summed up soon."""
+async def _find_all_sessions(server: SidecarServer, workspace: Workspace) -> None:
+    """Find all sessions of the agents, and update the costs if this recorded any calls."""
     if await server.services.agents.look_for_all(workspace):
         server.history.sum_soon(workspace)
 
 
-async def _find_older(
+async def _find_session(
     server: SidecarServer, conversations: Conversations, session: str | None
 ) -> None:
-    """Look through all of the agents' sessions for one that is not known yet."""
+    """Search all sessions of the agents for an unknown session."""
     await conversations.restore()
     sessions, workspace = conversations.sessions, conversations.workspace
     if session is None or sessions.find(session) or conversations.is_being_made(session):
         return
-    await _look_for_all(server, workspace)
-    found = sessions.find(session)
-    if isinstance(found, CountedSession) and found.model is not None:
-        await conversations.services.look_up(found.model, workspace.settings)
+    await _find_all_sessions(server, workspace)
+    counted = sessions.find(session)
+    if isinstance(counted, CountedSession) and counted.model is not None:
+        await conversations.services.look_up(counted.model, workspace.settings)
 
 
 async def _usage(
     server: SidecarServer, conversations: Conversations, params: p.UsageParams
 ) -> ContextUsage:
-    await _find_older(server, conversations, params.session)
-    found = await conversations.look(params.session)
-    usage = None if found is None else conversations.sessions.usage(found)
+    await _find_session(server, conversations, params.session)
+    session = await conversations.look(params.session)
+    usage = None if session is None else conversations.sessions.usage(session)
     return usage_report(usage, conversations.workspace.costs)
 
 
@@ -157,9 +157,9 @@ async def _sessions(
     workspace = conversations.workspace
     await conversations.recount()
     if params.all:
-        await _look_for_all(server, workspace)
+        await _find_all_sessions(server, workspace)
         if conversations.sessions.is_stale:
-            server.live.look()
+            server.agent_sessions.read_all()
     rows = conversations.sessions.rows(every=params.all)
     for model in {row.model for row in rows if row.model and row.limit is None}:
         await conversations.services.look_up(model, conversations.workspace.settings)
@@ -172,7 +172,7 @@ async def _sessions(
 async def _select(
     server: SidecarServer, conversations: Conversations, params: p.SelectParams
 ) -> ContextUsage:
-    await _find_older(server, conversations, params.session)
+    await _find_session(server, conversations, params.session)
     conversations.sessions.select(params.session)
     await conversations.refresh()
     return conversations.sessions.state.usage or ContextUsage()
@@ -182,31 +182,31 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
     await conversations.restore()
     sessions = conversations.sessions
     shown = sessions.find(params.session)
-    agents = shown.source if isinstance(shown, CountedSession) else None
-    known = sessions.store.get(sessions.id_to_change(params.session))
-    if known is None and not conversations.is_being_made(params.session):
-        return ContextUsage(text=reset_text(agents, is_reset=False))
+    agent = shown.source if isinstance(shown, CountedSession) else None
+    stored = sessions.store.get(sessions.id_to_change(params.session))
+    if stored is None and not conversations.is_being_made(params.session):
+        return ContextUsage(text=reset_text(agent, is_reset=False))
 
-    change = Reset(session=params.session, makes_current=agents is None)
+    change = Reset(session=params.session, makes_current=agent is None)
     conversation, _ = await conversations.apply(change)
-    text = reset_text(agents, is_reset=known is None or not known.session.is_empty)
+    text = reset_text(agent, is_reset=stored is None or not stored.session.is_empty)
     return msgspec.structs.replace(sessions.latest(conversation), text=text)
 
 
 async def _fit(
     server: SidecarServer, conversations: Conversations, params: p.FitParams
 ) -> FitResult:
-    await _find_older(server, conversations, params.session)
+    await _find_session(server, conversations, params.session)
     name = conversations.id_with_text(params.session)
     keep_turns = conversations.workspace.settings.context.keep_turns
-    _, found = await conversations.apply(Fit(session=name, params=params, keep_turns=keep_turns))
-    return msgspec.structs.replace(found, text=fit_text(found))
+    _, result = await conversations.apply(Fit(session=name, params=params, keep_turns=keep_turns))
+    return msgspec.structs.replace(result, text=fit_text(result))
 
 
 async def _undo(
     server: SidecarServer, conversations: Conversations, params: p.UndoParams
 ) -> ContextUsage:
-    await _find_older(server, conversations, params.session)
+    await _find_session(server, conversations, params.session)
     name = conversations.id_with_text(params.session)
     conversation, undone = await conversations.apply(Undo(session=name))
     usage = conversations.sessions.latest(conversation)
@@ -214,8 +214,8 @@ async def _undo(
 
 
 async def _assemble(conversations: Conversations, params: p.AssembleParams) -> AssembleResult:
-    _, found = await conversations.apply(Assemble(session=params.session, params=params))
-    return found
+    _, result = await conversations.apply(Assemble(session=params.session, params=params))
+    return result
 
 
 async def _response(conversations: Conversations, params: p.ResponseParams) -> ResponseResult:
@@ -236,7 +236,7 @@ async def _response(conversations: Conversations, params: p.ResponseParams) -> R
 async def _preflight(
     server: SidecarServer, conversations: Conversations, params: p.PreflightParams
 ) -> PreflightResult:
-    await _find_older(server, conversations, params.session)
+    await _find_session(server, conversations, params.session)
     draft = await conversations.try_out(params.session, params.model)
     services, workspace = conversations.services, conversations.workspace
     judge = partial(
@@ -247,13 +247,13 @@ async def _preflight(
         services.spending(workspace),
         workspace.settings.context.warn_at,
     )
-    found, cost_verdict = await services.workers.run(judge)
+    result, cost_verdict = await services.workers.run(judge)
     _warn_of_caps(conversations, cost_verdict)
-    return found
+    return result
 
 
 def _warn_of_caps(conversations: Conversations, cost_verdict: CostVerdict) -> None:
-    """A new crossing of a cap is a warning."""
+    """Send a warning when a cap is newly exceeded."""
     costs, sessions = conversations.workspace.costs, conversations.sessions
     capped = [reason.message for reason in cost_verdict.reasons if reason.kind.endswith("Cap")]
     if costs.cross_cap(is_over=bool(capped)):

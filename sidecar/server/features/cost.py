@@ -1,4 +1,4 @@
-"""`cost/*`: records and reports, off the event loop, with progress and cancellation."""
+"""`cost/*`: recording calls and reporting costs on workers, with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from sidecar.workspace.spending import Spent
     from sidecar.workspace.workspace import Workspace
 
-STILL_READ = "Agents' calls are still being read; the report is incomplete."
+INCOMPLETE = "Session files of agents are still being read; this report is incomplete."
 
 MAIN = "main"
-"""The category of the calls that carry the conversation."""
+"""The category of the conversation's own calls."""
 
 
 async def prompt_file_text(server: SidecarServer, uri: str) -> str:
-    """Return what a prompt file has cost by the ledger; "" for any other file."""
+    """Describe the recorded cost of a prompt file; "" for any other file."""
     services, path = server.services, path_of(uri)
     workspace = services.roots.of_document(uri)
     if path is None or workspace.path is None:
@@ -48,15 +48,14 @@ async def prompt_file_text(server: SidecarServer, uri: str) -> str:
         return ""
     try:
         rows = await file_costs(services, workspace, CostFilesParams(uris=[uri]))
-    except SidecarError:  # a report says what is wrong with the ledger
+    except SidecarError:  # cost reports show problems of the ledger
         return ""
     return rows[0].text if rows else ""
 
 
-async def _recorded(
+async def _record(
     services: Services, workspace: Workspace, params: CostRecordParams
 ) -> CostRecorded:
-    """Record a call and show the new sums."""
     billing = commitment()
     spending = services.spending(workspace)
 
@@ -82,8 +81,8 @@ def register(server: SidecarServer) -> None:
         if estimate is None and sessions and session and params.category == MAIN:
             await services.conversations(workspace).recount(session)
             estimate = sessions.sent_estimate(session)
-        named = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
-        return await _recorded(services, workspace, named)
+        completed = msgspec.structs.replace(params, session=session, estimated_tokens=estimate)
+        return await _record(services, workspace, completed)
 
     async def detail(params: CostDetailParams) -> CostReport:
         await services.configured.wait()
@@ -92,16 +91,16 @@ def register(server: SidecarServer) -> None:
         async with progress(server, "Cost report") as report:
 
             def work() -> CostReport:
-                found = spending.detail(params, stop.is_set, report)
-                if found.rows:
-                    return found
-                return msgspec.structs.replace(found, text=NO_COST, overview=NO_COST)
+                costs = spending.detail(params, stop.is_set, report)
+                if costs.rows:
+                    return costs
+                return msgspec.structs.replace(costs, text=NO_COST, overview=NO_COST)
 
-            await server.history.known(workspace, report)
-            note = "" if workspace.costs.read or workspace.path is None else STILL_READ
+            await server.history.ensure_recorded(workspace, report)
+            note = "" if workspace.costs.read or workspace.path is None else INCOMPLETE
             try:
-                found = await services.workers.run(work)
-                return msgspec.structs.replace(found, note=note)
+                costs = await services.workers.run(work)
+                return msgspec.structs.replace(costs, note=note)
             except asyncio.CancelledError:
                 stop.set()
                 raise
@@ -112,7 +111,7 @@ def register(server: SidecarServer) -> None:
         await services.configured.wait()
         workspace = services.workspace(params.workspace)
         async with progress(server, "Cost of prompt files") as report:
-            await server.history.known(workspace, report)
+            await server.history.ensure_recorded(workspace, report)
             return await file_costs(services, workspace, params)
 
     server.protocol.custom["cost/files"] = files

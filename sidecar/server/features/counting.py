@@ -35,28 +35,28 @@ def register(server: SidecarServer) -> None:
 
     def count(params: CountParams) -> Awaitable[CountResult] | CountResult:
         _check(params)
-        if (known := _count_now(services, params)) is not None:
-            return known
+        if (result := _count_now(services, params)) is not None:
+            return result
         if params.messages is not None:
             return _count_messages(services, params, params.messages)
-        return _count(services, params, _pinned(services, params))
+        return _count(services, params, _pin(services, params))
 
     def fit(params: FitTextParams) -> Awaitable[FitTextResult]:
         _check_fit(params)
-        return fitted(params, _pinned(services, params))
+        return fit_pinned(params, _pin(services, params))
 
-    async def fitted(params: FitTextParams, pinned: PinnedDocument | None) -> FitTextResult:
-        taken, _, workspace = await _look(services, params, pinned)
+    async def fit_pinned(params: FitTextParams, pinned: PinnedDocument | None) -> FitTextResult:
+        snapshot, _, workspace = await _read(services, params, pinned)
         model = params.model or workspace.model
-        fitted, measure = await services.counts.fit(
-            taken.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
+        fitted, counter = await services.counts.fit(
+            snapshot.text, params.max_tokens, params.mode, params.marker, model, workspace.settings
         )
         return FitTextResult(
             **msgspec.structs.asdict(fitted),
             model=model,
-            method=measure.method,
-            tokenizer=measure.tokenizer,
-            error_percent=measure.error_percent,
+            method=counter.method,
+            tokenizer=counter.tokenizer,
+            error_percent=counter.error_percent,
         )
 
     async def models(params: ModelsParams) -> list[ModelInfo]:
@@ -68,10 +68,10 @@ def register(server: SidecarServer) -> None:
         declared = services.counts.endpoints(workspace.settings).models()
         spending, model = services.spending(workspace), workspace.model
 
-        def listed() -> list[ModelInfo]:
+        def list_choices() -> list[ModelInfo]:
             return choices(params.query, describe, (model, *spending.models(), *declared))
 
-        return await services.workers.run(listed)
+        return await services.workers.run(list_choices)
 
     server.protocol.custom["tokens/count"] = count
     server.protocol.custom["tokens/fit"] = fit
@@ -97,9 +97,8 @@ def _check_fit(params: FitTextParams) -> None:
         raise BadParamsError("give exactly one of textDocument and text")
 
 
-def _pinned(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
-    """The document that is asked about: as it is now, before any edit that comes after, and though
-    it may be closed before its turn. None of one that may yet be opened."""
+def _pin(services: Services, params: CountParams | FitTextParams) -> PinnedDocument | None:
+    """Return the requested document as it is before later edits or closing; None if not open."""
     uri = _uri(params)
     document = services.documents.get(uri or "")
     return None if document is None or not document.is_synced else PinnedDocument(document)
@@ -111,15 +110,15 @@ async def _count_messages(
     await services.configured.wait()
     workspace = services.roots.default
 
-    async def one(model: str | None) -> Count:
+    async def count_for(model: str | None) -> Count:
         return await services.counts.messages(messages, params.tools, model, workspace)
 
-    count = await one(params.model)
-    models = None if params.models is None else [await one(model) for model in params.models]
+    count = await count_for(params.model)
+    models = None if params.models is None else [await count_for(name) for name in params.models]
     return _result(count, None, None, models)
 
 
-async def _look(
+async def _read(
     services: Services, params: CountParams | FitTextParams, pinned: PinnedDocument | None
 ) -> tuple[Snapshot, list[Snapshot], Workspace]:
     """Return the requested text and its ranges, all of one version, and the workspace."""
@@ -132,50 +131,56 @@ async def _look(
     if pinned is None or is_whole:
         await services.configured.wait()
         pinned = pinned or PinnedDocument(services.documents.named(uri))
-    if is_whole and pinned.is_of(services.documents.get(uri)):  # as it is by now
+    if is_whole and pinned.is_of(services.documents.get(uri)):  # its count is cached
         return services.documents.snapshot(uri), [], services.roots.of_document(uri)
     document = await services.read_pinned(pinned)
-    parts = [Snapshot.part_of(document, one) for one in spans or ()]
-    whole = services.documents.taken(document) if span is None else Snapshot.part_of(document, span)
-    return whole, parts, services.roots.of_document(uri)
+    parts = [Snapshot.part_of(document, part) for part in spans or ()]
+    if span is None:
+        snapshot = services.documents.taken(document)
+    else:
+        snapshot = Snapshot.part_of(document, span)
+    return snapshot, parts, services.roots.of_document(uri)
 
 
 def _count_now(services: Services, params: CountParams) -> CountResult | None:
-    """A whole document's count, where it waits for nobody: nothing runs between the request and
-    its answer. Else None."""
+    """Count a whole document synchronously; None if that needs a worker or an endpoint."""
     uri = _uri(params)
     if uri is None or params.range or params.ranges is not None or params.models is not None:
         return None
     if not services.configured.is_set():
         return None
-    taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
     model = params.model or workspace.model
     if not services.windows.is_loaded(model, workspace.settings):
         return None
-    count = services.counts.now(taken, model, workspace)
-    return None if count is None else _result(count, taken.version, None, None)
+    count = services.counts.now(snapshot, model, workspace)
+    return None if count is None else _result(count, snapshot.version, None, None)
 
 
 async def _count(
     services: Services, params: CountParams, pinned: PinnedDocument | None
 ) -> CountResult:
-    taken, parts, workspace = await _look(services, params, pinned)
+    snapshot, parts, workspace = await _read(services, params, pinned)
 
-    async def one(what: Snapshot, model: str | None) -> Count:
-        await asyncio.sleep(0)  # let others have the loop between many small counts
-        return await services.counts.count(what, model, workspace)
+    async def count_for(text: Snapshot, model: str | None) -> Count:
+        await asyncio.sleep(0)  # handle other messages between many small counts
+        return await services.counts.count(text, model, workspace)
 
-    count = await one(taken, params.model)
-    ranges = [await one(part, params.model) for part in parts]
-    models = None if params.models is None else [await one(taken, name) for name in params.models]
-    return _result(count, taken.version, ranges if params.ranges is not None else None, models)
+    count = await count_for(snapshot, params.model)
+    ranges = [await count_for(part, params.model) for part in parts]
+    models = [await count_for(snapshot, name) for name in params.models or ()]
+    return _result(
+        count,
+        snapshot.version,
+        None if params.ranges is None else ranges,
+        None if params.models is None else models,
+    )
 
 
 def _result(
     count: Count, version: int | None, ranges: list[Count] | None, models: list[Count] | None
 ) -> CountResult:
     fields = msgspec.structs.asdict(count)
-    # The model that is counted for stands among them, named or not.
-    compared = {one.model: one for one in (count, *models)}.values() if models else ()
+    compared = {row.model: row for row in (count, *models)}.values() if models else ()
     text = comparison_text(compared) if compared else ""
     return CountResult(**fields, version=version, ranges=ranges, models=models, text=text)

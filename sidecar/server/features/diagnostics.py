@@ -1,12 +1,12 @@
-"""Budgets as diagnostics: pushed, or pulled by a client that does not take pushed ones.
+"""Exceeded budgets and configuration errors as diagnostics.
 
-Quiet by default: only budgets that someone wrote are evaluated, in the document that was edited
-and, for budgets over several files, in the other open ones that share them.
+They are pushed, or pulled by clients that do not support pushed ones. Only configured budgets are
+evaluated: in the edited document and, for budgets over several files, in the other open documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ _SEVERITIES = {
 
 
 class Diagnostics:
-    """Keeps each open document's diagnostics in step with its text and with the settings."""
+    """Updates each open document's diagnostics after edits and changed settings."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -44,17 +44,17 @@ class Diagnostics:
         self._severities: dict[str, Severity] = {}
         self._problem_files: set[str] = set()
         self.pull = False
-        """Whether this client asks for diagnostics instead of being sent them."""
+        """Whether this client pulls diagnostics."""
         self.choose: Callable[[types.ClientCapabilities], None] = lambda _: None
 
     def changed(self, uri: str) -> None:
-        """The document, or what is said of it, has changed."""
+        """Schedule an update of a document's diagnostics."""
         if not self.pull and uri in self._services.documents:
             work = partial(self._update, uri)
             self._server.scheduler.soon(("diagnostics", uri), DEBOUNCE_SECONDS, work)
 
     def on_event(self, event: Event) -> None:
-        """Look again at what an event may have changed."""
+        """Update the diagnostics that an event may have changed."""
         if event.what == "document" and event.uri is not None:
             self.changed(event.uri)
             self._shared_changed(event.uri)
@@ -64,7 +64,7 @@ class Diagnostics:
             self._all_changed()
 
     def _window_changed(self, event: Event) -> None:
-        """The room that the rest of a context leaves the buffers in it."""
+        """Update the documents in a context, whose other parts leave them more or less room."""
         workspace = event.workspace
         if workspace is None or not workspace.settings.diagnostics.prompt_buffers:
             return
@@ -72,7 +72,6 @@ class Diagnostics:
             self.changed(section.uri)
 
     def _all_changed(self) -> None:
-        """Settings changed: every document is due, and so are the mistakes in them."""
         for uri in self._services.documents:
             self.changed(uri)
         self._publish_problems()
@@ -80,7 +79,7 @@ class Diagnostics:
             self._server.workspace_diagnostic_refresh(None)
 
     def closed(self, uri: str) -> None:
-        """A closed document has no diagnostics."""
+        """Clear a closed document's diagnostics."""
         self._server.scheduler.cancel(("diagnostics", uri))
         self._severities.pop(uri, None)
         if self._sent.pop(uri, None) is not None:
@@ -93,72 +92,68 @@ class Diagnostics:
                 self.changed(other)
 
     def severity_of(self, uri: str) -> Severity:
-        """What the document's own budgets came to when they were last looked at."""
+        """Return the worst severity among the document's exceeded budgets."""
         return self._severities.get(uri, "ok")
 
     async def of(self, uri: str) -> tuple[int | None, list[types.Diagnostic]]:
-        """The diagnostics of a document and the version that they are of."""
-        subject, found = await self.findings(uri)
-        work = partial(_diagnostics, subject, found)
-        diagnostics = await self._services.workers.run(work) if found else []
-        whole = [one.severity for one in found if one.kind == "file" and one.over]
-        worst: Severity = "error" if "error" in whole else "warning" if whole else "ok"
+        """Return the version of a document and its diagnostics."""
+        subject, findings = await self.findings(uri)
+        work = partial(_diagnostics, subject, findings)
+        diagnostics = await self._services.workers.run(work) if findings else []
+        severities = [row.severity for row in findings if row.kind == "file" and row.over]
+        worst: Severity = "error" if "error" in severities else "warning" if severities else "ok"
         if worst != self.severity_of(uri):
             self._severities[uri] = worst
             self._server.status.changed(uri)
         return subject.version, diagnostics
 
     async def findings(self, uri: str) -> tuple[Subject, list[Finding]]:
-        """What budgets say about a document as it is now."""
+        """Return the current findings for a document, with the version they are for."""
         services = self._services
         await services.configured.wait()
-        taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
-        subject = services.budgets.subject(taken, workspace)
+        snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+        subject = services.budgets.subject(snapshot, workspace)
         return subject, await services.budgets.findings(subject, workspace)
 
     async def _update(self, uri: str) -> None:
         document = self._services.documents[uri]
         version = document.version
-        found: list[types.Diagnostic] = []
+        diagnostics: list[types.Diagnostic] = []
         if document.is_synced:
             try:
-                version, found = await self.of(uri)
+                version, diagnostics = await self.of(uri)
             except SidecarError:
-                return  # closed or out of step meanwhile: it is looked at again for that
+                return  # closed or out of sync meanwhile, which schedules another update
         else:
             self._severities.pop(uri, None)
-        if (found or uri in self._sent) and self._sent.get(uri) != (version, found):
-            self._publish(uri, version, found)
-            self._sent[uri] = version, found
-        if not found:
+        if (diagnostics or uri in self._sent) and self._sent.get(uri) != (version, diagnostics):
+            self._publish(uri, version, diagnostics)
+            self._sent[uri] = version, diagnostics
+        if not diagnostics:
             self._sent.pop(uri, None)
         if version != document.version:
             self.changed(uri)
 
-    def _publish(self, uri: str, version: int | None, found: list[types.Diagnostic]) -> None:
-        params = types.PublishDiagnosticsParams(uri, found, version)
+    def _publish(self, uri: str, version: int | None, diagnostics: list[types.Diagnostic]) -> None:
+        params = types.PublishDiagnosticsParams(uri, diagnostics, version)
         self._server.text_document_publish_diagnostics(params)
 
     def _publish_problems(self) -> None:
-        """Mistakes in configuration files, on the files themselves."""
+        """Publish the problems of configuration files, as diagnostics of those files."""
         by_uri: dict[str, list[types.Diagnostic]] = {uri: [] for uri in self._problem_files}
-        for problem in self._problems():
+        for problem in [row for root in self._services.roots for row in root.loaded.problems]:
             if problem.file is not None and not problem.refused:
-                found = by_uri.setdefault(problem.file.as_uri(), [])
-                if (diagnostic := _problem(problem)) not in found:
-                    found.append(diagnostic)
-        for uri, found in by_uri.items():
-            self._publish(uri, None, found)
-        self._problem_files = {uri for uri, found in by_uri.items() if found}
-
-    def _problems(self) -> Iterable[Problem]:
-        for workspace in self._services.roots:
-            yield from workspace.loaded.problems
+                diagnostics = by_uri.setdefault(problem.file.as_uri(), [])
+                if (diagnostic := _problem_diagnostic(problem)) not in diagnostics:
+                    diagnostics.append(diagnostic)
+        for uri, diagnostics in by_uri.items():
+            self._publish(uri, None, diagnostics)
+        self._problem_files = {uri for uri, diagnostics in by_uri.items() if diagnostics}
 
 
-def _diagnostics(subject: Subject, found: Sequence[Finding]) -> list[types.Diagnostic]:
-    before = subject.taken.document()
-    return [_diagnostic(before, finding) for finding in found]
+def _diagnostics(subject: Subject, findings: Sequence[Finding]) -> list[types.Diagnostic]:
+    document = subject.taken.document()
+    return [_diagnostic(document, finding) for finding in findings]
 
 
 def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
@@ -178,12 +173,12 @@ def _diagnostic(document: TextDocument, finding: Finding) -> types.Diagnostic:
 
 
 def _data(finding: Finding) -> dict[str, Any]:
-    """What a client hands back with a request for fixes; numbers and names only."""
+    """Return the data that clients send back when they request code actions."""
     names = ("rule", "section", "budget", "tokens", "over", "model", "method")
     return {name: getattr(finding, name) for name in names}
 
 
-def _problem(problem: Problem) -> types.Diagnostic:
+def _problem_diagnostic(problem: Problem) -> types.Diagnostic:
     line = max(0, (problem.line or 1) - 1)
     span = types.Range(types.Position(line, 0), types.Position(line + 1, 0))
     text = f"{problem.key}: {problem.message}" if problem.key else problem.message
@@ -192,23 +187,23 @@ def _problem(problem: Problem) -> types.Diagnostic:
 
 
 def register(server: SidecarServer) -> None:
-    """Pulling is announced in `initialize`, and only to a client that takes no pushed ones."""
+    """Let `initialize` announce pulled diagnostics, for clients that support no pushed ones."""
     diagnostics = server.diagnostics
 
-    async def pulled(
+    async def pull(
         params: types.DocumentDiagnosticParams,
     ) -> types.RelatedFullDocumentDiagnosticReport:
-        _, found = await diagnostics.of(params.text_document.uri)
-        return types.RelatedFullDocumentDiagnosticReport(found)
+        _, items = await diagnostics.of(params.text_document.uri)
+        return types.RelatedFullDocumentDiagnosticReport(items)
 
     def choose(capabilities: types.ClientCapabilities) -> None:
-        abilities = capabilities.text_document
-        if abilities is None or abilities.publish_diagnostics or not abilities.diagnostic:
+        supported = capabilities.text_document
+        if supported is None or supported.publish_diagnostics or not supported.diagnostic:
             return
         diagnostics.pull = True
         options = types.DiagnosticOptions(
             inter_file_dependencies=True, workspace_diagnostics=False, identifier=SOURCE
         )
-        server.feature(types.TEXT_DOCUMENT_DIAGNOSTIC, options)(pulled)
+        server.feature(types.TEXT_DOCUMENT_DIAGNOSTIC, options)(pull)
 
     diagnostics.choose = choose

@@ -1,4 +1,4 @@
-"""Documents as the client sends them; our own store, in step with the editor to the character."""
+"""Opening, editing and closing of documents, which mirror the editor's buffers exactly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
-"""Delay after a large document was closed; its counts have stopped when it ends."""
+"""Delay after closing a large document until memory is released, so that its counts have ended."""
 _LARGE_CHARACTERS = 250_000
 
 
@@ -80,10 +80,10 @@ def _edited(server: SidecarServer, uri: str) -> None:
 
 
 def _not_understood(server: SidecarServer, params: object) -> None:
-    """What the editor shows in a document is not known any more; in any, if none is named."""
+    """Mark the document of a malformed notification as out of sync; all if it names none."""
     identifier = params.get("textDocument") if isinstance(params, dict) else None
-    named = identifier.get("uri") if isinstance(identifier, dict) else None
+    target = identifier.get("uri") if isinstance(identifier, dict) else None
     for uri, document in server.services.documents.items():
-        if uri == named or not isinstance(named, str):
+        if uri == target or not isinstance(target, str):
             document.is_synced = False
             _edited(server, uri)

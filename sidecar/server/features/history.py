@@ -1,8 +1,8 @@
-"""The agents' past calls, brought into the ledger: when costs are asked for, or nobody types.
+"""Recording of the agents' past calls in the ledger.
 
-The workspace asked about comes first; the rest follows at low priority, with a progress that can
-be cancelled. From then on what is appended is kept as it comes. Where an agent's session is shown,
-what its workspace's sessions cost is read unasked: the status has its place for it.
+It starts when costs are requested, when an agent's session is shown, or after a minute without
+edits. The requested workspace comes first. All others follow at low priority, with progress and
+cancel. Later calls are recorded when the watcher reports them.
 """
 
 from __future__ import annotations
@@ -33,96 +33,100 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0
-"""How long nobody edits before history is read unasked."""
+"""Time without edits after which history is recorded without a request."""
 SHOWN_SECONDS = 2.0
-"""How long after an agent's session was shown its costs are read: its size comes first."""
-AGAIN_SECONDS = 60.0
-"""When it is tried again, where another process reads the same."""
+"""Delay after an agent's session is shown until its costs are read; its size comes first."""
+RETRY_SECONDS = 60.0
+"""Delay until the next attempt if another process is recording the same sessions."""
 SUM_SECONDS = 0.5
-"""How long after lines were appended, or the ledger was written, costs are summed up."""
-REST = 1.0
-"""Seconds of rest for each second of reading what nobody waits for."""
+"""Delay after the ledger or a session file was written until costs are summed up."""
+PAUSE_RATIO = 1.0
+"""Seconds of pause per second of work, for reading in the background."""
 
 
 class History:
-    """What of the agents' files is in the ledger. For the event loop."""
+    """Records the agents' past calls and sums up their costs. Use it on the event loop only."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server, self._services = server, server.services
         self._order = asyncio.Lock()
         self._stop = threading.Event()
-        self._resting = False
+        self._is_background = False
         self._known: WeakKeyDictionary[Workspace, Agents] = WeakKeyDictionary()
-        """Whose sessions were read, and by which settings."""
+        """Workspaces whose sessions are recorded, with the settings used."""
         self._summed: WeakKeyDictionary[Workspace, str] = WeakKeyDictionary()
-        """The session that was shown when costs were last summed up."""
+        """The session shown when costs were last summed up."""
         self._complete = False
         self._watch: Subscription | None = None
         self._edited_at = 0.0
 
     def note_edit(self) -> None:
-        """Put off reading unasked until nothing is edited for a while."""
+        """Postpone reading in the background until nothing is edited for `IDLE_SECONDS`."""
         self._edited_at = asyncio.get_running_loop().time()
 
     def settings_changed(self) -> None:
-        """Read history by the new settings, once nothing is edited."""
+        """Schedule reading with the new settings."""
         self._complete = False
         for workspace in self._services.roots:
             workspace.costs.note_history(read=self._is_known(workspace))
         self._server.scheduler.soon(("idle",), IDLE_SECONDS, self._idle)
 
     def context_changed(self, workspace: Workspace) -> None:
-        """Read the costs of an agent's session that is shown; sum them up if another one was."""
+        """Record a newly shown agent session's calls, or sum up costs if they are recorded."""
         usage = workspace.context.usage
         if usage is None or usage.session is None or usage.session.source == "protocol":
             return
         self.read_soon(workspace)
-        shown, is_recorded = usage.session.id, usage.session.source in self.billed(workspace)
+        shown, is_recorded = (
+            usage.session.id,
+            usage.session.source in self.recorded_agents(workspace),
+        )
         if is_recorded and shown != self._summed.get(workspace, shown):
             self.sum_soon(workspace)
 
     def read_soon(self, workspace: Workspace) -> None:
-        """Have the costs of a workspace's sessions read soon, at low priority: they are shown."""
+        """Schedule recording of a workspace's sessions, at low priority."""
         if workspace.path is not None and not self._is_known(workspace):
             work = partial(self._read_costs, workspace)
             self._server.scheduler.soon(("costs", workspace), SHOWN_SECONDS, work)
 
     def close(self) -> None:
-        """Stop reading; the next process goes on there."""
+        """Stop reading; the next process continues from there."""
         self._stop.set()
 
-    async def known(
+    async def ensure_recorded(
         self,
         workspace: Workspace,
         report: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """Have the calls of a workspace's sessions in the ledger, for as far as they can be."""
+        """Record the calls of a workspace's sessions, as far as their files can be read."""
         if workspace.path is None:
             return
         if not self._is_known(workspace):
             await self._read(workspace, partial(report, "reading session files"))
         if not self._complete and self._is_known(workspace):
-            self._server.scheduler.soon(("history",), 0.0, self._rest)
+            self._server.scheduler.soon(("history",), 0.0, self._read_others)
 
     async def _read_costs(self, workspace: Workspace) -> None:
         if not self._is_known(workspace):
-            await self._read(workspace, lambda _: None, rest=REST)
+            await self._read(workspace, lambda _: None, pause_ratio=PAUSE_RATIO)
         if not self._is_known(workspace) and workspace.settings.agents.enabled:
-            # Another process reads them, or whoever asked for costs has stopped this.
+            # Another process is reading them, or a request for costs has interrupted this.
             work = partial(self._read_costs, workspace)
-            self._server.scheduler.soon(("costs", workspace), AGAIN_SECONDS, work)
+            self._server.scheduler.soon(("costs", workspace), RETRY_SECONDS, work)
 
     async def _read(
-        self, workspace: Workspace, share: Callable[[float], None], *, rest: float = 0.0
+        self, workspace: Workspace, report: Callable[[float], None], *, pause_ratio: float = 0.0
     ) -> None:
-        """Read the workspace's sessions; what rests meanwhile is stopped by what does not."""
-        if self._resting and not rest:
-            self._stop.set()  # whoever waits comes first
+        """Record a workspace's sessions. Without pauses it interrupts background reading."""
+        if self._is_background and not pause_ratio:
+            self._stop.set()
         async with self._order:
             settings, stop = workspace.settings.agents, threading.Event()
-            self._stop, self._resting = stop, rest > 0
+            self._stop, self._is_background = stop, pause_ratio > 0
+            ingest = self._ingest(workspace, stop, report, mine=True, pause_ratio=pause_ratio)
             try:
-                if (await self._ingest(workspace, stop, share, mine=True, rest=rest)).is_complete:
+                if (await ingest).is_complete:
                     self._known[workspace] = settings
                     workspace.costs.note_history(read=True)
                     await self._read_missed(workspace)
@@ -130,21 +134,21 @@ class History:
                 stop.set()
                 raise
             finally:
-                self._resting = False
-        if self._is_known(workspace):  # what nobody has read yet would be told as $0.00
+                self._is_background = False
+        if self._is_known(workspace):  # otherwise unread costs would be shown as $0.00
             await self.refresh(workspace)
 
-    def billed(self, workspace: Workspace) -> frozenset[str]:
-        """The agents of which every call is recorded as it comes.
+    def recorded_agents(self, workspace: Workspace) -> frozenset[str]:
+        """Return the agents whose new calls are recorded immediately.
 
-        All, once there was reason to read any; those that may delete calls themselves at once.
+        All agents once history is recorded; before that, those that may delete calls.
         """
         from sidecar.agents.registry import DELETING_AGENTS
 
         return frozenset(AGENTS) if self._is_known(workspace) else DELETING_AGENTS
 
     async def _read_missed(self, workspace: Workspace) -> None:
-        """Keep what was appended to files after they had been read."""
+        """Record calls that were appended to files after they had been read."""
         from sidecar.workspace.history import ingest_missed
 
         agents, book = self._services.agents, self._services.spending(workspace).book
@@ -157,7 +161,7 @@ class History:
             logger.warning("session files: %s", exc)
 
     def sum_soon(self, workspace: Workspace) -> None:
-        """Sum up the workspace's costs soon: an agent appends several lines at a time."""
+        """Schedule summing up a workspace's costs: agents append several lines at a time."""
         work = partial(self.refresh, workspace)
         self._server.scheduler.soon(("spent", workspace), SUM_SECONDS, work)
 
@@ -165,7 +169,7 @@ class History:
         return self._known.get(workspace) == workspace.settings.agents
 
     async def refresh(self, workspace: Workspace) -> None:
-        """Read the costs of all sessions of the workspace again, and publish them."""
+        """Sum up the costs of all sessions of the workspace, and publish them."""
         usage = workspace.context.usage
         session = usage.session.id if usage and usage.session else ""
         self._summed[workspace] = session
@@ -177,23 +181,22 @@ class History:
         self._services.show_spent(workspace, spent)
 
     def watch_ledger(self) -> None:
-        """Follow what any process records: all servers show it."""
+        """Watch the ledger, so that calls recorded by other processes are shown."""
         if self._watch is None:
             folder = self._services.state.folder
             paths = tuple(str(folder / name) for name in LEDGER_FILES)
             self._watch = self._server.watch(lambda: paths, self._ledger_written, math.inf)
 
     def _ledger_written(self, _changes: object) -> None:
-        """Have what other processes have recorded shown soon."""
         self._server.scheduler.soon(("ledger",), SUM_SECONDS, self._refresh_changed)
 
     async def _refresh_changed(self) -> None:
-        """Read all sums again where another process has written to the ledger."""
+        """Sum up all costs again if another process has written to the ledger."""
         if not self._services.windows.ready:
             return  # `Services.load_prices` reads all sums once prices are loaded
         spendings = [self._services.spending(workspace) for workspace in self._services.roots]
         try:
-            changed = await self._services.workers.run(partial(_is_written, spendings))
+            changed = await self._services.workers.run(partial(_has_changed, spendings))
         except SidecarError:  # a request for costs reports it
             return
         for workspace in tuple(self._services.roots) if changed else ():
@@ -206,35 +209,40 @@ class History:
             self._server.scheduler.soon(("idle",), left, self._idle)
             return
         for workspace in self._services.roots:
-            await self.known(workspace)
+            await self.ensure_recorded(workspace)
 
-    async def _rest(self) -> None:
-        """All other sessions of this machine, a little at a time."""
-        workspace = next((one for one in self._services.roots if one in self._known), None)
+    async def _read_others(self) -> None:
+        """Record the sessions of all other workspaces on this machine."""
+        workspace = next((root for root in self._services.roots if root in self._known), None)
         if workspace is None:
             return
         async with self._order:
             stop = self._stop = threading.Event()
-            self._resting = True
+            self._is_background = True
             try:
                 async with progress(self._server, "Reading agents' sessions", stop) as report:
-                    share = partial(report, "what calls have cost")
-                    done = await self._ingest(workspace, stop, share, mine=False, rest=REST)
+                    ingested = await self._ingest(
+                        workspace,
+                        stop,
+                        partial(report, "recording calls"),
+                        mine=False,
+                        pause_ratio=PAUSE_RATIO,
+                    )
             finally:
-                self._resting = False
-        self._complete = done.is_complete
-        if done.calls:
-            for each in list(self._known):
-                await self.refresh(each)
+                self._is_background = False
+        self._complete = ingested.is_complete
+        if ingested.calls:
+            for recorded in list(self._known):
+                await self.refresh(recorded)
 
     async def _ingest(
         self,
         workspace: Workspace,
         stop: threading.Event,
-        share: Callable[[float], None],
+        report: Callable[[float], None],
         *,
         mine: bool,
-        rest: float,
+        pause_ratio: float,
     ) -> Ingested:
         await self._services.configured.wait()
         sources = await self._services.agents.sources(workspace)
@@ -245,19 +253,19 @@ class History:
             return Ingested()
         book = self._services.spending(workspace).book
         work = partial(
-            ingest_all, book, sources, mine=mine, stop=stop, rest=rest, progress=share
-        )  # fmt: skip
+            ingest_all, book, sources, mine=mine, stop=stop, rest=pause_ratio, progress=report
+        )
         try:
-            done = await self._services.workers.run(work)
+            ingested = await self._services.workers.run(work)
         except SidecarError as exc:
             logger.warning("session files: %s", exc)
             return Ingested(is_complete=False)
         await self._services.workers.run(give_back)
-        return done
+        return ingested
 
 
-def _is_written(spendings: list[Spending]) -> bool:
-    """Whether the ledger was written elsewhere since the last call. Raises LedgerError."""
+def _has_changed(spendings: list[Spending]) -> bool:
+    """Return whether another process wrote to a ledger since the last call. Raises LedgerError."""
     ledgers = {spending.book.ledger for spending in spendings}
-    changed = [ledger.changed_elsewhere() for ledger in ledgers]  # each is asked
+    changed = [ledger.changed_elsewhere() for ledger in ledgers]  # never stop at the first
     return any(changed)

@@ -1,4 +1,4 @@
-"""Hover: the document's count on its first line, a section's on its heading, several models'."""
+"""Hover: the document's count on its first line, and a section's counts on its heading."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from sidecar.workspace.status import document_status
 from sidecar.workspace.wording import comparison_markdown
 
 if TYPE_CHECKING:
-    from sidecar.counting.count import Count
     from sidecar.server.server import SidecarServer
 
 COMPARED = ("gpt-5", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-pro")
-"""What a part is compared for, beside the workspace's own model: one for each maker's family."""
+"""Models that a section is compared for besides the workspace's model, one per tokenizer family."""
 
 
 def register(server: SidecarServer) -> None:
@@ -38,22 +37,22 @@ def register(server: SidecarServer) -> None:
 async def _document(server: SidecarServer, uri: str) -> str:
     services = server.services
     await services.configured.wait()
-    taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
-    count = await services.counts.count(taken, model_of(uri, workspace), workspace)
-    tooltip = document_status(count, budget_of(taken, workspace), workspace.loaded).tooltip
+    snapshot, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    count = await services.counts.count(snapshot, model_of(uri, workspace), workspace)
+    tooltip = document_status(count, budget_of(snapshot, workspace), workspace.loaded).tooltip
     cost = await prompt_file_text(server, uri)
     return f"{tooltip}\n\nSent with every request: {markdown(cost)}" if cost else tooltip
 
 
 async def _section(server: SidecarServer, uri: str, line: int) -> str:
-    """The part whose first line this is, for several models; "" on any other line."""
+    """Compare models for the section whose heading is on this line; "" on other lines."""
     services = server.services
-    parts = await server.services.parts_of(uri)
-    here = next((one.part for one in parts if one.part.start_line == line), None)
-    if here is None:
+    parts = (counted.part for counted in await services.parts_of(uri))
+    part = next((part for part in parts if part.start_line == line), None)
+    if part is None:
         return ""
-    taken, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
-    part = Snapshot(text=taken.text[here.start : here.end])
+    document, workspace = services.documents.snapshot(uri), services.roots.of_document(uri)
+    section = Snapshot(text=document.text[part.start : part.end])
     models = dict.fromkeys((workspace.model, *COMPARED))
-    counts: list[Count] = [await services.counts.count(part, model, workspace) for model in models]
-    return comparison_markdown(here.title, counts)
+    counts = [await services.counts.count(section, model, workspace) for model in models]
+    return comparison_markdown(part.title, counts)

@@ -1,7 +1,7 @@
-"""`status/update`: once for each opened document, then whenever what it shows has changed.
+"""`status/update`: sent when a document is opened, then whenever its contents change.
 
-Updates come at most every 75 ms while somebody types; the timer is not put off by further keys,
-so the number follows the typing instead of waiting for a pause.
+While a user types, an update is sent at most every 75 ms. Further keys don't restart the timer, so
+the count follows the typing instead of waiting for a pause.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ DEBOUNCE_SECONDS = 0.075
 
 @dataclass(eq=False)
 class _Entry:
-    """One open document: what was sent last."""
+    """An open document with the last update sent for it."""
 
     sent: StatusUpdate | None = None
 
 
 class StatusBoard:
-    """Decides when each document's status is worked out and whether it is sent."""
+    """Computes and sends the status of each open document, or of a workspace if none is open."""
 
     def __init__(self, server: SidecarServer) -> None:
         self._server = server
@@ -50,18 +50,18 @@ class StatusBoard:
         self._entries: dict[str, _Entry] = {}
         self._bare: StatusUpdate | None = None
         self._bare_of: Workspace | None = None
-        """What was sent last while no document is open, and of which workspace."""
+        """The last update sent while no document was open, and its workspace."""
 
     def opened(self, uri: str) -> None:
-        """A document was opened (again): its status is due at once."""
+        """Send the status of a newly opened document."""
         self._forget(uri)
-        self._bare = None  # the document's own updates stand for it
+        self._bare = None
         self._entries[uri] = _Entry()
         if self._services.configured.is_set():
             self._due_now(uri)
 
     def changed(self, uri: str) -> None:
-        """Something that the document's status shows may have changed."""
+        """Schedule an update of a document's status."""
         if uri in self._entries:
             work = partial(self._refresh, uri)
             self._server.scheduler.soon(("status", uri), DEBOUNCE_SECONDS, work)
@@ -70,18 +70,17 @@ class StatusBoard:
         self._server.scheduler.now(("status", uri), partial(self._refresh, uri))
 
     def closed(self, uri: str) -> None:
-        """Forget a document; after the last one there may still be a context to show."""
+        """Forget a document; after the last one, show a workspace's context instead."""
         self._forget(uri)
         if not self._entries:
             self._bare_changed(self._services.roots.of_document(uri))
 
     def _forget(self, uri: str) -> None:
-        """Give up its counting."""
         self._entries.pop(uri, None)
         self._server.scheduler.cancel(("status", uri))
 
     def on_event(self, event: Event) -> None:
-        """Work out again what an event may have changed."""
+        """Update the statuses that an event may have changed."""
         if event.uri is not None:
             self.changed(event.uri)
             return
@@ -98,14 +97,14 @@ class StatusBoard:
     def _refresh(self, uri: str) -> Awaitable[None] | None:
         entry = self._entries[uri]
         services = self._services
-        if not services.configured.is_set():  # an event of the settings comes when they are read
+        if not services.configured.is_set():  # loading the settings triggers another update
             return None
         workspace, document = services.roots.of_document(uri), services.documents[uri]
         if not document.is_synced:
             self._send(uri, None)
             return None
-        taken, model = services.documents.snapshot(uri), model_of(uri, workspace)
-        count = services.counts.now(taken, model, workspace)
+        snapshot, model = services.documents.snapshot(uri), model_of(uri, workspace)
+        count = services.counts.now(snapshot, model, workspace)
         if count is not None:
             self._send(uri, count)
             return None
@@ -114,30 +113,32 @@ class StatusBoard:
         return self._count(uri)
 
     async def _count(self, uri: str) -> None:
-        """Send what takes its time to count; an estimate meanwhile, where an endpoint is slow or
-        is not sent the document until typing pauses."""
+        """Count on a worker or an endpoint, and send an estimate first if an endpoint is slow."""
         services = self._services
-        workspace, taken = services.roots.of_document(uri), services.documents.snapshot(uri)
+        workspace, snapshot = services.roots.of_document(uri), services.documents.snapshot(uri)
         model = model_of(uri, workspace)
 
         async def send_estimate() -> None:
             if services.counts.asks(model, workspace.settings):
-                self._send_if(uri, taken, await services.counts.count_here(taken, model, workspace))
+                estimate = await services.counts.count_here(snapshot, model, workspace)
+                self._send_if_current(uri, snapshot, estimate)
 
-        counting = services.counts.count(taken, model, workspace)
-        patience = 0.0 if quiet_seconds(taken) else PATIENCE_SECONDS
-        self._send_if(uri, taken, await wait_or_fall_back(counting, send_estimate, patience))
+        counting = services.counts.count(snapshot, model, workspace)
+        # An endpoint gets a large document only after typing pauses: send the estimate now.
+        patience = 0.0 if quiet_seconds(snapshot) else PATIENCE_SECONDS
+        count = await wait_or_fall_back(counting, send_estimate, patience)
+        self._send_if_current(uri, snapshot, count)
 
-    def _send_if(self, uri: str, taken: Snapshot, count: Count) -> None:
-        """Send a count if it is of the document as it is; else it is due again."""
+    def _send_if_current(self, uri: str, snapshot: Snapshot, count: Count) -> None:
+        """Send a count unless the document has changed, which schedules another update."""
         documents = self._services.documents
-        if documents[uri].is_synced and documents.snapshot(uri) is taken:
+        if documents[uri].is_synced and documents.snapshot(uri) is snapshot:
             self._send(uri, count)
         else:
             self.changed(uri)
 
     def _send(self, uri: str, count: Count | None) -> None:
-        """Without a count: the document is out of step, and no number would be right."""
+        """Send a status; without a count for a document that is not in sync with the editor."""
         entry = self._entries[uri]
         workspace = self._services.roots.of_document(uri)
         version = self._services.documents[uri].version
@@ -153,14 +154,17 @@ class StatusBoard:
         self._server.protocol.push("status/update", update)
 
     def _bare_changed(self, changed: Workspace | None) -> None:
-        """While no document is open there is still a context to show: that of the workspace that
-        changed last, of those that have one. Clients have one place for it."""
+        """Send the context of one workspace while no document is open.
+
+        That is the last changed workspace with a context: clients have room for one.
+        """
         roots = list(self._services.roots)
-        first = [one for one in (changed, self._bare_of) if one in roots]
-        order = list(dict.fromkeys([*first, *roots]))
-        updates = ((one, status_update(one, None, None, None, "ok")) for one in order)
-        found = next(((one, update) for one, update in updates if update.text), None)
-        workspace, update = found or (order[0], status_update(order[0], None, None, None, "ok"))
+        preferred = [root for root in (changed, self._bare_of) if root in roots]
+        updates = {
+            root: status_update(root, None, None, None, "ok") for root in (*preferred, *roots)
+        }
+        workspace = next((root for root in updates if updates[root].text), next(iter(updates)))
+        update = updates[workspace]
         if self._bare is None and not (update.context or update.cost):
             return
         if self._bare is not None and _same(self._bare, update):

@@ -1,4 +1,4 @@
-"""Root folders, and the encoding of positions: what `initialize` settles."""
+"""Root folders and the encoding of positions, both negotiated by `initialize`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(server: SidecarServer) -> None:
             services.roots.add(uri)
         services.encoding = _encoding(params.capabilities)
         server.diagnostics.choose(params.capabilities)
-        _take_options(server, params.initialization_options)
+        _apply_options(server, params.initialization_options)
         server.configuration.reload()
 
     @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
@@ -35,12 +35,12 @@ def register(server: SidecarServer) -> None:
             added = services.roots.add(folder.uri)
             if not added.editor:
                 added.apply(SettingsChange(editor=services.roots.outside.editor))
-        services.configured.clear()  # nothing is counted by settings that were not read yet
+        services.configured.clear()  # counts wait until the new root's settings are read
         server.configuration.reload()
 
 
-def _take_options(server: SidecarServer, options: object) -> None:
-    """A client without `workspace/configuration` may give its section when it starts us."""
+def _apply_options(server: SidecarServer, options: object) -> None:
+    """Apply the settings that a client without `workspace/configuration` passes at the start."""
     if isinstance(options, dict):
         section = options.get("tokenSidecar", options)
         for workspace in server.services.roots:
@@ -58,7 +58,7 @@ def _roots(params: types.InitializeParams) -> list[str]:
 
 
 def _encoding(capabilities: types.ClientCapabilities) -> Encoding:
-    """The first encoding of the client's list that we know; pygls announces the same."""
+    """Return the client's first encoding that the server supports; pygls announces the same."""
     general = capabilities.general
     for kind in (general.position_encodings or []) if general else []:
         value = getattr(kind, "value", kind)

@@ -32,7 +32,7 @@ class Log:
 sys.meta_path.insert(0, Log)
 from sidecar.server import server
 from sidecar.server.features import configuration
-server.WATCH_SECONDS = configuration.START_SECONDS = 30.0
+server.WATCH_SECONDS = configuration.CATALOGUE_SECONDS = 30.0
 from sidecar.server.run import run
 run()
 """

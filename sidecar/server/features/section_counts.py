@@ -1,0 +1,248 @@
+"""Token counts next to sections and top-level blocks: inlay hints, code lenses and symbols.
+
+All three are off by default. Editors ask a registered provider after nearly every key, so clients
+with `dynamicRegistration` get a provider registered only while a setting enables it. For all other
+clients `initialize` announces the providers; while they are off, hints and lenses return nothing,
+and symbols are always returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from lsprotocol import types
+
+from sidecar.counting.count import tokens_text
+from sidecar.server.convert import from_position, to_lines
+from sidecar.server.features.cost import prompt_file_text
+from sidecar.text.positions import Position
+from sidecar.text.printable import printable
+
+if TYPE_CHECKING:
+    from sidecar.config.settings import Settings
+    from sidecar.server.server import SidecarServer
+    from sidecar.text.document import TextDocument
+    from sidecar.workspace.parts import CountedPart
+    from sidecar.workspace.workspace import Workspace
+
+LABEL = "Tokens"
+"""Distinguishes our symbols from those of a language server."""
+
+MAX_SYMBOLS = 1_000
+"""Encoding more would block the event loop, and no outline of that length is readable."""
+
+_LINE_END = 2**31 - 1  # LSP: a character past the end of a line means the end of the line
+
+
+def register(server: SidecarServer) -> None:
+    """Register the handlers."""
+    services = server.services
+
+    @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)
+    async def inlay_hints(params: types.InlayHintParams) -> list[types.InlayHint]:
+        await services.configured.wait()
+        document = services.documents.named(params.text_document.uri)
+        if not services.roots.of_document(document.uri).settings.inlay_hints:
+            return []
+        parts = await services.parts_of(document.uri)
+        first, last = to_lines(params.range)
+        visible = [part for part in parts if first <= _last_line(document, part) <= last]
+        return list(_hints(document, visible))
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_LENS, types.CodeLensOptions(resolve_provider=False))
+    async def code_lens(params: types.CodeLensParams) -> list[types.CodeLens]:
+        await services.configured.wait()
+        uri = params.text_document.uri
+        if not services.roots.of_document(uri).settings.code_lens:
+            return []
+        cost = await prompt_file_text(server, uri)
+        return [_lens(0, cost)] * bool(cost) + [
+            _lens(counted.part.start_line, tokens_text(counted.tokens, counted.method))
+            for counted in await services.parts_of(uri)
+        ]
+
+    @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, types.DocumentSymbolOptions(label=LABEL))
+    async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+        uri = params.text_document.uri
+        parts = await services.parts_of(uri)
+        document, workspace = services.documents.named(uri), services.roots.of_document(uri)
+        if not server.providers.is_enabled(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL, workspace):
+            return []
+        return _symbol_tree(document, parts[:MAX_SYMBOLS])
+
+
+def _last_line(document: TextDocument, counted: CountedPart) -> int:
+    """Return the part's last line that is not blank, which shows the hint."""
+    for line in range(counted.part.end_line - 1, counted.part.start_line, -1):
+        if document.line(line).strip():
+            return line
+    return counted.part.start_line
+
+
+def _hints(document: TextDocument, parts: Iterable[CountedPart]) -> Iterable[types.InlayHint]:
+    """Yield one hint per line: sections that end on the same line share it, innermost first."""
+    by_line: dict[int, list[CountedPart]] = {}
+    for part in parts:
+        by_line.setdefault(_last_line(document, part), []).insert(0, part)
+    for line, ending in by_line.items():
+        offset = document.offset_at(Position(line, _LINE_END))
+        counts = [tokens_text(part.tokens, part.method) for part in ending]
+        titles = [printable(part.part.title) for part in ending]
+        yield types.InlayHint(
+            position=from_position(document.position_at(offset)),
+            label=" · ".join(counts),
+            tooltip="\n".join(map(": ".join, zip(titles, counts, strict=True))),
+            padding_left=True,
+        )
+
+
+def _lens(line: int, text: str) -> types.CodeLens:
+    place = types.Position(line, 0)
+    # A lens shows its command's title; an empty command makes it unclickable.
+    return types.CodeLens(range=types.Range(place, place), command=types.Command(text, ""))
+
+
+def _symbol_tree(
+    document: TextDocument, parts: Sequence[CountedPart]
+) -> list[types.DocumentSymbol]:
+    """Return the parts as symbols; a part whose lines are inside another part is its child."""
+    roots: list[types.DocumentSymbol] = []
+    ancestors: list[tuple[int, types.DocumentSymbol]] = []
+    for counted in parts:
+        part = counted.part
+        while ancestors and part.start_line >= ancestors[-1][0]:
+            ancestors.pop()
+        symbol = _symbol(document, counted)
+        siblings = roots
+        if ancestors:
+            siblings = cast("list[types.DocumentSymbol]", ancestors[-1][1].children)
+        siblings.append(symbol)
+        ancestors.append((part.end_line, symbol))
+    return roots
+
+
+def _symbol(document: TextDocument, counted: CountedPart) -> types.DocumentSymbol:
+    part = counted.part
+    start = types.Position(part.start_line, 0)
+    end = from_position(document.position_at(part.end))
+    heading = document.position_at(document.offset_at(Position(part.start_line, _LINE_END)))
+    return types.DocumentSymbol(
+        name=printable(part.title) or f"line {part.start_line + 1}",
+        kind=types.SymbolKind.String,
+        range=types.Range(start, end),
+        selection_range=types.Range(start, from_position(heading)),
+        detail=tokens_text(counted.tokens, counted.method),
+        children=[],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Provider:
+    """A provider that settings enable.
+
+    `name` is its field in the client's capabilities and, followed by `_provider`, in the server's.
+    """
+
+    method: str
+    name: str
+    options: object
+    is_enabled: Callable[[Settings], bool]
+    refresh: Callable[[SidecarServer], object]
+    """Asks the client to request again, if it supports that."""
+
+
+_PROVIDERS = (
+    _Provider(
+        types.TEXT_DOCUMENT_INLAY_HINT,
+        "inlay_hint",
+        types.InlayHintRegistrationOptions(),
+        lambda settings: settings.inlay_hints,
+        lambda server: server.workspace_inlay_hint_refresh(None),
+    ),
+    _Provider(
+        types.TEXT_DOCUMENT_CODE_LENS,
+        "code_lens",
+        types.CodeLensRegistrationOptions(resolve_provider=False),
+        lambda settings: settings.code_lens,
+        lambda server: server.workspace_code_lens_refresh(None),
+    ),
+    # A second outline next to a language server's is useful only to users who count sections.
+    _Provider(
+        types.TEXT_DOCUMENT_DOCUMENT_SYMBOL,
+        "document_symbol",
+        types.DocumentSymbolRegistrationOptions(label=LABEL),
+        lambda settings: settings.inlay_hints or settings.code_lens,
+        lambda _server: None,  # LSP cannot refresh symbols
+    ),
+)
+
+
+class Providers:
+    """Registers the providers that settings enable, and unregisters the others."""
+
+    def __init__(self, server: SidecarServer) -> None:
+        self._server = server
+        self._dynamic: set[_Provider] = set()
+        """Providers that this client lets us register dynamically."""
+        self._enabled: frozenset[_Provider] = frozenset()
+
+    def defer_registration(
+        self, announced: types.ServerCapabilities, client: types.ClientCapabilities
+    ) -> None:
+        """Remove providers from `announced` that this client lets us register later."""
+        for provider in _PROVIDERS:
+            capability = getattr(client.text_document, provider.name, None)
+            if capability is not None and capability.dynamic_registration:
+                self._dynamic.add(provider)
+                setattr(announced, f"{provider.name}_provider", None)
+
+    def on_settings_changed(self) -> None:
+        """Register and unregister providers; call it only after the client's `initialized`."""
+        before, roots = self._enabled, self._server.services.roots
+        self._enabled = frozenset(
+            provider
+            for provider in _PROVIDERS
+            if any(provider.is_enabled(root.settings) for root in roots)
+        )
+        self._unregister(before - self._enabled)
+        self._register(self._enabled - before)
+        # New registrations are refreshed too: Neovim requests only after the next edit.
+        self._refresh(self._enabled | (before - self._dynamic))
+
+    def is_enabled(self, method: str, workspace: Workspace) -> bool:
+        """Return whether a provider is enabled in a workspace; registrations cover all of them."""
+        return not any(
+            provider.method == method and not provider.is_enabled(workspace.settings)
+            for provider in self._dynamic
+        )
+
+    def refresh(self) -> None:
+        """Ask the client to request counts again, after they changed without an edit."""
+        self._refresh(self._enabled)
+
+    def _register(self, providers: frozenset[_Provider]) -> None:
+        registrations = [
+            types.Registration(provider.method, provider.method, provider.options)
+            for provider in _PROVIDERS
+            if provider in providers & self._dynamic
+        ]
+        if registrations:
+            self._server.client_register_capability(types.RegistrationParams(registrations))
+
+    def _unregister(self, providers: frozenset[_Provider]) -> None:
+        entries = [
+            types.Unregistration(provider.method, provider.method)
+            for provider in _PROVIDERS
+            if provider in providers & self._dynamic
+        ]
+        if entries:
+            self._server.client_unregister_capability(types.UnregistrationParams(entries))
+
+    def _refresh(self, providers: frozenset[_Provider]) -> None:
+        workspace = self._server.client_capabilities.workspace
+        for provider in providers:
+            capability = getattr(workspace, provider.name, None)
+            if capability is not None and capability.refresh_support:
+                provider.refresh(self._server)
