@@ -187,7 +187,7 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
     bare: Client, home: ClaudeHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This workspace's calls come first; those of others with progress, at low priority."""
-    monkeypatch.setattr(history, "REST", 1_000.0)
+    monkeypatch.setattr(history, "PAUSE_RATIO", 1_000.0)
     monkeypatch.setattr(session_index, "_CALLS_AT_ONCE", 20)
     root, *others = [tmp_path / f"root-{number}" for number in range(12)]
     root.mkdir()
