@@ -209,7 +209,7 @@ async def test_reading_the_rest_can_be_cancelled_and_goes_on(
     await bare.take("$/progress", lambda one: one == ended)
     bare.ignore("$/progress")
     assert mine <= calls_in_the_ledger() < len(home.truth.calls)
-    monkeypatch.setattr(history, "REST", 0.0)
+    monkeypatch.setattr(history, "PAUSE_RATIO", 0.0)
     await bare.request("cost/detail", {})
     async with asyncio.timeout(60):
         while calls_in_the_ledger() < len(home.truth.calls):

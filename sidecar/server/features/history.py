@@ -77,11 +77,8 @@ class History:
         if usage is None or usage.session is None or usage.session.source == "protocol":
             return
         self.read_soon(workspace)
-        shown, is_recorded = (
-            usage.session.id,
-            usage.session.source in self.recorded_agents(workspace),
-        )
-        if is_recorded and shown != self._summed.get(workspace, shown):
+        is_recorded = usage.session.source in self.recorded_agents(workspace)
+        if is_recorded and usage.session.id != self._summed.get(workspace, usage.session.id):
             self.sum_soon(workspace)
 
     def read_soon(self, workspace: Workspace) -> None:
