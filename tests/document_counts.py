@@ -21,18 +21,16 @@ _ANY = 10**12
 
 def document_tokens(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """Count the whole document; only pieces that are new since the last count are tokenized."""
-    basis = tokenizer.basis
-    if not basis.has_safe_cuts:
-        return tokenizer.scale(count_pieces(countable_pieces(doc, basis), basis))
-    tokens = count_if_quick(doc, basis, _ANY)
+    base = tokenizer.base
+    if not base.has_safe_cuts:
+        return tokenizer.scale(count_pieces(countable_pieces(doc, base), base))
+    tokens = count_if_quick(doc, base, _ANY)
     assert tokens is not None
     return tokenizer.scale(tokens)
 
 
 def pending_characters(doc: TextDocument, tokenizer: Tokenizer) -> int:
     """How many characters a count of the document would have to tokenize now."""
-    basis = tokenizer.basis
-    pieces = (
-        doc.uncounted_pieces(basis.name) if basis.has_safe_cuts else countable_pieces(doc, basis)
-    )
-    return count_uncounted_characters(pieces, basis, SLOW)
+    base = tokenizer.base
+    pieces = doc.uncounted_pieces(base.name) if base.has_safe_cuts else countable_pieces(doc, base)
+    return count_uncounted_characters(pieces, base, SLOW)

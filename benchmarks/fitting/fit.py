@@ -25,7 +25,7 @@ TABLE = ROOT / "sidecar" / "counting" / "estimates.json"
 HELD_OUT = ROOT / "tests" / "unit" / "held_out.jsonl"
 _PER_NEW_SOURCE, _OF_KNOWN_SOURCES = 10, 120
 _LONGEST_FOR_TESTS = 1_200
-BASIS = "o200k_base"
+BASE_VOCABULARY = "o200k_base"
 SHIPPED = ("o200k_base", "cl100k_base")
 """Engines that always count exactly: they need no estimate."""
 MODERN = ("o200k_base", "qwen3.5", "qwen2", "deepseek", "tekken", "llama3", "command", "gemma")
@@ -99,7 +99,7 @@ def corpus() -> Corpus:
     measured = np.array([features(text) for text in texts], float)
     return Corpus(
         made,
-        np.column_stack([truths[BASIS], measured]),
+        np.column_stack([truths[BASE_VOCABULARY], measured]),
         np.array([kind_of(text) for text in texts]),
         np.array([one.use for one in made]),
         np.array([one.group for one in made]),
@@ -140,7 +140,7 @@ def _generations(found: Corpus, fits: dict[str, regress.Fit]) -> dict[str, Any]:
     shared, shared_by_all = _pooled(found, MODERN), _pooled(found, POSSIBLE)
     for name, other in OTHERS.items():
         weights = shared_by_all if name == UNKNOWN else shared
-        if other == BASIS:
+        if other == BASE_VOCABULARY:
             weights = [regress.UNIT, *[0] * (len(shared) - 1)]
         elif other is not None:
             weights = fits[other].weights

@@ -66,7 +66,7 @@ class TextCounter:
 
 def total(pieces: Sequence[Piece], tokenizer: Tokenizer) -> int:
     """Return the tokens of all pieces. An approximated count is scaled once, at the end."""
-    return tokenizer.scale(count_pieces(pieces, tokenizer.basis))
+    return tokenizer.scale(count_pieces(pieces, tokenizer.base))
 
 
 def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
@@ -75,7 +75,7 @@ def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:
     Counts the pieces that have no count yet, and decodes the tokens of one piece. A token that
     begins inside a character counts with that character.
     """
-    at, left, tokenizer = 0, tokenizer.unscale(allowance), tokenizer.basis
+    at, left, tokenizer = 0, tokenizer.unscale(allowance), tokenizer.base
     for piece in pieces:
         tokens = count_pieces((piece,), tokenizer)
         if tokens > left:

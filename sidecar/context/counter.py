@@ -83,7 +83,7 @@ class Calibration(Protocol):
         """Tokens that the client puts around its texts unseen, and half of their band; None:
         not known yet."""
 
-    def spread(self, kind: str | None = None) -> float:
+    def band_factor(self, kind: str | None = None) -> float:
         """Half of the band of what comes next, to the one that its estimate has of itself."""
 
 
@@ -185,7 +185,7 @@ def summed(
             return Measure(
                 tokens, method, tokenizer, _share(calibration.error_percent, part, tokens)
             )
-        doubt *= calibration.factor * calibration.spread(kind)
+        doubt *= calibration.factor * calibration.band_factor(kind)
     else:
         sure = sums.calibrated == sums.estimate and not sums.document_estimate
         method = "calibrated" if sure else "estimate"

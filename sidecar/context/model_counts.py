@@ -216,11 +216,11 @@ class Sample(msgspec.Struct, frozen=True):
             self.reported,
             self.kind,
             self.doubt,
-            apart=self.apart,
-            apart_doubt=self.apart_doubt,
-            steady=self.steady,
-            marks=self.marks,
-            grown=self.grown,
+            excluded=self.apart,
+            excluded_margin=self.apart_doubt,
+            is_excluded_unchanged=self.steady,
+            template_tokens=self.marks,
+            added=self.grown,
         )
 
 

@@ -1,20 +1,20 @@
-"""Factors learned from exact or reported counts, `real / estimated`, each with its error.
+"""Calibration factors (real tokens per estimated token), each with its error.
 
-Conversations have one factor per model, tokenizer generation and estimator. It is learned from how
-much prompts *grow* between two reports, so that a hidden system prompt or a template does not look
-like a wrong factor. Documents have one factor per kind of text (`document_key`), learned from
-growth and from endpoints; a single factor for mixed files is known to make estimates worse.
+A conversation has one factor per model, tokenizer generation and estimator. It is learned from how
+much the prompt *grows* between two reports, so that a hidden system prompt or a template does not
+look like a wrong factor. Documents have one factor per kind of text (`document_key`), learned from
+growth and from endpoints; a single factor for mixed files makes estimates worse.
 
-The tokens around the texts that are never seen (a client's own system prompt and tools) are learned
-per model and client from the first two reports of a conversation, and kept for the next one.
+Hidden tokens (a client's own system prompt and tools) are learned per model and client from the
+first two reports of a conversation, and used for the next one.
 
 A factor is a ratio of sums in which older samples fade: long turns weigh more than short ones, and
-one odd sample cannot distort it. Errors are predictive: what each sample was off by, with the
-factor before it was learned. A band is what 95 of 100 recent samples stayed within, as a multiple
-of the estimate's own band, so that it keeps to the kind of text. It narrows with samples that
-confirm it, and is as wide as ever for a new kind.
+one odd sample cannot distort it. Errors are predictive: each sample is compared with the factor
+before it was learned. A band covers 95 of 100 recent samples, as a multiple of the estimate's own
+band, because that depends on the kind of text. It narrows with samples that confirm it, and starts
+at full width for a new kind.
 
-Pure. Only numbers and model names are kept, never text.
+Pure. Only numbers and model names are stored, never text.
 """
 
 from __future__ import annotations
@@ -34,54 +34,60 @@ from sidecar.models.families import UNKNOWN, generation_of
 from sidecar.models.names import parse
 from sidecar.text.printable import printable
 
-FADE = 0.95
-"""Share of a sample's weight that is left when the next one comes: half after 14 samples."""
-TRUST = 300.0
-"""Tokens of evidence for the initial factor (1, or its generation's)."""
-OUTLIER = 2.0
-"""A sample that is off by more than this factor counts as off by this much."""
-LOWEST, HIGHEST = 0.25, 4.0
-"""No vocabulary differs more than this from another."""
-RECENT = 24
-"""How many samples a band is made of."""
-NARROWEST = 0.8
-"""Narrowest band that samples can confirm, as a share of the estimate's own; from 3 samples on.
-Narrower ones held for only 93 % of the turns of held-out conversations."""
-SPREAD_MARGIN = 1.2
-"""How much wider a band is than recent samples needed: the largest of 24 says little."""
-HIDDEN_SHARE = 0.25
+DECAY = 0.95
+"""Factor on the weight of earlier samples at each new one: half is left after 14 samples."""
+PRIOR_TOKENS = 300.0
+"""Weight of the initial factor, in tokens."""
+MAX_DEVIATION = 2.0
+"""Samples are limited to this factor above or below their expectation."""
+MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
+"""No two vocabularies differ by more."""
+RECENT_SAMPLES = 24
+"""How many samples determine a band."""
+MIN_BAND_FACTOR = 0.8
+"""Narrowest band that samples can confirm, relative to the estimate's own. Narrower bands contained
+only 93 % of the turns of held-out conversations."""
+BAND_RESERVE = 1.2
+"""How much wider a band is than recent samples required; 24 samples rarely contain the largest
+error."""
+HIDDEN_MARGIN_SHARE = 0.25
 """Share of the hidden tokens that may differ next time, after one report."""
-HIDDEN_LEAST = 24.0
+MIN_HIDDEN_MARGIN = 24.0
 """Smallest half-width of the hidden tokens' band."""
 
 
-class LearnedFactor(msgspec.Struct, omit_defaults=True):
-    """The factor of one key; its sums fade."""
+class LearnedFactor(
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={"errors": "misses", "band_shares": "strays"},
+):
+    """The factor of one key, from fading sums of samples."""
 
     real: float = 0.0
     estimated: float = 0.0
     samples: int = 0
-    misses: tuple[float, ...] = ()
-    """Errors of recent predictions, as shares of the predicted numbers."""
-    strays: tuple[float, ...] = ()
-    """The same errors as shares of the estimates' own bands."""
+    errors: tuple[float, ...] = ()
+    """Errors of recent predictions, relative to the prediction."""
+    band_shares: tuple[float, ...] = ()
+    """The same errors, relative to the half-width of the estimate's own band."""
 
     def factor(self, start: float = 1.0) -> float:
         """Return real tokens per estimated token."""
-        ratio = (self.real + TRUST * start) / (self.estimated + TRUST)
-        return min(max(ratio, LOWEST), HIGHEST)
+        ratio = (self.real + PRIOR_TOKENS * start) / (self.estimated + PRIOR_TOKENS)
+        return min(max(ratio, MIN_FACTOR), MAX_FACTOR)
 
     @property
     def error_percent(self) -> float | None:
         """The error that 95 of 100 recent predictions stayed within; None before the first."""
-        return round(100 * _quantile_95(self.misses), 1) if self.misses else None
+        return round(100 * _quantile_95(self.errors), 1) if self.errors else None
 
-    def spread(self) -> float:
+    def band_factor(self) -> float:
         """Return the half-width of the next prediction's band, relative to the estimate's own."""
-        known = len(self.strays)
-        least = max(NARROWEST, 1 / (1 + known / 12))
-        needed = _quantile_95(self.strays) * (SPREAD_MARGIN + 1 / (known + 1))
-        return max(least, needed) if known else 1.0
+        count = len(self.band_shares)
+        if not count:
+            return 1.0
+        needed = _quantile_95(self.band_shares) * (BAND_RESERVE + 1 / (count + 1))
+        return max(MIN_BAND_FACTOR, 1 / (1 + count / 12), needed)
 
     def update(
         self,
@@ -89,7 +95,7 @@ class LearnedFactor(msgspec.Struct, omit_defaults=True):
         real: float,
         weight: float = 1.0,
         start: float = 1.0,
-        doubt: float | None = None,
+        margin: float | None = None,
     ) -> None:
         """Add a sample.
 
@@ -98,17 +104,18 @@ class LearnedFactor(msgspec.Struct, omit_defaults=True):
             real: The real number of tokens.
             weight: The sample's weight.
             start: The initial factor.
-            doubt: Half of the estimate's own band, in tokens; None if it tells nothing.
+            margin: Half of the estimate's own band, in tokens; None leaves the band unchanged.
         """
         factor = self.factor(start)
         expected = factor * estimated
-        off = abs(expected - real)
-        self.misses = (*self.misses, round(off / max(1.0, expected), 4))[-RECENT:]
-        if doubt is not None:
-            self.strays = (*self.strays, round(off / max(2.0, doubt * factor), 3))[-RECENT:]
-        taken = min(max(real, expected / OUTLIER), expected * OUTLIER)
-        self.real = FADE * self.real + weight * taken
-        self.estimated = FADE * self.estimated + weight * estimated
+        error = abs(expected - real)
+        self.errors = (*self.errors, round(error / max(1.0, expected), 4))[-RECENT_SAMPLES:]
+        if margin is not None:
+            share = round(error / max(2.0, margin * factor), 3)
+            self.band_shares = (*self.band_shares, share)[-RECENT_SAMPLES:]
+        limited = min(max(real, expected / MAX_DEVIATION), expected * MAX_DEVIATION)
+        self.real = DECAY * self.real + weight * limited
+        self.estimated = DECAY * self.estimated + weight * estimated
         self.samples += 1
 
 
@@ -118,97 +125,95 @@ def _quantile_95(shares: tuple[float, ...]) -> float:
     return sorted(shares)[rank - 1] if shares else 0.0
 
 
-class HiddenTokens(msgspec.Struct, frozen=True):
-    """Tokens around a client's texts that are never seen."""
+class HiddenTokens(msgspec.Struct, frozen=True, rename={"largest_error": "doubt"}):
+    """Tokens of a client's prompts that are not in the texts it sends here."""
 
     tokens: float
-    doubt: float = 0.0
-    """Largest error so far, fading."""
+    largest_error: float = 0.0
+    """Fades."""
     samples: int = 1
 
-    def with_sample(self, tokens: float) -> HiddenTokens:
-        """Return a copy that includes the number of another conversation."""
-        doubt = max(0.8 * self.doubt, abs(tokens - self.tokens))
-        return HiddenTokens((self.tokens + tokens) / 2, doubt, self.samples + 1)
+    def updated(self, tokens: float) -> HiddenTokens:
+        """Return a copy updated with the hidden tokens of another conversation."""
+        error = max(0.8 * self.largest_error, abs(tokens - self.tokens))
+        return HiddenTokens((self.tokens + tokens) / 2, error, self.samples + 1)
 
     @property
-    def half_width(self) -> float:
+    def margin(self) -> float:
         """Half of the band, in tokens."""
-        share = HIDDEN_SHARE * self.tokens / math.sqrt(self.samples)
-        return max(HIDDEN_LEAST, share, 1.5 * self.doubt)
+        share = HIDDEN_MARGIN_SHARE * self.tokens / math.sqrt(self.samples)
+        return max(MIN_HIDDEN_MARGIN, share, 1.5 * self.largest_error)
 
 
 T = TypeVar("T")
 
-MOST_KEPT = 512
-"""How many keys are kept; those that were updated least recently go first."""
-MOST_UNWRITTEN = 1_024
-"""Samples kept while the file cannot be written; the oldest go first."""
+MAX_ENTRIES = 512
+"""Entries per table; those updated least recently are dropped."""
+MAX_UNWRITTEN = 1_024
+"""Updates kept while the file cannot be written; the oldest are dropped."""
 
 
 class _Update(NamedTuple, Generic[T]):
-    """An update of one key's entry, which may not exist yet."""
-
     number: int
     key: str
     apply: Callable[[T | None], T]
 
 
 class CalibrationTable(Generic[T]):
-    """Immutable entries by key, and the samples that are not yet in the shared file.
+    """Immutable entries by key, and the updates that are not yet in the shared file.
 
-    Servers and the command line share one file. Samples since the last write are applied again on
-    top of what the file holds now, so that no process loses another's samples. Other threads may
-    read `entries` at any time.
+    Servers and the command line share one file. Before a write, the updates since the last one are
+    applied again to what the file holds now, so that no process overwrites another's samples. Other
+    threads may read `entries` at any time.
     """
 
     def __init__(self, entries: dict[str, T] | None = None) -> None:
         """Start with `entries`, the most recently updated one last."""
-        self.entries = most_recent(entries or {})
+        self.entries = _newest(entries or {})
         self._unwritten: list[_Update[T]] = []
 
     def copy(self) -> CalibrationTable[T]:
-        """Return a table with the same entries and unwritten updates, to be changed separately."""
-        made = CalibrationTable(self.entries)
-        made._unwritten = self._unwritten
-        return made
+        """Return an independent table with the same entries and unwritten updates."""
+        copied = CalibrationTable(self.entries)
+        copied._unwritten = self._unwritten
+        return copied
 
     def update(self, number: int, key: str, apply: Callable[[T | None], T]) -> None:
         """Update a key's entry; update numbers rise."""
         update = _Update(number, key, apply)
-        self._unwritten = [*self._unwritten, update][-MOST_UNWRITTEN:]
-        self.entries = most_recent(_after(self.entries, update))
+        self._unwritten = [*self._unwritten, update][-MAX_UNWRITTEN:]
+        self.entries = _newest(_updated(self.entries, update))
 
-    def merge(self, theirs: dict[str, T]) -> bool:
-        """Take over the file's entries and apply the unwritten updates to them.
+    def merge(self, stored: dict[str, T]) -> bool:
+        """Replace entries by those of the file, and apply the unwritten updates to them.
 
         Entries that the file has dropped stay.
 
         Returns:
             Whether anything changed.
         """
-        merged = {key: one for key, one in self.entries.items() if key not in theirs} | theirs
+        kept = {key: entry for key, entry in self.entries.items() if key not in stored}
+        merged = kept | stored
         for update in self._unwritten:
-            if update.key in theirs:
-                merged = _after(merged, update)
+            if update.key in stored:
+                merged = _updated(merged, update)
             else:
                 merged[update.key] = merged.pop(update.key, None) or update.apply(None)
-        before, self.entries = self.entries, most_recent(merged)
+        before, self.entries = self.entries, _newest(merged)
         return before != self.entries
 
     def mark_written(self, number: int) -> None:
-        """Forget the updates up to `number`: the file holds them."""
+        """Drop the updates up to `number`, which the file now holds."""
         self._unwritten = [update for update in self._unwritten if update.number > number]
 
 
-def _after(entries: dict[str, T], update: _Update[T]) -> dict[str, T]:
-    others = {key: one for key, one in entries.items() if key != update.key}
+def _updated(entries: dict[str, T], update: _Update[T]) -> dict[str, T]:
+    others = {key: entry for key, entry in entries.items() if key != update.key}
     return {**others, update.key: update.apply(entries.get(update.key))}
 
 
-def most_recent(entries: dict[str, T]) -> dict[str, T]:
-    """Return the entries that were updated last."""
-    return dict(list(entries.items())[-MOST_KEPT:])
+def _newest(entries: dict[str, T]) -> dict[str, T]:
+    return dict(list(entries.items())[-MAX_ENTRIES:])
 
 
 _log = logging.getLogger(__name__)
@@ -216,15 +221,15 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=msgspec.Struct)
 
 VERSION = 4
-"""Format version: earlier estimates were different, so their factors do not hold."""
-WHOLE = 0.25
-"""Weight of a whole prompt, which includes a template, relative to its growth."""
-SMALLEST = 16
-"""Smaller growth, in tokens, is not used: rounding and templates dominate it."""
-NEARLY = 0.9
-"""Share of growth that must be of one kind before documents of that kind use it."""
-APART_SURE = 0.1
-"""Largest uncertainty of subtracted tokens, as a share of the prompt's estimate."""
+"""Format of the file. Estimates were different before, so older factors are not used."""
+FULL_PROMPT_WEIGHT = 0.25
+"""Weight of a complete prompt, which includes a template, relative to its growth."""
+MIN_SAMPLE_TOKENS = 16
+"""Smaller growth is ignored: rounding and templates dominate it."""
+DOMINANT_SHARE = 0.9
+"""Share of growth that must be of one kind to calibrate documents of that kind."""
+MAX_EXCLUDED_MARGIN = 0.1
+"""Largest margin of subtracted tokens, as a share of the prompt's estimate."""
 
 
 class Calibrations:
@@ -236,24 +241,24 @@ class Calibrations:
         self._lock = Lock()
         """Guards updates while another thread merges the file."""
         self._is_draft = False
-        """A draft's samples are added again when its change is applied; only that is logged."""
+        """Draft updates are not logged: they are repeated when the draft's change is applied."""
         self.version = 0
-        """Rises with each update; results that depend on factors hold while it stays the same."""
+        """Rises with each update."""
 
     def copy(self) -> Calibrations:
-        """Return a draft with the same knowledge, to be updated separately."""
-        made = Calibrations()
-        made._is_draft = True
-        made._learned = CalibrationTable(self._learned.entries)
-        made._hidden = CalibrationTable(self._hidden.entries)
-        return made
+        """Return an independent draft with the same entries."""
+        draft = Calibrations()
+        draft._is_draft = True
+        draft._learned = CalibrationTable(self._learned.entries)
+        draft._hidden = CalibrationTable(self._hidden.entries)
+        return draft
 
     def frozen(self) -> Calibrations:
         """Return a copy with the unwritten updates, for the worker that writes them."""
-        made = Calibrations()
-        made.version = self.version
-        made._learned, made._hidden = self._learned.copy(), self._hidden.copy()
-        return made
+        frozen = Calibrations()
+        frozen.version = self.version
+        frozen._learned, frozen._hidden = self._learned.copy(), self._hidden.copy()
+        return frozen
 
     def learned(self, key: str) -> LearnedFactor | None:
         """Return the factor of a key."""
@@ -264,10 +269,13 @@ class Calibrations:
         generation = _generation(key)
         if generation.startswith(f"{UNKNOWN} "):
             return 1.0  # unknown models have nothing in common
-        known = self._learned.entries
-        same = [one for name, one in known.items() if _generation(name) == generation]
-        real, estimated = sum([one.real for one in same]), sum([one.estimated for one in same])
-        return LearnedFactor(real=real, estimated=estimated).factor() if same else 1.0
+        entries = self._learned.entries.items()
+        pooled = LearnedFactor()
+        for name, learned in entries:
+            if _generation(name) == generation:
+                pooled.real += learned.real
+                pooled.estimated += learned.estimated
+        return pooled.factor()
 
     def hidden(self, key: str) -> HiddenTokens | None:
         """Return the hidden tokens of a model and client."""
@@ -277,7 +285,7 @@ class Calibrations:
         """Add the hidden tokens of one conversation."""
         with self._lock:
             self.version += 1
-            self._hidden.update(self.version, key, partial(_after_hidden, tokens))
+            self._hidden.update(self.version, key, partial(_with_hidden, tokens))
 
     def update(
         self,
@@ -285,9 +293,9 @@ class Calibrations:
         estimated: float,
         real: float,
         weight: float = 1.0,
-        doubt: float | None = None,
+        margin: float | None = None,
         *,
-        also: Iterable[str] = (),
+        narrower_keys: Iterable[str] = (),
     ) -> None:
         """Add a sample for a key.
 
@@ -296,14 +304,14 @@ class Calibrations:
             estimated: The estimate, in tokens.
             real: The real number of tokens.
             weight: The sample's weight.
-            doubt: Half of the estimate's own band, in tokens.
-            also: Narrower keys that the sample belongs to as well.
+            margin: Half of the estimate's own band, in tokens.
+            narrower_keys: Further keys that the sample updates.
         """
         with self._lock:
-            for name in (key, *also):
+            for name in (key, *narrower_keys):
                 self.version += 1
-                sample = estimated, real, weight, self.start(name), doubt
-                self._learned.update(self.version, name, partial(_after_sample, sample))
+                sample = estimated, real, weight, self.start(name), margin
+                self._learned.update(self.version, name, partial(_with_sample, sample))
             factor = self._learned.entries[key].factor(self.start(key))
         if not self._is_draft:
             model = printable(key.split(" ", 2)[-1])
@@ -313,74 +321,70 @@ class Calibrations:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return numbers and model names for JSON."""
+        """Return the entries for JSON."""
         return self.snapshot()[0]
 
     def snapshot(self) -> tuple[dict[str, Any], int]:
-        """Return what `to_dict` returns and the version it includes, for `mark_written`."""
+        """Return what `to_dict` returns and its version, for `mark_written`."""
         with self._lock:
-            learned, hidden, number = self._learned.entries, self._hidden.entries, self.version
-        entries = {key: msgspec.to_builtins(one) for key, one in learned.items()}
-        around = {key: msgspec.to_builtins(one) for key, one in hidden.items()}
-        return {"version": VERSION, "learned": entries, "hidden": around}, number
+            learned, hidden, version = self._learned.entries, self._hidden.entries, self.version
+        data = {"version": VERSION, "learned": learned, "hidden": hidden}
+        return msgspec.to_builtins(data), version
 
     @classmethod
     def from_dict(cls, data: object) -> Calibrations:
         """Read what `to_dict` returned, skipping invalid entries. Never raises."""
-        found = cls()
-        if not isinstance(data, dict) or data.get("version") != VERSION:
-            return found
-        found._learned = CalibrationTable(_read(data.get("learned"), LearnedFactor))
-        found._hidden = CalibrationTable(_read(data.get("hidden"), HiddenTokens))
-        return found
+        calibrations = cls()
+        if isinstance(data, dict) and data.get("version") == VERSION:
+            learned = _valid_entries(data.get("learned"), LearnedFactor)
+            hidden = _valid_entries(data.get("hidden"), HiddenTokens)
+            calibrations._learned = CalibrationTable(learned)
+            calibrations._hidden = CalibrationTable(hidden)
+        return calibrations
 
-    def take(self, other: Calibrations) -> bool:
-        """Take over what this or another process wrote, and apply the unwritten updates to it.
+    def merge(self, other: Calibrations) -> bool:
+        """Replace entries by those of the file (`other`), and apply the unwritten updates to them.
 
         Returns:
             Whether anything changed.
         """
         with self._lock:
-            is_new = self._learned.merge(other._learned.entries)
-            is_new |= self._hidden.merge(other._hidden.entries)
-            self.version += is_new
-            return is_new
+            has_changed = self._learned.merge(other._learned.entries)
+            has_changed |= self._hidden.merge(other._hidden.entries)
+            self.version += has_changed
+            return has_changed
 
-    def mark_written(self, number: int) -> None:
-        """Note that other processes can read all updates up to `number`."""
+    def mark_written(self, version: int) -> None:
+        """Drop the updates up to `version`, which the file now holds."""
         with self._lock:
-            self._learned.mark_written(number)
-            self._hidden.mark_written(number)
+            self._learned.mark_written(version)
+            self._hidden.mark_written(version)
 
 
-def _after_sample(
-    sample: tuple[float, float, float, float, float | None], known: LearnedFactor | None
+def _with_sample(
+    sample: tuple[float, float, float, float, float | None], learned: LearnedFactor | None
 ) -> LearnedFactor:
-    one = copy(known) if known else LearnedFactor()
-    one.update(*sample)
-    return one
+    updated = copy(learned) if learned else LearnedFactor()
+    updated.update(*sample)
+    return updated
 
 
-def _after_hidden(tokens: float, known: HiddenTokens | None) -> HiddenTokens:
-    return known.with_sample(tokens) if known else HiddenTokens(tokens)
+def _with_hidden(tokens: float, hidden: HiddenTokens | None) -> HiddenTokens:
+    return hidden.updated(tokens) if hidden else HiddenTokens(tokens)
 
 
-def _read(entries: object, form: type[S]) -> dict[str, S]:
-    """Return the valid entries."""
-    found: dict[str, S] = {}
+def _valid_entries(entries: object, form: type[S]) -> dict[str, S]:
+    valid: dict[str, S] = {}
     for key, value in entries.items() if isinstance(entries, dict) else ():
         try:
-            one = typed.convert(value, form)
+            entry = typed.convert(value, form)
         except msgspec.ValidationError:
             continue
-        numbers = [number for part in msgspec.structs.astuple(one) for number in _numbers(part)]
+        fields = msgspec.structs.astuple(entry)
+        numbers = [n for field in fields for n in (field if isinstance(field, tuple) else (field,))]
         if isinstance(key, str) and all(0 <= number < 1e15 for number in numbers):
-            found[key] = one
-    return found
-
-
-def _numbers(part: float | tuple[float, ...]) -> tuple[float, ...]:
-    return part if isinstance(part, tuple) else (part,)
+            valid[key] = entry
+    return valid
 
 
 def key_of(model: str, tokenizer: str) -> str:
@@ -393,54 +397,51 @@ def document_key(model: str, tokenizer: str, kind: str) -> str:
     return key_of(model, f"{tokenizer}#{kind}")
 
 
-def newest_key(model: str, tokenizer: str, kind: str) -> str:
+def latest_kind_key(model: str, tokenizer: str, kind: str) -> str:
     """Return the key of the band for conversations whose newest text is of one kind."""
     return key_of(model, f"{tokenizer}+{kind}")
 
 
 def _generation(key: str) -> str:
-    """Return the part of a key that models of a generation share."""
     return " ".join(key.split(" ")[:2])
 
 
-def only_kind(grown: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
-    """Return the kind of nearly all of the newest `tokens`, or None."""
+def dominant_kind(added: Sequence[tuple[str | None, int]], tokens: int) -> str | None:
+    """Return the kind of nearly all of the last `tokens` that were added, or None."""
     sums: dict[str | None, int] = {}
     left = tokens
-    for kind, size in reversed(grown):
+    for kind, size in reversed(added):
         sums[kind] = sums.get(kind, 0) + min(size, left)
         left -= min(size, left)
-    return next((kind for kind, size in sums.items() if size >= NEARLY * tokens), None)
+    return next((kind for kind, size in sums.items() if size >= DOMINANT_SHARE * tokens), None)
 
 
 class ConversationCalibration:
     """Calibrates one conversation's estimates with reported usage.
 
-    Estimates and reports are of whole prompts, in tokens. A report follows the estimate of the same
-    prompt; what it teaches is shared with later conversations of the same model.
+    Estimates and reports are of complete prompts, in tokens. Factors are shared with all
+    conversations of the same model.
     """
 
     def __init__(self, shared: Calibrations, model: str, tokenizer: str, client: str = "") -> None:
-        """Start a conversation; `client` identifies the sender, and so what is hidden around its
-        texts.
-        """
+        """Start a conversation; hidden tokens are learned per `client`."""
         self._shared = shared
         self._model, self._tokenizer, self._client = model, tokenizer, client
         self._key = key_of(model, tokenizer)
         self._last: tuple[int, int, float] | None = None
         self._first: tuple[int, int] | None = None
-        """The first report, kept until the second shows how much of it was hidden."""
+        """The first estimate and report, until the second shows how many tokens were hidden."""
 
     @property
     def factor(self) -> float:
-        """Real tokens per estimated token; the generation's factor, or 1, before any sample."""
+        """Real tokens per estimated token; before any sample, the generation's factor or 1."""
         learned = self._shared.learned(self._key)
         start = self._shared.start(self._key)
         return learned.factor(start) if learned else start
 
     @property
     def samples(self) -> int:
-        """How many reports were used, those of earlier conversations included."""
+        """How many reports were used, including those of earlier conversations."""
         learned = self._shared.learned(self._key)
         return learned.samples if learned else 0
 
@@ -450,27 +451,27 @@ class ConversationCalibration:
         learned = self._shared.learned(self._key)
         return learned.error_percent if learned else None
 
-    def spread(self, kind: str | None = None) -> float:
+    def band_factor(self, kind: str | None = None) -> float:
         """Return the half-width of the next text's band, relative to its estimate's own band.
 
         Args:
-            kind: The kind of the next text. A kind without reports is as uncertain as ever.
+            kind: The kind of the next text. Without reports of that kind, at least 1.
         """
         learned = self._shared.learned(self._key)
-        spread = learned.spread() if learned else 1.0
+        band_factor = learned.band_factor() if learned else 1.0
         if kind is None:
-            return spread
-        of_kind = self._shared.learned(newest_key(self._model, self._tokenizer, kind))
-        return max(spread, of_kind.spread() if of_kind else 1.0)
+            return band_factor
+        of_kind = self._shared.learned(latest_kind_key(self._model, self._tokenizer, kind))
+        return max(band_factor, of_kind.band_factor() if of_kind else 1.0)
 
     @property
     def hidden(self) -> tuple[float, float] | None:
         """Unseen tokens around the texts, and half of their band; None while unknown."""
-        found = self._shared.hidden(self._constant)
-        return (found.tokens, found.half_width) if found else None
+        hidden = self._shared.hidden(self._hidden_key)
+        return (hidden.tokens, hidden.margin) if hidden else None
 
     @property
-    def _constant(self) -> str:
+    def _hidden_key(self) -> str:
         return f"{self._key} @ {self._client}"
 
     def for_model(self, model: str, tokenizer: str) -> ConversationCalibration:
@@ -480,94 +481,96 @@ class ConversationCalibration:
         return ConversationCalibration(self._shared, model, tokenizer, self._client)
 
     def copy(self) -> ConversationCalibration:
-        """Return a copy with the same knowledge, to be updated separately."""
-        made = copy(self)
-        made._shared = self._shared.copy()
-        return made
+        """Return an independent draft."""
+        draft = copy(self)
+        draft._shared = self._shared.copy()
+        return draft
 
     def update(
         self,
         estimated: int,
         reported: int,
         kind: str | None = None,
-        doubt: float | None = None,
+        margin: float | None = None,
         *,
-        apart: int = 0,
-        apart_doubt: float = 0.0,
-        steady: bool = True,
-        marks: float = 0.0,
-        grown: Sequence[tuple[str | None, int]] = (),
+        excluded: int = 0,
+        excluded_margin: float = 0.0,
+        is_excluded_unchanged: bool = True,
+        template_tokens: float = 0.0,
+        added: Sequence[tuple[str | None, int]] = (),
     ) -> None:
         """Compare a prompt's estimate with the reported number.
 
-        The first prompt, or one that shrank, updates the factor only where the hidden tokens are
-        known, and never the factors of documents: hidden tokens are in both of two prompts that are
-        compared, but in a single one they look like a wrong estimate.
+        Usually the growth since the last report updates the factor. The first prompt, or one that
+        shrank, does so only if the hidden tokens are known, and never updates the factors of
+        documents: in a single prompt, hidden tokens look like a wrong estimate.
 
         Args:
             estimated: The estimate of the prompt.
             reported: The reported number.
             kind: The kind of the newest text.
-            doubt: Half of the band of the whole estimate, in tokens.
-            apart: Tokens of the prompt that are not in `estimated` and do not calibrate it.
-            apart_doubt: Half of their band.
-            steady: Whether they are those of the last report.
-            marks: Tokens of the growth that belong to no text.
-            grown: Kinds and estimates of what was added, oldest first. Documents of a kind use the
+            margin: Half of the band of the complete estimate, in tokens.
+            excluded: Tokens of the prompt that are not in `estimated` and do not calibrate it.
+            excluded_margin: Half of their band.
+            is_excluded_unchanged: Whether the last report contained the same excluded tokens.
+            template_tokens: Tokens of the growth that belong to no text.
+            added: Kinds and estimates of the added texts, oldest first. Documents of a kind use the
                 growth if nearly all of it is of that kind.
         """
-        alone = reported - apart
-        if estimated <= 0 or alone <= 0:
+        real = reported - excluded
+        if estimated <= 0 or real <= 0:
             return
-        is_sure = apart_doubt <= APART_SURE * estimated
-        before, self._last = self._last, (estimated, reported, doubt or 0.0)
-        if before is not None and steady and estimated >= before[0] and reported >= before[1]:
-            more, really = estimated - before[0], reported - before[1] - marks
-            if more >= SMALLEST:
-                new = None if doubt is None else max(0.0, doubt - before[2])
-                kinds = self._kinds(kind, only_kind(grown, more))
-                self._shared.update(self._key, more, really, 1.0, new, also=kinds)
+        is_certain = excluded_margin <= MAX_EXCLUDED_MARGIN * estimated
+        last, self._last = self._last, (estimated, reported, margin or 0.0)
+        has_grown = last is not None and estimated >= last[0] and reported >= last[1]
+        if last is not None and has_grown and is_excluded_unchanged:
+            growth = estimated - last[0]
+            if growth >= MIN_SAMPLE_TOKENS:
+                real_growth = reported - last[1] - template_tokens
+                growth_margin = None if margin is None else max(0.0, margin - last[2])
+                keys = self._narrower_keys(kind, dominant_kind(added, growth))
+                self._shared.update(
+                    self._key, growth, real_growth, 1.0, growth_margin, narrower_keys=keys
+                )
                 self._find_hidden()
-        elif is_sure and self.hidden is not None:
-            self._whole(estimated, alone, *self.hidden)
-        if before is None and is_sure:
-            self._first = estimated, alone
+        elif is_certain and self.hidden is not None:
+            self._use_full_prompt(estimated, real, *self.hidden)
+        if last is None and is_certain:
+            self._first = estimated, real
 
     def _find_hidden(self) -> None:
-        """Work out the hidden tokens of the first report, once a second one gives the factor."""
+        """Compute the hidden tokens of the first report once a second one has given the factor."""
         if self._first is not None:
             estimated, reported = self._first
             tokens = max(0.0, reported - self.factor * estimated)
-            self._shared.update_hidden(self._constant, round(tokens, 1))
+            self._shared.update_hidden(self._hidden_key, round(tokens, 1))
             self._first = None
 
-    def _whole(self, estimated: int, alone: int, hidden: float, doubt: float) -> None:
-        """Use a whole prompt less its hidden tokens, where those are known well enough."""
-        expected, real = self.factor * estimated, alone - hidden
-        is_likely = expected / OUTLIER <= real <= expected * OUTLIER
-        if is_likely and estimated >= SMALLEST and doubt <= APART_SURE * estimated:
-            self._shared.update(self._key, estimated, real, WHOLE)
+    def _use_full_prompt(
+        self, estimated: int, real: int, hidden: float, hidden_margin: float
+    ) -> None:
+        expected, visible = self.factor * estimated, real - hidden
+        is_likely = expected / MAX_DEVIATION <= visible <= expected * MAX_DEVIATION
+        is_certain = hidden_margin <= MAX_EXCLUDED_MARGIN * estimated
+        if is_likely and is_certain and estimated >= MIN_SAMPLE_TOKENS:
+            self._shared.update(self._key, estimated, visible, FULL_PROMPT_WEIGHT)
 
-    def _kinds(self, most_recent: str | None, only: str | None) -> Iterator[str]:
-        """Yield the other keys that use the growth.
-
-        They are the band of its newest kind, and the factor of its only kind.
-        """
-        if most_recent is not None:
-            yield newest_key(self._model, self._tokenizer, most_recent)
-        if only is not None:
-            yield document_key(self._model, self._tokenizer, only)
+    def _narrower_keys(self, latest: str | None, dominant: str | None) -> Iterator[str]:
+        if latest is not None:
+            yield latest_kind_key(self._model, self._tokenizer, latest)
+        if dominant is not None:
+            yield document_key(self._model, self._tokenizer, dominant)
 
     def add_reply(self, estimated: int, output: int) -> None:
         """Compare a reply's estimate with its reported tokens, before the next prompt includes it.
 
         Args:
             estimated: The estimate of the texts alone, without a template.
-            output: The reported tokens, without reasoning that is not sent back.
+            output: The reported tokens, without reasoning that is not sent with the next prompt.
         """
         if self._last is None or estimated < 0 or output < 0:
             return
-        before, reported, doubt = self._last
-        self._last = (before + estimated, reported + output, doubt)
-        if estimated >= SMALLEST:
+        last_estimated, reported, margin = self._last
+        self._last = (last_estimated + estimated, reported + output, margin)
+        if estimated >= MIN_SAMPLE_TOKENS:
             self._shared.update(self._key, estimated, output, 1.0)

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE_NAME = "calibration.json"
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 
 
 def load(folder: Path) -> Calibrations:
-    """Return what earlier runs learned; empty where the file is missing. Never raises.
+    """Return the stored calibrations, or empty ones if there is no file. Never raises.
 
     A damaged file is set aside.
     """
     path = folder / FILE_NAME
     try:
         with path.open("rb") as file:
-            data = typed.decode(file.read(_MOST_BYTES), dict[str, Any])
+            data = typed.decode(file.read(_MAX_BYTES), dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         set_aside(path, "it holds no calibration")
     except OSError:
@@ -36,17 +36,17 @@ def load(folder: Path) -> Calibrations:
 
 
 def save(folder: Path, calibrations: Calibrations) -> bool:
-    """Write everything learned, on top of what other processes have written meanwhile.
+    """Merge the calibrations with those of other processes, and write them.
 
     Returns:
-        Whether other processes had written anything new, which is taken over.
+        Whether other processes had written anything new.
 
     Raises:
         OSError: The file cannot be written.
     """
-    taken = calibrations.take(load(folder))
+    has_changed = calibrations.merge(load(folder))
     make_folder(folder)
-    entries, number = calibrations.snapshot()
-    write(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(entries), indent=1))
-    calibrations.mark_written(number)
-    return taken
+    data, version = calibrations.snapshot()
+    write(folder / FILE_NAME, msgspec.json.format(msgspec.json.encode(data), indent=1))
+    calibrations.mark_written(version)
+    return has_changed

@@ -18,7 +18,7 @@ from sidecar import typed
 
 UNITS = 10_000
 """Units of weight per token."""
-BASIS = "o200k_base"
+BASE_VOCABULARY = "o200k_base"
 
 
 class Bands(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Approximation(msgspec.Struct, frozen=True):
     """The estimate for one tokenizer generation."""
 
     weights: tuple[int, ...]
-    """In `UNITS`: per token of the basis, then per feature of `sidecar.counting.features`."""
+    """In `UNITS`: per token of the base, then per feature of `sidecar.counting.features`."""
     bands: Bands
     own: bool = True
     """Whether it was fitted to the generation's own vocabulary, not to similar ones."""

@@ -171,7 +171,7 @@ def fit(
         return FitResult(
             text=text, tokens=work.total, removed_tokens=0, removed_lines=0, changed=False
         )
-    own = tokenizer.basis.truncated(text, tokenizer.unscale(limit), mode)
+    own = tokenizer.base.truncated(text, tokenizer.unscale(limit), mode)
     if own is not None and (tokens := tokenizer.count(own)) <= limit:
         return _as_cut(text, own, work.total, tokens)
     while True:

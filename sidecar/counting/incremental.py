@@ -1,7 +1,7 @@
 """Counts of documents that cost what an edit costs: pieces remember theirs, and they add up.
 
 Pieces never change, so any thread can fill in a count while the document is edited, and no result
-can be stale. Texts are cut only for tokenizers with safe cuts. A tokenizer's `basis` counts the
+can be stale. Texts are cut only for tokenizers with safe cuts. A tokenizer's `base` counts the
 pieces, and the sum is scaled once.
 """
 
@@ -31,19 +31,19 @@ def countable_pieces(text: SplitText, tokenizer: Tokenizer) -> Sequence[Piece]:
     return text.pieces if tokenizer.has_safe_cuts else (text.whole,)
 
 
-def count_if_quick(doc: TextDocument, basis: Tokenizer, most: int) -> int | None:
+def count_if_quick(doc: TextDocument, base: Tokenizer, most: int) -> int | None:
     """Return a document's tokens if that takes tokenizing at most `most` characters, else None.
 
     For tokenizers with safe cuts.
     """
-    missing = doc.uncounted_pieces(basis.name)
-    if missing and count_uncounted_characters(missing, basis, most) > most:
+    missing = doc.uncounted_pieces(base.name)
+    if missing and count_uncounted_characters(missing, base, most) > most:
         return None
-    count_pieces([*missing], basis)
-    return cast("int", doc.token_total(basis.name))
+    count_pieces([*missing], base)
+    return cast("int", doc.token_total(base.name))
 
 
-def count_uncounted_characters(pieces: Iterable[Piece], basis: Tokenizer, enough: int) -> int:
+def count_uncounted_characters(pieces: Iterable[Piece], base: Tokenizer, enough: int) -> int:
     """Return how many characters of these pieces must be tokenized.
 
     Pieces that are slow for the tokenizer count as a million more: they are too slow for an event
@@ -51,13 +51,13 @@ def count_uncounted_characters(pieces: Iterable[Piece], basis: Tokenizer, enough
 
     Args:
         pieces: The pieces.
-        basis: The tokenizer.
+        base: The tokenizer.
         enough: Stop adding once the number exceeds this.
     """
-    name, total = basis.name, 0
+    name, total = base.name, 0
     for piece in pieces:
         if name not in piece.counts:
-            total += len(piece) + SLOW * basis.is_slow(piece.text)
+            total += len(piece) + SLOW * base.is_slow(piece.text)
             if total > enough:
                 break
     return total
@@ -100,7 +100,7 @@ def count_text(
     Raises:
         WorkStoppedError: `should_stop` returned true.
     """
-    basis = tokenizer.basis
-    if not basis.has_safe_cuts:
+    base = tokenizer.base
+    if not base.has_safe_cuts:
         return tokenizer.count(text)
-    return tokenizer.scale(count_pieces(split_pieces(text), basis, should_stop))
+    return tokenizer.scale(count_pieces(split_pieces(text), base, should_stop))

@@ -1,8 +1,8 @@
-"""What pictures, audio, video and files cost, by the vendors' published rules.
+"""Tokens of pictures, audio, video and files by the vendors' published rules.
 
-docs/reference/sources.md names the page of each rule and the day it was read. A rule that is
-published for the model is exact; a model without one gets the nearest, with a doubt that covers the
-possible error. Files and clips of unknown length are guesses, with a doubt to match.
+docs/reference/sources.md names the page of each rule and the day it was read. A rule published for
+the model is exact. A model without one uses the nearest rule, with a margin that covers the
+possible error. Files and clips of unknown length are assumptions with a wide margin.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _EXTREMES = ((256, 256), (3840, 2160))
 
 
 class UncertainTokens(NamedTuple):
-    """A number of tokens, and how many of them may be wrong, either way."""
+    """A number of tokens and its margin of error, in tokens."""
 
     tokens: int
-    doubt: float = 0
+    margin: float = 0
 
 
 class _Fit(NamedTuple):
-    """The size that a picture is scaled down to before it is cut into patches of 32."""
+    """The largest size of a picture that is cut into patches of 32; larger ones are scaled down."""
 
     side: int
     patches: int | None = None
@@ -50,11 +50,11 @@ class _Tiles(NamedTuple):
     tile: int
 
 
-_SMALL, _WHOLE = _Fit(512), _Fit(65_535)
+_SMALL, _UNLIMITED = _Fit(512), _Fit(65_535)
 _HIGH, _ORIGINAL = _Fit(2048, 2_500), _Fit(6_000, 10_000)
 _SAME = _Fit(2048, 6_144)
 _FIRST = _Fit(2048, 1_536)
-_GPT_5_6 = _Patches(1.2, _SMALL, _HIGH, _WHOLE, "original")
+_GPT_5_6 = _Patches(1.2, _SMALL, _HIGH, _UNLIMITED, "original")
 _GPT_6 = _GPT_5_6._replace(high=_Fit(65_535, 2_500))
 _GPT_5_5 = _GPT_5_6._replace(original=_ORIGINAL)
 _GPT_5_4 = _Patches(1.2, _SAME, _HIGH, _ORIGINAL)
@@ -62,7 +62,7 @@ _GPT_5_2 = _Patches(1.2, _SAME, _SAME)
 
 _Rule: TypeAlias = "_Patches | _Tiles"
 _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
-    # (pattern that the bare name begins with, rule, share that may be wrong)
+    # (pattern at the start of the bare name, rule, margin as a share of the tokens)
     (r"gpt-6-astra", _GPT_6, 0.0),
     (r"gpt-5\.6", _GPT_5_6, 0.0),
     (r"gpt-5\.5", _GPT_5_5, 0.0),
@@ -80,7 +80,7 @@ _OPENAI: tuple[tuple[str, _Rule, float], ...] = (
     (r"computer-use", _Tiles(65, 129), 0.0),
     (r"(chat)?gpt-4(o|\.1|\.5)", _Tiles(85, 170), 0.0),
     (r"gpt-(5\.[7-9]|[6-9])|gpt-chat", _GPT_6, 0.35),  # unpublished: the newest published rule
-    (r"", _Tiles(85, 170), 2.0),  # makers without a published rule: the most imitated one
+    (r"", _Tiles(85, 170), 2.0),  # makers without a published rule: the one most often imitated
 )
 
 _GEMINI_3 = {"low": 280, "medium": 560, "high": 1120, "ultra_high": 2240}
@@ -92,8 +92,8 @@ def image_tokens(
 ) -> UncertainTokens:
     """Return the tokens of a picture.
 
-    A picture of unknown size counts as a square of 1024, with a doubt that covers pictures from 256
-    to 3840 x 2160.
+    A picture of unknown size counts as a square of 1024; the margin covers sizes from 256 x 256 to
+    3840 x 2160.
 
     Args:
         bare: The model's name.
@@ -102,35 +102,37 @@ def image_tokens(
         detail: OpenAI's detail, or Gemini's media resolution.
     """
     if size is not None:
-        return _sized(bare, generation, size, detail)
-    seen = _sized(bare, generation, UNKNOWN_SIZE, detail)
-    extremes = [_sized(bare, generation, one, detail).tokens for one in _EXTREMES]
-    reach = max(abs(tokens - seen.tokens) for tokens in extremes)
-    return UncertainTokens(seen.tokens, seen.doubt + reach)
+        return _sized_image_tokens(bare, generation, size, detail)
+    assumed = _sized_image_tokens(bare, generation, UNKNOWN_SIZE, detail)
+    extremes = [
+        _sized_image_tokens(bare, generation, extreme, detail).tokens for extreme in _EXTREMES
+    ]
+    deviation = max(abs(tokens - assumed.tokens) for tokens in extremes)
+    return UncertainTokens(assumed.tokens, assumed.margin + deviation)
 
 
 def media_resolution(detail: str) -> str:
-    """Return `high` for `MEDIA_RESOLUTION_HIGH`, in either case; "" if it is unspecified."""
+    """Return `high` for `MEDIA_RESOLUTION_HIGH` or `media_resolution_high`; "" if unspecified."""
     name = detail.lower().removeprefix("media_resolution_")
     return "" if name in ("auto", "unspecified") else name
 
 
-def _sized(bare: str, generation: str, size: Size, detail: str) -> UncertainTokens:
+def _sized_image_tokens(bare: str, generation: str, size: Size, detail: str) -> UncertainTokens:
     width, height = (max(1, side) for side in size)
     if generation.startswith("claude"):
         edge, most = (2576, 4784) if generation == "claude-4.7" else (1568, 1568)
-        return UncertainTokens(_anthropic(width, height, edge, most))
+        return UncertainTokens(_anthropic_tokens(width, height, edge, most))
     if generation == "gemma":
-        return _gemini(bare, width, height, detail)
+        return _gemini_image_tokens(bare, width, height, detail)
     rule, share = next((rule, share) for row, rule, share in _OPENAI if compiled(row).match(bare))
     if isinstance(rule, _Patches):
-        tokens = _patched(width, height, rule, detail)
+        tokens = _patch_tokens(width, height, rule, detail)
     else:
-        tokens = rule.base if detail == "low" else _tiles(width, height, rule)
+        tokens = rule.base if detail == "low" else _tile_tokens(width, height, rule)
     return UncertainTokens(tokens, math.ceil(share * tokens))
 
 
-def _tiles(width: int, height: int, rule: _Tiles) -> int:
+def _tile_tokens(width: int, height: int, rule: _Tiles) -> int:
     """Scale into a square of 2048, the short side down to 768, then count tiles of 512."""
     shrink = min(1.0, 2048 / max(width, height))
     shrink *= min(1.0, 768 / (min(width, height) * shrink))
@@ -139,33 +141,33 @@ def _tiles(width: int, height: int, rule: _Tiles) -> int:
     return rule.base + rule.tile * across * down
 
 
-def _patched(width: int, height: int, rule: _Patches, detail: str) -> int:
+def _patch_tokens(width: int, height: int, rule: _Patches, detail: str) -> int:
     """Scale as the detail says, cut into patches of 32, and multiply."""
-    wanted = rule.auto if detail not in ("low", "high", "original") else detail
-    fit = {"low": rule.low, "original": rule.original or rule.high}.get(wanted, rule.high)
+    detail = rule.auto if detail not in ("low", "high", "original") else detail
+    fit = {"low": rule.low, "original": rule.original or rule.high}.get(detail, rule.high)
     shrink = min(1.0, fit.side / max(width, height))
     width, height = max(1, round(width * shrink)), max(1, round(height * shrink))
-    if fit.patches is not None and _patches(width, height) > fit.patches:
-        width, height = _within(width, height, fit.patches)
-    return math.ceil(_patches(width, height) * rule.factor)
+    if fit.patches is not None and _count_patches(width, height) > fit.patches:
+        width, height = _shrink_to_patches(width, height, fit.patches)
+    return math.ceil(_count_patches(width, height) * rule.factor)
 
 
-def _patches(width: int, height: int) -> int:
+def _count_patches(width: int, height: int) -> int:
     return math.ceil(width / 32) * math.ceil(height / 32)
 
 
-def _within(width: int, height: int, patches: int) -> Size:
+def _shrink_to_patches(width: int, height: int, patches: int) -> Size:
     """Scale down so that whole patches within the budget cover the picture."""
     shrink = math.sqrt(32 * 32 * patches / (width * height))
     across, down = width * shrink / 32, height * shrink / 32
-    whole = [math.floor(side) / side for side in (across, down) if side >= 1]
-    shrink *= min(whole, default=1.0)
+    rounding = [math.floor(side) / side for side in (across, down) if side >= 1]
+    shrink *= min(rounding, default=1.0)
     # Floating-point products may just miss a whole number.
     return max(1, int(width * shrink + 1e-6)), max(1, int(height * shrink + 1e-6))
 
 
 @lru_cache(maxsize=512)
-def _anthropic(width: int, height: int, edge: int, most: int) -> int:
+def _anthropic_tokens(width: int, height: int, edge: int, most: int) -> int:
     """Return the patches of 28 of the largest size within an edge and a budget."""
     long_side = max(width, height)
 
@@ -181,7 +183,7 @@ def _anthropic(width: int, height: int, edge: int, most: int) -> int:
     return cost(smallest)
 
 
-def _gemini(bare: str, width: int, height: int, detail: str) -> UncertainTokens:
+def _gemini_image_tokens(bare: str, width: int, height: int, detail: str) -> UncertainTokens:
     """Return Gemini's tokens: by media resolution since version 3, before that 258 per tile."""
     resolution = media_resolution(detail)
     if counts_as_gemini_3(bare):
@@ -193,16 +195,16 @@ def _gemini(bare: str, width: int, height: int, detail: str) -> UncertainTokens:
         return UncertainTokens(258)
     unit = max(1, math.floor(min(width, height) / 1.5))
     tokens = 258 * math.ceil(width / unit) * math.ceil(height / unit)
-    return UncertainTokens(tokens, tokens // 2)  # the page calls its formula rough
+    return UncertainTokens(tokens, tokens // 2)  # the vendor calls its formula rough
 
 
 FILE_TOKENS = 1_500
 """Assumed for a file without text: about a page of a PDF."""
-_GUESS = UncertainTokens(FILE_TOKENS, 3 * FILE_TOKENS)
+_ASSUMED_FILE = UncertainTokens(FILE_TOKENS, 3 * FILE_TOKENS)
 
 _CLAUDE_PAGE = UncertainTokens(2_250, 750)
 _GEMINI_PAGE = {"low": 280, "medium": 560, "high": 1_120}
-_GEMINI_PAGE_BEFORE = 258
+_GEMINI_2_PAGE = 258
 _PAGE_SIZE = (1024, 1325)
 """Assumed size of a page's picture, in the shape of a letter."""
 _PAGE_TEXT = 500
@@ -214,28 +216,28 @@ _OPENAI_AUDIO = 10.0
 def clip_tokens(bare: str, generation: str, clip: Clip, detail: str = "auto") -> UncertainTokens:
     """Return the tokens of audio, video or a document; `detail` is Gemini's media resolution."""
     if clip.pages is not None:
-        page = _page(bare, generation, media_resolution(detail))
-        return UncertainTokens(clip.pages * page.tokens, clip.pages * page.doubt)
+        page = _page_tokens(bare, generation, media_resolution(detail))
+        return UncertainTokens(clip.pages * page.tokens, clip.pages * page.margin)
     if clip.media == "document" or clip.seconds is None:
-        return _GUESS
+        return _ASSUMED_FILE
     if generation == "gemma":
         rate = _gemini_rate(bare, clip, media_resolution(detail))
     elif clip.media == "audio":
         rate = _OPENAI_AUDIO
     else:
-        return _GUESS
+        return _ASSUMED_FILE
     tokens = math.ceil(clip.seconds * rate)
     published = generation == "gemma" or "audio" in bare or "realtime" in bare
     return UncertainTokens(tokens, math.ceil(tokens * (0.1 if published else 2.0)))
 
 
-def _page(bare: str, generation: str, resolution: str) -> UncertainTokens:
-    """Return a PDF page's tokens: as published, else its picture and some text, else a guess."""
+def _page_tokens(bare: str, generation: str, resolution: str) -> UncertainTokens:
+    """Return a PDF page's tokens: as published, else its picture and some text."""
     if generation.startswith("claude"):
         return _CLAUDE_PAGE
     if generation == "gemma":
-        newer = counts_as_gemini_3(bare)
-        tokens = _GEMINI_PAGE.get(resolution, 560) if newer else _GEMINI_PAGE_BEFORE
+        is_gemini_3 = counts_as_gemini_3(bare)
+        tokens = _GEMINI_PAGE.get(resolution, 560) if is_gemini_3 else _GEMINI_2_PAGE
         return UncertainTokens(tokens, math.ceil(tokens / 10))
     if generation in OPENAI_GENERATIONS:
         tokens = image_tokens(bare, generation, _PAGE_SIZE).tokens + _PAGE_TEXT
@@ -244,9 +246,9 @@ def _page(bare: str, generation: str, resolution: str) -> UncertainTokens:
 
 
 def _gemini_rate(bare: str, clip: Clip, resolution: str) -> float:
-    """Return tokens per second: the sampled frames and the sound."""
-    newer = counts_as_gemini_3(bare)
-    sound = 25.0 if newer else 32.0
-    frames = {"high": 280} if newer else {"low": 64}
-    frame = frames.get(resolution, 70 if newer else 258)
+    """Return tokens per second: those of the sampled frames and of the sound."""
+    is_gemini_3 = counts_as_gemini_3(bare)
+    sound = 25.0 if is_gemini_3 else 32.0
+    frames = {"high": 280} if is_gemini_3 else {"low": 64}
+    frame = frames.get(resolution, 70 if is_gemini_3 else 258)
     return sound if clip.media == "audio" else clip.fps * frame + sound

@@ -1,8 +1,7 @@
 """Tokens of messages and tools: one function for status, pruning, preflight and requests.
 
-The tokens around the texts belong to the model's template and cannot be counted here. They are
-added by the vendors' published formulas, or as the usual templates have them, and the Measure says
-how reliable that is:
+The tokens around the texts belong to the model's template, which is not public. They are added by
+the vendors' published formulas or as in common templates. The method says how reliable that is:
 
 * OpenAI's chat formula (3 per message with its role, 1 per name, 3 before the reply) was compared
   with reported usage by OpenAI's cookbook for gpt-3.5-turbo, gpt-4 and gpt-4o: `calibrated` for
@@ -10,9 +9,9 @@ how reliable that is:
 * Everything else is an `estimate`, and `calibrated` where the texts themselves are.
 
 The band adds up the texts' own error, half of the tokens around them (a tenth where the formula was
-compared), and the doubt about pictures, clips and files. It is None if the texts' error was not
-measured. A count by the server itself (`endpoint`) is better than all of these, and reported usage
-corrects them.
+compared), and the margins of pictures, clips and files. It is None if the texts' error was not
+measured. A count by the server itself (`endpoint`) is more reliable, and reported usage corrects
+these estimates.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from sidecar.models.names import parse
 if TYPE_CHECKING:
     from sidecar.counting.tokenizer import Tokenizer
 
-_TOOL_CHOICE = 130
-"""How much longer the prompt is, at most, where a tool must be called, which is not known here."""
+_TOOL_CHOICE_MARGIN = 130
+"""How many tokens longer the prompt is if the request forces a tool call."""
 
-_CLAUDE: dict[tuple[str, tuple[int, int]], int] = {
+_CLAUDE_TOOL_PROMPTS: dict[tuple[str, tuple[int, int]], int] = {
     ("opus", (5, 0)): 286,
     ("opus", (4, 8)): 290,
     ("opus", (4, 7)): 675,
@@ -62,19 +61,19 @@ _CLAUDE: dict[tuple[str, tuple[int, int]], int] = {
     ("haiku", (3, 0)): 264,
 }
 _CLAUDE_LINE = re.compile(r"opus|sonnet|haiku")
-_NEWEST_PROMPT, _NEWEST_DOUBT = 354, 400
+_NEWEST_PROMPT, _NEWEST_MARGIN = 354, 400
 
 
-def tool_prompt(bare: str, generation: str) -> UncertainTokens:
-    """Return the system prompt's tokens that any tools add; 0 if none are published."""
+def tool_prompt_tokens(bare: str, generation: str) -> UncertainTokens:
+    """Return the tokens of the system prompt that tools add; 0 if the vendor publishes none."""
     if not generation.startswith("claude"):
         return UncertainTokens(0)
     line, version = _CLAUDE_LINE.search(bare), claude_version(bare)
-    known = _CLAUDE.get((line[0], version)) if line and version else None
+    known = _CLAUDE_TOOL_PROMPTS.get((line[0], version)) if line and version else None
     return (
-        UncertainTokens(_NEWEST_PROMPT, _NEWEST_DOUBT)
+        UncertainTokens(_NEWEST_PROMPT, _NEWEST_MARGIN)
         if known is None
-        else UncertainTokens(known, _TOOL_CHOICE)
+        else UncertainTokens(known, _TOOL_CHOICE_MARGIN)
     )
 
 
@@ -94,7 +93,7 @@ class TemplateTokens(NamedTuple):
     tool: int
     """Around each tool's schema."""
     tools: int
-    """Once, if there are tools; in addition to `tool_prompt`."""
+    """Once, if there are tools; in addition to `tool_prompt_tokens`."""
 
 
 _OPENAI = TemplateTokens(message=4, name=1, priming=3, call=7, result=2, tool=7, tools=12)
@@ -106,16 +105,16 @@ _CHATML = TemplateTokens(message=5, name=1, priming=3, call=8, result=4, tool=3,
 _COMPARED = re.compile(r"(chat)?gpt-4o|gpt-4(-|$)|gpt-3\.?5")
 """Models whose formula OpenAI's cookbook compared with reported usage."""
 
-_DOUBT = 0.5
-"""Share of a template's tokens that may be wrong, where it was not compared with usage."""
-_DOUBT_COMPARED = 0.1
+_TEMPLATE_MARGIN_SHARE = 0.5
+"""Margin of a template's tokens, as a share, if its formula was not compared with usage."""
+_COMPARED_MARGIN_SHARE = 0.1
 
 _cache_lock = threading.Lock()
 _tool_sets: LRUCache[tuple[str, str, bytes], Measure] = LRUCache(maxsize=64)
 
 
 def template_tokens(model: str) -> TemplateTokens:
-    """Return the model's template tokens, as far as they are known."""
+    """Return the tokens of the model's template, or of the most similar known one."""
     generation = families.generation_of(model)
     if generation in families.OPENAI_GENERATIONS:
         return _OPENAI_CL100K if generation == "cl100k_base" else _OPENAI
@@ -125,7 +124,7 @@ def template_tokens(model: str) -> TemplateTokens:
 
 
 def priming_tokens(model: str) -> int:
-    """Return the tokens that a request carries once, besides its messages and tools."""
+    """Return the tokens that the template adds once per request, before the reply."""
     return template_tokens(model).priming
 
 
@@ -144,29 +143,16 @@ def count_messages(
     parts = [message_tokens(message, model, tokenizer) for message in messages]
     if tools:
         parts.append(tools_tokens(tools, model, tokenizer))
-    return _combine(parts, _priming(model) if messages else UncertainTokens(0), tokenizer.name)
-
-
-def _priming(model: str) -> UncertainTokens:
-    """Return the tokens that begin the reply."""
-    tokens = priming_tokens(model)
-    doubt = _DOUBT_COMPARED if _is_compared(model) else _DOUBT
-    return UncertainTokens(tokens, doubt * tokens)
-
-
-def _combine(parts: Sequence[Measure], priming: UncertainTokens, name: str) -> Measure:
-    tokens = sum([part.tokens for part in parts]) + priming.tokens
+    priming = priming_tokens(model) if messages else 0
+    tokens = sum([part.tokens for part in parts]) + priming
     methods = {part.method for part in parts}
     method: Method = "estimate" if "estimate" in methods else "calibrated"
-    errors = [part.error_percent for part in parts]
-    if any(error is None for error in errors):
-        return Measure(tokens, method, name, None)
-    wrong = sum([part.tokens * (part.error_percent or 0.0) / 100 for part in parts], priming.doubt)
-    return Measure(tokens, method, name, round(100 * wrong / max(1, tokens), 1))
+    error = _error_percent(parts, _template_margin_share(model) * priming, tokens)
+    return Measure(tokens, method, tokenizer.name, error)
 
 
 def message_text(message: Any) -> str:
-    """Return all text of a message, as a server counts it in one request. Never raises."""
+    """Return all text of a message, for a server to count in one request. Never raises."""
     read = read_message(message)
     calls = [block for block in read.flat() if block.kind == "call"]
     written = [part for call in calls for part in (call.name, call.arguments)]
@@ -182,7 +168,7 @@ def message_tokens(
         message: In any vendor's form.
         model: The model's name.
         tokenizer: Counts the texts.
-        counted: Tokens of its text as the model's server counted them.
+        counted: Tokens of its text, if the model's server counted them.
     """
     read, around = read_message(message), template_tokens(model)
     blocks = list(read.flat())
@@ -193,61 +179,63 @@ def message_tokens(
     overhead = around.message + around.call * len(calls) + around.result * len(results)
     overhead += around.name if read.name else 0
     written = [part for call in calls for part in (call.name, call.arguments)]
-    each = [*read.texts, *written, read.name or ""] if counted is None else []
-    texts, wrong = _texts(each, tokenizer)
-    texts += counted or 0
-    seen, sized = _media_tokens(media, model)
-    tokens = texts + overhead + seen.tokens
+    media_tokens, has_known_sizes = _media_tokens(media, model)
     if counted is not None:  # some templates put twice as much around a message
-        doubtful = round(100 * (overhead + seen.doubt) / max(1, tokens), 1)
-        return Measure(tokens, "estimate", tokenizer.name, doubtful, counted)
-    compared = not (calls or results or media) and _is_compared(model)
-    method = _method(tokenizer, compared=compared) if sized else "estimate"
-    doubt = _DOUBT_COMPARED if compared else _DOUBT
-    error = _error(wrong, doubt * overhead + seen.doubt, tokens)
+        tokens = counted + overhead + media_tokens.tokens
+        error = _error_percent((), overhead + media_tokens.margin, tokens)
+        return Measure(tokens, "estimate", tokenizer.name, error, counted)
+    parts = [measure_text(text, tokenizer) for text in (*read.texts, *written, read.name or "")]
+    tokens = sum([part.tokens for part in parts]) + overhead + media_tokens.tokens
+    is_compared = not (calls or results or media) and _is_compared(model)
+    method = _method(tokenizer, is_compared=is_compared) if has_known_sizes else "estimate"
+    share = _COMPARED_MARGIN_SHARE if is_compared else _TEMPLATE_MARGIN_SHARE
+    error = _error_percent(parts, share * overhead + media_tokens.margin, tokens)
     return Measure(tokens, method, tokenizer.name, error)
 
 
 def _media_tokens(media: Sequence[Block], model: str) -> tuple[UncertainTokens, bool]:
     """Return the tokens of pictures, clips and textless files, and whether all sizes are known."""
     bare, generation = parse(model).bare, families.generation_of(model)
-    tokens, doubt, sized = 0, 0.0, True
+    total, has_known_sizes = UncertainTokens(0), True
     for block in media:
         if block.kind == "picture":
             size, detail = block.picture
-            seen, known = image_tokens(bare, generation, size, detail), size is not None
+            tokens = image_tokens(bare, generation, size, detail)
+            has_known_sizes &= size is not None
         else:
-            seen, known = clip_tokens(bare, generation, block.clip, block.detail), False
-        tokens, doubt, sized = tokens + seen.tokens, doubt + seen.doubt, sized and known
-    return UncertainTokens(tokens, doubt), sized
+            tokens = clip_tokens(bare, generation, block.clip, block.detail)
+            has_known_sizes = False
+        total = UncertainTokens(total.tokens + tokens.tokens, total.margin + tokens.margin)
+    return total, has_known_sizes
 
 
 def _is_compared(model: str) -> bool:
     return _COMPARED.match(parse(model).bare) is not None
 
 
-def _method(tokenizer: Tokenizer, *, compared: bool) -> Method:
+def _template_margin_share(model: str) -> float:
+    return _COMPARED_MARGIN_SHARE if _is_compared(model) else _TEMPLATE_MARGIN_SHARE
+
+
+def _method(tokenizer: Tokenizer, *, is_compared: bool) -> Method:
     """Return the method of a count that includes a template."""
     if tokenizer.method not in ("exact", "endpoint"):
         return tokenizer.method
-    return "calibrated" if compared else "estimate"
+    return "calibrated" if is_compared else "estimate"
 
 
-def _texts(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[int, float | None]:
-    """Return the tokens of texts and how many may be wrong; None if that was not measured."""
-    tokens, wrong = 0, 0.0
-    unmeasured = False
-    for text in texts:
-        measure = measure_text(text, tokenizer)
-        unmeasured = unmeasured or measure.error_percent is None
-        tokens += measure.tokens
-        wrong += measure.tokens * (measure.error_percent or 0.0) / 100
-    return tokens, None if unmeasured else wrong
+def _error_percent(parts: Sequence[Measure], margin: float, tokens: int) -> float | None:
+    """Return the error of a sum of `tokens`; None if a part's error was not measured.
 
-
-def _error(wrong: float | None, doubtful: float, tokens: int) -> float | None:
-    """Return the tokens that may be wrong, in percent of all."""
-    return None if wrong is None else round(100 * (wrong + doubtful) / max(1, tokens), 1)
+    Args:
+        parts: The measured parts.
+        margin: Tokens that may be wrong besides.
+        tokens: The sum.
+    """
+    if any(part.error_percent is None for part in parts):
+        return None
+    margin += sum([part.tokens * (part.error_percent or 0.0) / 100 for part in parts])
+    return round(100 * margin / max(1, tokens), 1)
 
 
 def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Measure:
@@ -260,12 +248,12 @@ def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Meas
         return tokenizer.measure(0)
     digest = hashlib.sha256(as_json(list(tools)).encode("utf-8", "surrogatepass")).digest()
     # Calibrated and plain estimates have the same name, but different factors and bands.
-    made = f"{tokenizer.name} {tokenizer.scale(10**9)} {tokenizer.band(10**9)}"
-    key = (made, parse(model).bare, digest)
+    version = f"{tokenizer.name} {tokenizer.scale(10**9)} {tokenizer.band(10**9)}"
+    key = (version, parse(model).bare, digest)
     with _cache_lock:
-        known = _tool_sets.get(key)
-    if known is not None:
-        return known
+        cached = _tool_sets.get(key)
+    if cached is not None:
+        return cached
     measure = _count_tools(read_tools(tools), model, tokenizer)
     with _cache_lock:
         _tool_sets[key] = measure
@@ -274,19 +262,24 @@ def tools_tokens(tools: Sequence[Any], model: str, tokenizer: Tokenizer) -> Meas
 
 def _count_tools(tools: Sequence[ToolSchema], model: str, tokenizer: Tokenizer) -> Measure:
     around = template_tokens(model)
-    openai = around in (_OPENAI, _OPENAI_CL100K)
-    each = [(_openai_tool if openai else _json_tool)(tool) for tool in tools]
-    texts, wrong = _texts([text for written, _ in each for text in written], tokenizer)
-    overhead = sum([extra for _, extra in each]) + around.tool * len(tools) + around.tools
-    prompt = tool_prompt(parse(model).bare, families.generation_of(model))
-    tokens = texts + overhead + prompt.tokens
-    error = _error(wrong, _DOUBT * overhead + prompt.doubt, tokens)
-    return Measure(tokens, _method(tokenizer, compared=False), tokenizer.name, error)
+    overhead = around.tool * len(tools) + around.tools
+    parts: list[Measure] = []
+    for tool in tools:
+        texts, extra = ([_tool_json(tool)], 0)
+        if around in (_OPENAI, _OPENAI_CL100K):
+            texts, extra = _openai_tool(tool)
+        parts += [measure_text(text, tokenizer) for text in texts]
+        overhead += extra
+    prompt = tool_prompt_tokens(parse(model).bare, families.generation_of(model))
+    tokens = sum([part.tokens for part in parts]) + overhead + prompt.tokens
+    margin = _TEMPLATE_MARGIN_SHARE * overhead + prompt.margin
+    error = _error_percent(parts, margin, tokens)
+    return Measure(tokens, _method(tokenizer, is_compared=False), tokenizer.name, error)
 
 
-def _json_tool(tool: ToolSchema) -> tuple[list[str], int]:
+def _tool_json(tool: ToolSchema) -> str:
     fields = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return [tool.opaque or as_json(fields)], 0
+    return tool.opaque or as_json(fields)
 
 
 def _openai_tool(tool: ToolSchema) -> tuple[list[str], int]:

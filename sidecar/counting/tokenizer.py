@@ -39,16 +39,16 @@ class Tokenizer(ABC):
         """Count the tokens of `text`; special tokens in it are ordinary characters."""
 
     @property
-    def basis(self) -> Tokenizer:
+    def base(self) -> Tokenizer:
         """The tokenizer that counts pieces: itself, or the one whose counts it scales."""
         return self
 
     def scale(self, tokens: int) -> int:
-        """Return its own number for a sum of its basis's counts."""
+        """Return its own number for a sum of its base's counts."""
         return tokens
 
     def unscale(self, allowance: int) -> int:
-        """Return the most tokens of the basis that scale to no more than `allowance`."""
+        """Return the most tokens of the base that scale to no more than `allowance`."""
         return max(0, allowance)
 
     def is_slow(self, text: str) -> bool:  # noqa: ARG002

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from sidecar.counting import estimators, vocabularies
-from sidecar.counting.estimates import BASIS, Approximation, Bands, approximation_of, bands_of
+from sidecar.counting.estimates import (
+    BASE_VOCABULARY,
+    Approximation,
+    Bands,
+    approximation_of,
+    bands_of,
+)
 from sidecar.counting.estimates import UNITS as FITTED_UNITS
 from sidecar.counting.estimators import UNITS, Estimator, EstimatorTokenizer, heuristic_tokens
 from sidecar.counting.features import features
@@ -41,25 +47,25 @@ class LinearEstimator(Tokenizer):
     method: Method = "estimate"
     error_percent = None
 
-    def __init__(self, name: str, basis: Tokenizer, row: Approximation) -> None:
-        """Use the weights of `row`; `basis` counts the first term."""
+    def __init__(self, name: str, base: Tokenizer, row: Approximation) -> None:
+        """Use the weights of `row`; `base` counts the first term."""
         # Counts are remembered under this name, so it must change with the weights.
         self.name = f"{name} units {crc32(repr(row.weights).encode()):08x}"
-        self._basis, self._first, self._weights = basis, row.weights[0], row.weights[1:]
-        self.has_safe_cuts = basis.has_safe_cuts
-        self.inline_characters = min(basis.inline_characters, INLINE_CHARACTERS)
+        self._base, self._first, self._weights = base, row.weights[0], row.weights[1:]
+        self.has_safe_cuts = base.has_safe_cuts
+        self.inline_characters = min(base.inline_characters, INLINE_CHARACTERS)
 
     def is_slow(self, text: str) -> bool:
-        """Return whether its basis is slow."""
-        return self._basis.is_slow(text)
+        """Return whether its base is slow."""
+        return self._base.is_slow(text)
 
     def count(self, text: str) -> int:
         """Return the units of `text`; at least 1 for any."""
-        return self._sum(self._basis.count(text), text)
+        return self._sum(self._base.count(text), text)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """Return the units of each text."""
-        counts = self._basis.count_many(texts)
+        counts = self._base.count_many(texts)
         return [self._sum(tokens, text) for tokens, text in zip(counts, texts, strict=True)]
 
     def _sum(self, tokens: int, text: str) -> int:
@@ -73,36 +79,36 @@ class ScaledTokenizer(Tokenizer):
     method: Method = "estimate"
 
     def __init__(
-        self, name: str, basis: Tokenizer, factor: float, bands: Bands | None = None
+        self, name: str, base: Tokenizer, factor: float, bands: Bands | None = None
     ) -> None:
-        """Scale the counts of `basis`, which add up over pieces.
+        """Scale the counts of `base`, which add up over pieces.
 
         Args:
             name: The tokenizer's name.
-            basis: Counts the pieces.
-            factor: Tokens per token of the basis.
+            base: Counts the pieces.
+            factor: Tokens per token of the base.
             bands: How far its counts are off; None if not measured.
         """
-        self.name, self._basis, self._factor, self._bands = name, basis, factor, bands
+        self.name, self._base, self._factor, self._bands = name, base, factor, bands
         self.error_percent: float | None = 100 * bands.any if bands else None
-        self.has_safe_cuts = basis.has_safe_cuts
-        self.inline_characters = basis.inline_characters
+        self.has_safe_cuts = base.has_safe_cuts
+        self.inline_characters = base.inline_characters
 
     def band(self, tokens: int, sample: str = "") -> float | None:
         """Return half of the band for a text of this kind and size, in percent."""
         return self._bands.percent(tokens, sample) if self._bands else None
 
     @property
-    def basis(self) -> Tokenizer:
+    def base(self) -> Tokenizer:
         """The tokenizer that counts pieces."""
-        return self._basis
+        return self._base
 
     def scale(self, tokens: int) -> int:
-        """Return tokens of this vocabulary for `tokens` of the basis; at least 1 for any."""
+        """Return tokens of this vocabulary for `tokens` of the base; at least 1 for any."""
         return max(int(tokens * self._factor + 0.5), 1) if tokens else 0
 
     def unscale(self, allowance: int) -> int:
-        """Return the most tokens of the basis that scale to no more than `allowance`."""
+        """Return the most tokens of the base that scale to no more than `allowance`."""
         tokens = int((max(0, allowance) + 0.5) / self._factor) + 1
         while tokens and self.scale(tokens) > allowance:
             tokens -= 1
@@ -110,15 +116,15 @@ class ScaledTokenizer(Tokenizer):
 
     def count(self, text: str) -> int:
         """Count the tokens of `text`, rounded."""
-        return self.scale(self._basis.count(text))
+        return self.scale(self._base.count(text))
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each text, rounded."""
-        return [self.scale(tokens) for tokens in self._basis.count_many(texts)]
+        return [self.scale(tokens) for tokens in self._base.count_many(texts)]
 
 
 class HeuristicTokenizer(ScaledTokenizer):
-    """The heuristic; its units are the basis, so estimates of pieces add up too."""
+    """The heuristic; its units are the base, so estimates of pieces add up too."""
 
     def __init__(self) -> None:
         name = estimators.Heuristic.name
@@ -130,11 +136,11 @@ class HeuristicTokenizer(ScaledTokenizer):
 
 
 class CalibratedTokenizer(ScaledTokenizer):
-    """An estimate corrected by a learned factor. Its basis counts the pieces."""
+    """An estimate corrected by a learned factor. Its base counts the pieces."""
 
     def __init__(self, plain: Tokenizer, learned: float, spread: float = 1.0) -> None:
         """Correct `plain`; `spread` is the band's half-width, relative to the estimate's own."""
-        super().__init__(plain.name, plain.basis, max(1e-6, learned))
+        super().__init__(plain.name, plain.base, max(1e-6, learned))
         self._plain, self._spread = plain, spread
         self.method = "calibrated"
 
@@ -144,11 +150,11 @@ class CalibratedTokenizer(ScaledTokenizer):
         return None if band is None else round(band * self._spread, 1)
 
     def scale(self, tokens: int) -> int:
-        """Return tokens for `tokens` of the basis; at least 1 for any."""
+        """Return tokens for `tokens` of the base; at least 1 for any."""
         return max(round(self._plain.scale(tokens) * self._factor), 1) if tokens else 0
 
     def unscale(self, allowance: int) -> int:
-        """Return the most tokens of the basis that scale to no more than `allowance`."""
+        """Return the most tokens of the base that scale to no more than `allowance`."""
         tokens = self._plain.unscale(int((allowance + 1) / self._factor) + 1)
         while tokens and self.scale(tokens) > allowance:
             tokens -= 1
@@ -164,7 +170,7 @@ def calibrate(plain: Tokenizer, learned: Calibrations, model: str, text: str) ->
     known = learned.learned(key)
     if known is None:
         return plain
-    return _corrected(plain, known.factor(learned.start(key)), known.spread())
+    return _corrected(plain, known.factor(learned.start(key)), known.band_factor())
 
 
 @lru_cache(maxsize=4096)
@@ -197,9 +203,9 @@ class LazyTokenizer(Tokenizer):
         return self._loaded is not None
 
     @property
-    def basis(self) -> Tokenizer:
+    def base(self) -> Tokenizer:
         """The tokenizer that counts pieces; itself until loaded."""
-        return self._loaded.basis if self._loaded else self
+        return self._loaded.base if self._loaded else self
 
     def scale(self, tokens: int) -> int:
         """Return the number that the loaded tokenizer scales to."""
@@ -355,8 +361,8 @@ class Tokenizers:
         if row is None:
             return HeuristicTokenizer()
         name = vocabularies.approximate_name(generation)
-        basis = LinearEstimator(name, self._engine(BASIS), row)
-        made = ScaledTokenizer(name, basis, 1 / FITTED_UNITS, row.bands)
+        base = LinearEstimator(name, self._engine(BASE_VOCABULARY), row)
+        made = ScaledTokenizer(name, base, 1 / FITTED_UNITS, row.bands)
         made.method = row.method
         return made
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sidecar.counting.estimates import BASIS, approximation_of
+from sidecar.counting.estimates import BASE_VOCABULARY, approximation_of
 
 if TYPE_CHECKING:
     from sidecar.counting.count import Method
@@ -57,4 +57,4 @@ def counted_by(generation: str) -> tuple[str, Method]:
 
 def approximate_name(generation: str) -> str:
     """Return the name of a generation's approximation, such as `claude-4.7~o200k_base`."""
-    return f"{generation}~{BASIS}"
+    return f"{generation}~{BASE_VOCABULARY}"

@@ -98,7 +98,7 @@ class CalibrationStore:
             return True
         if synced.has_written:
             self.known.mark_written(synced.number)
-        return self.known.take(theirs)
+        return self.known.merge(theirs)
 
     def save(self) -> bool:
         """Write what was learned at once. Returns whether another process had learned something.

@@ -112,29 +112,29 @@ class Snapshot(SplitText):
         """Whether the pieces are there already: making them of a long text takes its time."""
         return self._pieces is not None
 
-    def known(self, basis: Tokenizer, most: int, document: TextDocument | None) -> int | None:
-        """Return the tokens by `basis` if few characters have to be tokenized, else None.
+    def known(self, base: Tokenizer, most: int, document: TextDocument | None) -> int | None:
+        """Return the tokens by `base` if few characters have to be tokenized, else None.
 
         A slow piece counts as many characters. For the event loop.
 
         Args:
-            basis: The tokenizer.
+            base: The tokenizer.
             most: How many characters may be tokenized.
             document: The document that is open under this snapshot's URI. While it is not edited,
                 its own sums answer in the same time however long it is.
         """
-        if basis.has_safe_cuts and document is not None and self.is_of(document):
-            return count_if_quick(document, basis, most)
+        if base.has_safe_cuts and document is not None and self.is_of(document):
+            return count_if_quick(document, base, most)
         if self.characters > most and not self.is_cut:
             return None  # cutting it takes its time too
-        if not basis.has_safe_cuts and self._whole is None and self.characters > most:
+        if not base.has_safe_cuts and self._whole is None and self.characters > most:
             return None  # there is nothing yet that could have remembered a count
         if self.characters > _WALKED:
             return None
-        units = countable_pieces(self, basis)
+        units = countable_pieces(self, base)
         return (
-            count_pieces(units, basis)
-            if count_uncounted_characters(units, basis, most) <= most
+            count_pieces(units, base)
+            if count_uncounted_characters(units, base, most) <= most
             else None
         )
 

@@ -32,16 +32,16 @@ def counted_parts(
 ) -> tuple[tuple[CountedPart, ...], Known]:
     """The outline with counts, and what is known by them the next time. Blocking."""
     tokenizer, now = choice.tokenizer, Known()
-    basis = tokenizer.basis
+    base = tokenizer.base
     found = []
     for part in find_parts(taken.text, taken.uri, taken.language_id):
         if choice.whole is not None and part.end - part.start == taken.characters:
             found.append(CountedPart(part, choice.whole.tokens, choice.whole.method))
             continue
         text = taken.text[part.start : part.end]
-        key = (basis.name, hash(text), len(text))
+        key = (base.name, hash(text), len(text))
         counted = known.get(key)
-        now[key] = count_text(text, basis) if counted is None else counted
+        now[key] = count_text(text, base) if counted is None else counted
         tokens = tokenizer.scale(now[key])
         found.append(CountedPart(part, tokens, tokenizer.method))
     return tuple(found), now

@@ -79,18 +79,18 @@ class Workers:
         """Return a snapshot's tokens; only pieces without a count are tokenized."""
         if (known := self.known(taken, tokenizer)) is not None:
             return known
-        count = partial(self._count, taken, tokenizer.basis)
-        return tokenizer.scale(await self._counting.run((taken, tokenizer.basis), count))
+        count = partial(self._count, taken, tokenizer.base)
+        return tokenizer.scale(await self._counting.run((taken, tokenizer.base), count))
 
-    async def _count(self, taken: Snapshot, basis: Tokenizer) -> int:
+    async def _count(self, taken: Snapshot, base: Tokenizer) -> int:
         """Count on the ordinary threads, or with giants on the one kept for those, so that other
         texts always have a thread."""
-        work = partial(_count_units, taken, basis)
+        work = partial(_count_units, taken, base)
         tokens = await self._count_off(self._pool, partial(work, False))
         if tokens is None:
             tokens = await self._count_off(self._giants, partial(work, True))
-        if basis not in self._loaded:
-            self._loaded.add(basis)
+        if base not in self._loaded:
+            self._loaded.add(base)
             self._others.submit(give_back)  # the tables that it was loaded from
         return tokens or 0
 
@@ -98,15 +98,15 @@ class Workers:
         """Return a snapshot's tokens if that takes under a millisecond, else None."""
         if not taken.characters:
             return 0
-        basis = tokenizer.basis
+        base = tokenizer.base
         if not self._is_loaded(tokenizer):
             return None
         document = self._documents.get(taken.uri)
-        tokens = taken.known(basis, basis.inline_characters, document)
+        tokens = taken.known(base, base.inline_characters, document)
         return None if tokens is None else tokenizer.scale(tokens)
 
     def _is_loaded(self, tokenizer: Tokenizer) -> bool:
-        return tokenizer.basis in self._loaded
+        return tokenizer.base in self._loaded
 
     def guess(self, document: TextDocument, tokenizer: Tokenizer) -> int:
         """Extrapolate a document's tokens from a sample, to show while it is counted."""
@@ -122,7 +122,7 @@ class Workers:
     async def load(self, tokenizers: Sequence[Tokenizer]) -> None:
         """Load tokenizers ahead of their first counts."""
         await self.run(partial(_load, tokenizers))
-        self._loaded.update(one.basis for one in tokenizers)
+        self._loaded.update(one.base for one in tokenizers)
 
 
 def _load(tokenizers: Sequence[Tokenizer]) -> None:
@@ -132,17 +132,17 @@ def _load(tokenizers: Sequence[Tokenizer]) -> None:
 
 def _count_units(
     taken: Snapshot,
-    basis: Tokenizer,
+    base: Tokenizer,
     giants: bool,
     should_stop: Callable[[], bool],
 ) -> int | None:
     """Count a snapshot. Returns None for one with a giant unless `giants`. Blocking."""
-    pieces = countable_pieces(taken, basis)
-    if not giants and _has_giant(pieces, basis):
+    pieces = countable_pieces(taken, base)
+    if not giants and _has_giant(pieces, base):
         return None
-    return count_pieces(pieces, basis, should_stop)
+    return count_pieces(pieces, base, should_stop)
 
 
-def _has_giant(pieces: Sequence[Piece], basis: Tokenizer) -> bool:
+def _has_giant(pieces: Sequence[Piece], base: Tokenizer) -> bool:
     """Whether a piece is too long for the ordinary threads."""
-    return any(len(piece) > GIANT_CHARACTERS and basis.name not in piece.counts for piece in pieces)
+    return any(len(piece) > GIANT_CHARACTERS and base.name not in piece.counts for piece in pieces)

@@ -45,7 +45,7 @@ def soak_document(seed: int, wanted: int, names: tuple[str, ...]) -> int:
         spare_pieces=rng.choice((4, 64)),
     )
     text, model = doc.text, ESTIMATED[seed % len(ESTIMATED)]
-    estimate = Tokenizers().for_model(model).basis
+    estimate = Tokenizers().for_model(model).base
     for number in range(wanted):
         span, new = edits.edit(rng, doc)
         text = oracle.edited(text, span, new, doc.encoding)

@@ -87,7 +87,7 @@ class FakeCalibration:
         self.factor, self.samples, self.error_percent = factor, samples, error_percent
         self.hidden: tuple[float, float] | None = None
 
-    def spread(self, kind: str | None = None) -> float:  # noqa: ARG002
+    def band_factor(self, kind: str | None = None) -> float:  # noqa: ARG002
         """Half of what the estimates say of themselves."""
         return 0.5
 

@@ -11,7 +11,7 @@ from sidecar.counting.calibration import (
     Calibrations,
     ConversationCalibration,
     document_key,
-    only_kind,
+    dominant_kind,
 )
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
@@ -113,9 +113,9 @@ def test_pictures_and_turns_without_text_are_of_no_kind(turn: Turn) -> None:
 def test_only_what_is_new_counts() -> None:
     grown = (("json", 900), ("prose", 100))
 
-    assert only_kind(grown, 100) == "prose"  # a reply that was learned from by itself
-    assert only_kind(grown, 110) == "prose"
-    assert only_kind(grown, 200) is None
-    assert only_kind(grown, 1000) == "json"
-    assert only_kind(grown, 2000) is None  # more than is known of
-    assert only_kind((), 100) is None
+    assert dominant_kind(grown, 100) == "prose"  # a reply that was learned from by itself
+    assert dominant_kind(grown, 110) == "prose"
+    assert dominant_kind(grown, 200) is None
+    assert dominant_kind(grown, 1000) == "json"
+    assert dominant_kind(grown, 2000) is None  # more than is known of
+    assert dominant_kind((), 100) is None

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sidecar.config import private
 from sidecar.counting import calibration_file
 from sidecar.counting.calibration import (
-    HIGHEST,
-    LOWEST,
-    MOST_KEPT,
+    MAX_ENTRIES,
+    MAX_FACTOR,
+    MIN_FACTOR,
     Calibrations,
     ConversationCalibration,
     document_key,
@@ -195,7 +195,7 @@ def test_a_hidden_prompt_is_no_factor_of_documents_or_of_other_models(
         for turn in range(reports):
             seen = 400 + 60 * turn
             real, added = seen + round(400 * share), [("prose", 60 if turn else 400)]
-            calibration.update(seen, real, "prose", doubt=0.15 * seen, grown=added)
+            calibration.update(seen, real, "prose", margin=0.15 * seen, added=added)
 
     document = document_key("claude-sonnet-4-5", "x", "prose")
     learned = shared.learned(document)
@@ -235,7 +235,7 @@ def test_any_reports_leave_a_sane_factor(samples: list[tuple[int, int]]) -> None
     for estimated, reported in samples:
         calibration.update(estimated, reported)
 
-    assert LOWEST <= calibration.factor <= HIGHEST
+    assert MIN_FACTOR <= calibration.factor <= MAX_FACTOR
     assert predicted_by(calibration, 1000) >= 0
     assert calibration.error_percent is None or calibration.error_percent >= 0
 
@@ -291,25 +291,25 @@ def test_the_file_holds_numbers_and_names_only(tmp_path: Path) -> None:
 
 def test_a_band_narrows_as_reports_confirm_it_and_widens_for_a_new_kind() -> None:
     calibration = ConversationCalibration(Calibrations(), "claude-opus-4-7", "x")
-    assert calibration.spread("code") == 1.0
+    assert calibration.band_factor("code") == 1.0
 
     for turn in range(1, 12):
-        calibration.update(400 * turn, 404 * turn, "code", doubt=60.0 * turn)
+        calibration.update(400 * turn, 404 * turn, "code", margin=60.0 * turn)
 
-    assert calibration.spread("code") == 0.8
-    assert calibration.spread("cjk") == 1.0
+    assert calibration.band_factor("code") == 0.8
+    assert calibration.band_factor("cjk") == 1.0
     calibration = calibration.for_model("claude-sonnet-4-5", "x")
-    assert calibration.spread("code") == 1.0
+    assert calibration.band_factor("code") == 1.0
 
 
 def test_a_band_that_did_not_hold_is_widened() -> None:
     calibration = ConversationCalibration(Calibrations(), "local", "x")
     for turn in range(1, 8):
         calibration.update(
-            400 * turn, 400 * turn + (90 if turn % 2 else 0), "log", doubt=20.0 * turn
+            400 * turn, 400 * turn + (90 if turn % 2 else 0), "log", margin=20.0 * turn
         )
 
-    assert calibration.spread("log") > 2
+    assert calibration.band_factor("log") > 2
 
 
 def test_what_a_client_hides_is_kept_for_its_next_conversation(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_what_an_earlier_version_learned_is_left_out(tmp_path: Path) -> None:
 
 def test_what_was_learned_for_least_recently_is_forgotten_first(tmp_path: Path) -> None:
     shared = Calibrations()
-    for number in range(MOST_KEPT + 20):
+    for number in range(MAX_ENTRIES + 20):
         shared.update(f"new {number}", 1000, 1500)
         shared.update_hidden(f"new {number}", 1500)
         if number % 100 == 0:
@@ -351,11 +351,11 @@ def test_what_was_learned_for_least_recently_is_forgotten_first(tmp_path: Path) 
 
     daily, hidden = shared.learned("daily"), shared.hidden("daily")
     assert daily is not None
-    assert daily.samples == MOST_KEPT // 100 + 1
+    assert daily.samples == MAX_ENTRIES // 100 + 1
     assert hidden is not None
     assert hidden.samples == daily.samples
     assert (shared.learned("new 0"), shared.hidden("new 0")) == (None, None)
-    assert [len(shared.to_dict()[part]) for part in ("learned", "hidden")] == [MOST_KEPT] * 2
+    assert [len(shared.to_dict()[part]) for part in ("learned", "hidden")] == [MAX_ENTRIES] * 2
 
 
 def test_merged_samples_raise_the_version(tmp_path: Path) -> None:

@@ -183,11 +183,11 @@ def test_a_text_is_known_by_its_beginning(text: str, kind: str) -> None:
 def test_no_character_lowers_an_estimate(generation: str) -> None:
     """Emoji, rare Han and styled letters had weights that few documents had spoken of: an ordinary
     text with seven emoji came out as one token."""
-    found, basis = estimates.approximation_of(generation), engine(estimates.BASIS)
+    found, base = estimates.approximation_of(generation), engine(estimates.BASE_VOCABULARY)
     assert found is not None
 
     def estimate(text: str) -> float:
-        terms = (basis.count(text), *features(text))
+        terms = (base.count(text), *features(text))
         return float(sum(map(mul, found.weights, terms))) / estimates.UNITS
 
     plain = "A line of ordinary prose that says something.\n" * 20

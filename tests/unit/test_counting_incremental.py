@@ -55,14 +55,14 @@ class Scaled(Tokenizer):
         self.recording = recording
 
     @property
-    def basis(self) -> Recording:
+    def base(self) -> Recording:
         return self.recording
 
     def scale(self, tokens: int) -> int:
         return 3 * tokens + 1
 
     def count(self, text: str) -> int:
-        return self.scale(self.basis.count(text))
+        return self.scale(self.base.count(text))
 
 
 def code(characters: int) -> TextDocument:
@@ -204,11 +204,11 @@ def test_an_unknown_tokenizer_is_not_cut() -> None:
 
 
 def test_a_scaled_count_is_scaled_once() -> None:
-    doc, basis = code(50_000), Recording()
+    doc, base = code(50_000), Recording()
     exact = engine("o200k_base").count(doc.text)
-    assert document_tokens(doc, Scaled(basis)) == 3 * exact + 1
-    assert pending_characters(doc, Scaled(basis)) == 0
-    assert count_text(doc.text, Scaled(basis)) == 3 * exact + 1
+    assert document_tokens(doc, Scaled(base)) == 3 * exact + 1
+    assert pending_characters(doc, Scaled(base)) == 0
+    assert count_text(doc.text, Scaled(base)) == 3 * exact + 1
 
 
 def test_a_piece_that_needs_the_reference_is_nothing_to_wait_for() -> None:

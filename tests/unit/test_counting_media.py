@@ -88,12 +88,12 @@ def test_no_picture_goes_over_its_budget(width: int, height: int, detail: str) -
 
 def test_what_is_published_is_not_in_doubt_and_the_rest_is() -> None:
     size = (1600, 900)
-    assert seen("gpt-6-astra", size).doubt == seen("claude-opus-4-8", size).doubt == 0
+    assert seen("gpt-6-astra", size).margin == seen("claude-opus-4-8", size).margin == 0
     unlisted, nearest = seen("gpt-6-sol", size), seen("gpt-6-astra", size)
     assert unlisted.tokens == nearest.tokens
-    assert 0 < unlisted.doubt < unlisted.tokens
+    assert 0 < unlisted.margin < unlisted.tokens
     nobodys = seen("some-open-model", size)
-    assert nobodys.doubt > nobodys.tokens, "who publishes nothing may be far off"
+    assert nobodys.margin > nobodys.tokens, "who publishes nothing may be far off"
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5.4", "claude-opus-5", "gemini-2.5-pro"])
@@ -102,7 +102,7 @@ def test_a_picture_of_any_usual_size_lies_within_the_doubt_of_an_unknown_one(
     model: str, size: tuple[int, int]
 ) -> None:
     unknown = seen(model, None)
-    assert abs(seen(model, size).tokens - unknown.tokens) <= unknown.doubt
+    assert abs(seen(model, size).tokens - unknown.tokens) <= unknown.margin
 
 
 def test_the_doubt_of_a_picture_is_in_the_band() -> None:
@@ -274,14 +274,14 @@ def test_a_page_costs_what_the_vendors_publish(
         clip_tokens(model, generation_of(model), Clip("document", None, pages=n)) for n in (1, 10)
     )
     assert (one.tokens, ten.tokens) == (tokens, 10 * tokens)
-    assert one.tokens - one.doubt <= least
-    assert one.tokens + one.doubt >= most
+    assert one.tokens - one.margin <= least
+    assert one.tokens + one.margin >= most
 
 
 def test_a_page_costs_openai_its_text_and_its_picture() -> None:
     """The pages do not give the picture's size, so the doubt covers none to twice as much."""
     page = clip_tokens("gpt-5", "o200k_base", Clip("document", None, pages=1))
-    assert page.doubt == page.tokens > 1_000
+    assert page.margin == page.tokens > 1_000
     low = clip_tokens(
         "gemini-3.8-flash", "gemma", Clip("document", None, pages=2), "MEDIA_RESOLUTION_LOW"
     )

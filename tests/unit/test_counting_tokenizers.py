@@ -210,7 +210,7 @@ def test_an_approximation_adds_up_before_it_is_rounded(model: str) -> None:
     parts = list(split(text, 100))
 
     assert len(parts) > 50
-    assert tokenizer.scale(sum(map(tokenizer.basis.count, parts))) == tokenizer.count(text)
+    assert tokenizer.scale(sum(map(tokenizer.base.count, parts))) == tokenizer.count(text)
 
 
 def test_names_at_random_fill_no_memory() -> None:

@@ -126,10 +126,10 @@ class FileReader:
 
     def _count_new(self, texts: Sequence[Read]) -> None:
         """Whole texts by the run's model, where their content is not known yet."""
-        basis = self._choose(Snapshot(text=""), self._model).tokenizer.basis
-        identity = self._identity(basis)
+        base = self._choose(Snapshot(text=""), self._model).tokenizer.base
+        identity = self._identity(base)
         new = [one for one in texts if identity not in self._contents.get(one.digest, ())]
-        for one, tokens in zip(new, basis.count_many([one.text for one in new]), strict=True):
+        for one, tokens in zip(new, base.count_many([one.text for one in new]), strict=True):
             self._contents.setdefault(one.digest, {})[identity] = tokens
 
     def _chosen_counter(self, taken: Snapshot, model: str, digest: bytes) -> CounterChoice:
@@ -137,18 +137,18 @@ class FileReader:
         choice = self._choose(taken, model)
         if choice.whole is not None:
             return choice
-        tokenizer, basis = choice.tokenizer, choice.tokenizer.basis
+        tokenizer, base = choice.tokenizer, choice.tokenizer.base
         self.corrected = self.corrected or tokenizer.method != "exact"
         counts = self._contents.setdefault(digest, {}) if digest else {}
-        identity = self._identity(basis)
+        identity = self._identity(base)
         if identity not in counts:
-            counts[identity] = basis.count(taken.text)
+            counts[identity] = base.count(taken.text)
         tokens = tokenizer.scale(counts[identity])
         return choice._replace(whole=tokenizer.measure(tokens, taken.sample))
 
-    def _identity(self, basis: Tokenizer) -> str:
+    def _identity(self, base: Tokenizer) -> str:
         """What the counts of a tokenizer are kept by: with a file of the user's, as it was."""
-        return basis.name if basis.name in names() else f"{basis.name}{self._stamps}"
+        return base.name if base.name in names() else f"{base.name}{self._stamps}"
 
 
 def _read(target: Target) -> Read | Checked:
