@@ -22,9 +22,9 @@ import httpx
 
 from benchmarks.page import PERCENT, figure
 from benchmarks.texts import CHINESE, JAPANESE, KOREAN
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import occupancy
-from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
@@ -97,7 +97,7 @@ def prompt_errors(url: str, seed: int) -> Iterator[Errors]:
     """Each prompt's errors, in order, against the server at `url`."""
     tokenizer = Tokenizers().for_model(MODEL)
     calibration = ConversationCalibration(Calibrations(), MODEL, tokenizer.name)
-    session = Session("benchmark", ModelCounter(MODEL, tokenizer))
+    session = Conversation("benchmark", ModelCounter(MODEL, tokenizer))
     messages: list[Message] = []
     for question, reply in conversation(seed):
         messages.append({"role": "user", "content": question})

@@ -13,9 +13,9 @@ import random
 from statistics import mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import occupancy
-from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
@@ -57,7 +57,7 @@ class Dialogue:
     def __init__(
         self, model: str, tokenizer: Tokenizer, learned: Calibrations, hidden: int
     ) -> None:
-        self.session = Session("benchmark", ModelCounter(model, tokenizer))
+        self.session = Conversation("benchmark", ModelCounter(model, tokenizer))
         self.calibration = ConversationCalibration(learned, model, tokenizer.name, "benchmark")
         self.real = hidden
 

@@ -75,10 +75,10 @@ class SessionsView:
     async def _usage(self, session: str | None) -> ContextUsage:
         await self._look()
         conversations, costs = self.services.conversations(self.workspace), self.workspace.costs
-        found = await conversations.look(await self._whole(session))
+        found = await conversations.find_counted(await self._whole(session))
         if found is None:
             return usage_report(None, costs)
-        await conversations.look_up(
+        await conversations.look_up_window(
             conversations.sessions.usage(found).model or self.workspace.model
         )
         return usage_report(conversations.sessions.usage(found), costs)
@@ -86,7 +86,7 @@ class SessionsView:
     async def _whole(self, session: str | None) -> str | None:
         """Return the one id that begins with `session`. Raises BadParamsError if several do."""
         conversations = self.services.conversations(self.workspace)
-        if session is None or await conversations.look(session) is not None:
+        if session is None or await conversations.find_counted(session) is not None:
             return session
         known = [row.id for row in await self._known()]
         begin = sorted({name for name in known if name.startswith(session)})
@@ -114,7 +114,7 @@ class SessionsView:
         await self.services.agents.look(workspace)
         uri = workspace.uri or ""
         live = await run(partial(live_sessions.read, self.services.live.folder, uri))
-        self.services.sessions(workspace).feed_elsewhere(live)
+        self.services.sessions(workspace).set_remote_conversations(live)
         spending = self.services.spending(workspace)
         sources = self.services.agents.seen_by(workspace)
         self.services.show_spent(workspace, await run(spending.recall))

@@ -64,12 +64,6 @@ class Assembler:
         made._context = self._context
         return made
 
-    def clear(self) -> None:
-        """Forget the prefix and the context (`context/reset`)."""
-        self._prefixes.clear()
-        self._counts.clear()
-        self._context = None
-
     def assemble(
         self,
         params: AssembleParams,

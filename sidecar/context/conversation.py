@@ -1,32 +1,552 @@
-"""One conversation, with all that is worked out of it."""
+"""A conversation: its prompt parts, its turns, each model's counts of them, and pruning plans."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
 
 from sidecar.context.assemble import Assembler
-from sidecar.context.plans import Plans
+from sidecar.context.counter import Counter, Sums, all_sums
+from sidecar.context.model_counts import (
+    Anchor,
+    Edit,
+    Grown,
+    ModelCounts,
+    Plan,
+    Sample,
+    Saved,
+    TurnCounts,
+    UsageUpdate,
+    edited_anchor,
+    grown_by,
+    newest_kind,
+    restored_ledger,
+)
+from sidecar.context.params import SectionSpec, SetParams
+from sidecar.context.sections import (
+    RestoredPart,
+    Section,
+    SectionCount,
+    SectionSource,
+    SystemPrompt,
+    TextSource,
+    ToolSet,
+    fixed_sums,
+)
+from sidecar.counting.messages import message_text
+from sidecar.errors import BadParamsError
+from sidecar.messages.turns import Turn, is_assistant, sends_reasoning
+from sidecar.messages.usage import Usage
 
 if TYPE_CHECKING:
-    from sidecar.context.session import Session
+    from sidecar.counting.count import Measure
+    from sidecar.counting.kinds import Kind
+
+
+SYSTEM = -1
+"""What stands for the system prompt where turns are named by their index."""
+SHRUNK = 0.7
+"""A prompt under this share of what was expected means that the client compacted its history."""
+SAME = 0.01
+"""A prompt within this share of the last one is that one, sent again."""
+MODELS_KEPT = 4
+"""Models whose counts a session keeps: more than anyone switches between."""
 
 
 class Conversation:
-    """A session with the plans and the assembled parts that belong to it."""
+    """A conversation that a client feeds: system prompt, tools, sections, turns and their counts.
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.plans = Plans(session)
+    `counter` counts for the conversation's model. Setting another one switches the model; turns are
+    counted for it when a number is next needed.
+    """
+
+    def __init__(
+        self,
+        conversation_id: str,
+        counter: Counter,
+        *,
+        source: str = "protocol",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.id, self.source, self.counter = conversation_id, source, counter
+        self._now = now
+        self.updated_at = now()
+        self.persist = False
+        self.layout = 0
+        """Increases with each change of anything that a plan depends on."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.plans: dict[str, Plan] = {}
+        """The pruning plans that may still be applied, by id."""
+        self.applied_plan: Plan | None = None
+        self.plans_made = 0
         self.assembler = Assembler()
+        self.limit: int | None = None
+        """The window that the client named, in tokens."""
+        self.reserve: int | None = None
+        self.system: SystemPrompt | RestoredPart | None = None
+        self.tools: ToolSet | RestoredPart | None = None
+        self.sections: list[Section] = []
+        self.turns: list[Turn] = []
+        self.assembled: dict[str, int] = {}
+        """Tokens of the parts of the request that was assembled last."""
+        self.assembled_at = self.updated_at
+        self.restored: list[Measure] = []
+        """The counts of the first turns, where their text did not outlive a restart."""
+        self.restored_kind: Kind = "prose"
+        """What kind of text the last of these was."""
+        self.compacted = False
+        self._ledgers: dict[str, ModelCounts] = {}
+        self._last_assistant = -1
+        self._saved: Saved | None = None
 
     def copy(self) -> Conversation:
-        """The same conversation, to be worked on apart from this one."""
-        made = Conversation(self.session.copy())
-        made.plans, made.assembler = self.plans.copy(made.session), self.assembler.copy()
+        """Return a copy that can be changed separately, with all counts."""
+        made = copy(self)
+        made.assembler = self.assembler.copy()
+        made.turns, made.sections = self.turns.copy(), self.sections.copy()
+        made._ledgers = {key: ledger.copy() for key, ledger in self._ledgers.items()}
         return made
 
+    @property
+    def model(self) -> str:
+        """The model that the session's numbers hold for."""
+        return self.counter.key
+
+    @property
+    def known_by_counts(self) -> bool:
+        """Whether any of it was restored without its text."""
+        parts = (self.system, self.tools)
+        return bool(self.restored) or any(isinstance(part, RestoredPart) for part in parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to count."""
+        return self.is_empty_but_for(self.turns)
+
+    def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
+        """Whether there would be nothing to count if these were its turns."""
+        return not any((self.system, self.tools, self.sections, turns, self.ledger().anchor))
+
+    def note_assembled(self, parts: dict[str, int]) -> None:
+        """Keep what a request was assembled of; nothing of the conversation has changed."""
+        self.assembled, self.assembled_at = parts, self._now()
+
+    def touch(self) -> None:
+        """Note a change: a newer time, and plans made before no longer hold."""
+        self.updated_at = max(self._now(), self.updated_at)
+        self.layout += 1
+
+    def set_system(self, text: str | None) -> None:
+        """Take another system prompt; the same one again is not counted again."""
+        if isinstance(self.system, SystemPrompt) and self.system.text == text:
+            return
+        self.system = SystemPrompt(text) if text else None
+
+    def set_tools(self, tools: Sequence[dict[str, Any]] | None) -> None:
+        """Take other tools; the same ones again are not counted again."""
+        if isinstance(self.tools, ToolSet) and self.tools.tools == tools:
+            return
+        self.tools = ToolSet(tools) if tools else None
+
     def reset(self) -> None:
-        """Forget all but the model, the assembling caches too."""
-        self.session.reset()
-        self.plans = Plans(self.session)
-        self.assembler.clear()
+        """Forget all but the model."""
+        self._clear()
+        self.touch()
+
+    def take_restored(
+        self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
+    ) -> None:
+        """Take the counts of turns whose text did not outlive a restart."""
+        self.restored = measures
+        self._take_turns(turns)
+        self.ledger().anchor = anchor
+
+    def ledger(self) -> ModelCounts:
+        """This model's counts, with every turn counted that was not."""
+        key = self.counter.key
+        found = self._ledgers.pop(key, None) or ModelCounts()
+        if found.counter is not None and not found.counter.is_like(self.counter):
+            found = self._recounted(found, found.counter)
+        self._ledgers[key], found.counter = found, self.counter
+        if len(self._ledgers) > MODELS_KEPT:
+            del self._ledgers[next(iter(self._ledgers))]
+        found.counts.catch_up(self.turns, self.counter, self.restored)
+        return found
+
+    def _recounted(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
+        """The counts by another tokenizer of the same model than `before`. What was reported
+        stays, and an edit can still be undone."""
+        change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
+        made = ledger.anew(change)
+        made.counts.catch_up(self.turns, self.counter, self.restored)
+        saved, counts = self._saved, TurnCounts()
+        if saved is not None and saved.model == self.model:
+            counts.catch_up(saved.turns, self.counter, self.restored)
+            self._saved = saved.recounted(ledger.anchor, made, change, counts.measures)
+        return made
+
+    def fixed(self) -> Sums:
+        """What the system prompt and the tools take."""
+        return fixed_sums(self.counter, self.system, self.tools)
+
+    def section_sums(self) -> Sums:
+        """What the sections take, as their sources are now."""
+        return all_sums([section.sums(self.counter) for section in self.sections])
+
+    def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
+        """Take the count of a section's text. It counts no turn.
+
+        `then`: the text that it had at the last report, counted as `now` is.
+        """
+        self.sections[index], change = self.sections[index].with_counts(now, then)
+        ledger = self._ledgers.get(self.model)
+        anchor = ledger.anchor if ledger else None
+        if ledger and anchor and anchor.with_sections and change != Sums():
+            ledger.anchor = msgspec.structs.replace(anchor, fixed=anchor.fixed.plus(change))
+            if self._saved is not None:
+                self._saved = self._saved.rebased(anchor, ledger.anchor, change)
+
+    @property
+    def has_uncounted_sections(self) -> bool:
+        """Whether a section has no count of its own text for this model yet."""
+        return any(section.document_count_for(self.model) is None for section in self.sections)
+
+    def total(self, upto: int | None = None) -> Sums:
+        """What the next request would carry, of `upto` turns or of all; nothing while empty."""
+        if self.is_empty:
+            return Sums()
+        ledger = self.ledger()
+        priming = ledger.priming(self.counter.priming)
+        return ledger.total(self.fixed(), self.section_sums(), priming, upto)
+
+    def own_count(self, upto: int | None = None) -> Sums:
+        """The same by this counter alone, without any reported number."""
+        ledger = self.ledger()
+        beside = self.fixed().plus(self.section_sums())
+        return beside.plus(ledger.own(ledger.priming(self.counter.priming), upto))
+
+    def append(
+        self, turns: Sequence[Turn], usage: Usage | None = None, total: int | None = None
+    ) -> UsageUpdate:
+        """Add turns, counting only them.
+
+        Args:
+            turns: in their order.
+            usage: what the vendor reported for the last reply; anchors the number. A report
+                without a prompt says nothing of the context.
+            total: tokens of prompt and reply together, where the vendor says no more (`usage`).
+        """
+        first = len(self.turns)
+        self.turns.extend(turns)
+        assistants = [index for index, turn in enumerate(turns, first) if is_assistant(turn)]
+        if assistants:
+            self._last_assistant = assistants[-1]
+            self._attach_reply(assistants[0])
+        anchored = UsageUpdate()
+        if total is not None:
+            self._anchor_appended(self._usage_of(total))  # it measures nothing: no sample
+        elif usage is not None and usage.prompt_tokens:
+            anchored = self._anchor_appended(usage)
+        self.touch()
+        return anchored
+
+    def reply_reported(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
+        """Anchor by a reply that came in and has not been appended (`context/response`).
+
+        `reply_estimate`: of its output, what `usage` does not tell apart.
+        """
+        covers = len(self.turns)
+        anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
+        ledger = self.ledger()
+        if ledger.anchor is not None and reply_estimate != Sums():
+            ledger.anchor = msgspec.structs.replace(ledger.anchor, reply_estimate=reply_estimate)
+        return anchored
+
+    def overflow_reported(self, prompt_tokens: int) -> UsageUpdate:
+        """Anchor by the size of a prompt that a server refused: an exact count of it."""
+        usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
+        covers = len(self.turns)
+        return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
+
+    def chat_counted(self, total: int, first: int) -> None:
+        """Take the endpoint's count of the whole chat, whose turns from `first` on are new."""
+        ledger, fixed, end = self.ledger(), self.fixed(), len(self.turns)
+        before = ledger.chat
+        ledger.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
+        if ledger.counts_same_chat(before, total, end):
+            old = ledger.anchor
+            pending, cached = (old.pending, old.cached) if old else (False, 0)
+            ledger.anchor = Anchor(
+                kind="chat", base=total, covers=end, fixed=fixed, pending=pending, cached=cached
+            )
+
+    def _attach_reply(self, index: int) -> None:
+        """The first assistant turn after a reported reply is that reply: it adds nothing."""
+        anchor = (ledger := self.ledger()).anchor
+        if anchor is None or not anchor.pending:
+            return
+        sent_back = anchor.reasoning if sends_reasoning(self.turns[index]) else 0
+        base, covers = anchor.base + sent_back, index + 1
+        ledger.anchor = msgspec.structs.replace(
+            anchor, base=base, covers=covers, prompt_covers=index, pending=False
+        )
+
+    def _usage_of(self, total: int) -> Usage:
+        """The usage behind a bare total: the prompt as predicted, the reply as counted, and what
+        exceeds both is reasoning."""
+        reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
+        counted = 0
+        if reply < len(self.turns):
+            counted = self.own_count(reply + 1).tokens() - self.own_count(reply).tokens()
+        anchor = self.ledger().anchor
+        known = self.total(reply) if anchor is None or anchor.covers <= reply else Sums()
+        prompt = min(known.tokens() or total - counted, total)
+        output, unseen = total - prompt, max(0, total - prompt - counted)
+        return Usage(
+            input_tokens=prompt, prompt_tokens=prompt, output_tokens=output, reasoning_tokens=unseen
+        )
+
+    def _anchor_appended(self, usage: Usage) -> UsageUpdate:
+        """Anchor by usage that came with turns: those after the last assistant turn add to it."""
+        last = self._last_assistant
+        if last < 0:
+            covers = len(self.turns)
+            return self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
+        return self._anchor(usage, prompt_covers=last, covers=last + 1, pending=False)
+
+    def _anchor(
+        self, usage: Usage, *, prompt_covers: int, covers: int, pending: bool
+    ) -> UsageUpdate:
+        ledger = self.ledger()
+        sample = self._compare(ledger, usage.prompt_tokens, prompt_covers)
+        answer = self.turns[prompt_covers] if prompt_covers < len(self.turns) else None
+        hidden = 0 if answer and sends_reasoning(answer) else usage.reasoning_tokens
+        ledger.anchor = Anchor(
+            kind="usage",
+            base=usage.prompt_tokens + usage.output_tokens - hidden,
+            covers=covers,
+            fixed=self.fixed().plus(self.section_sums()),
+            prompt=usage.prompt_tokens,
+            prompt_covers=prompt_covers,
+            reasoning=hidden,
+            pending=pending,
+            cached=usage.cache_read_tokens + usage.cache_write_tokens,
+        )
+        self.sections = [section.as_reported(self.model) for section in self.sections]
+        self.compacted = sample.compacted
+        self.touch()
+        return sample
+
+    def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
+        """What a reported prompt says beside its number."""
+        anchor, expected = ledger.anchor, None
+        if anchor is not None and anchor.covers <= prompt_covers:
+            if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
+                return UsageUpdate()  # the same prompt once more: its reply was thrown away
+            kept = ledger.counts.between(anchor.prompt_covers, anchor.covers).tokens()
+            base = anchor.base + anchor.reply_estimate.tokens()
+            unsent = max(0, base - anchor.prompt - kept) if anchor.prompt else 0
+            expected = self.total(prompt_covers)
+            if prompt < SHRUNK * (expected.tokens() - unsent):
+                return UsageUpdate(compacted=True)
+        own = self.own_count(prompt_covers)
+        # Of what an estimate would have been off by, a count by an endpoint says nothing.
+        if self.compacted or not prompt or own.endpoint:
+            return UsageUpdate()
+        steady = own.documents == (anchor.fixed.documents if anchor and anchor.with_sections else 0)
+        sample = Sample(
+            own.tokens() - own.documents,
+            prompt,
+            self.newest_kind(prompt_covers),
+            None if own.unmeasured else own.error,
+            apart=own.documents,
+            apart_doubt=abs(own.document_error),
+            steady=steady,
+            expected=expected if steady else None,
+            marks=ledger.marks,
+            grown=self._grown(ledger, prompt_covers),
+        )
+        return UsageUpdate(sample)
+
+    def _grown(self, ledger: ModelCounts, upto: int) -> Grown:
+        """What turns were added since the last report; not known where more than turns was."""
+        anchor = ledger.anchor
+        if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
+            return ()
+        added = range(max(anchor.prompt_covers, len(self.restored)), upto)
+        return grown_by((self.turns[index], ledger.counts[index].tokens) for index in added)
+
+    def newest_kind(self, upto: int | None = None) -> Kind:
+        """What kind of text came last, of the first `upto` turns or of all."""
+        stop = len(self.turns) if upto is None else upto
+        if stop <= len(self.restored):
+            return self.restored_kind
+        return newest_kind(self.turns[max(0, stop - 2) : stop])
+
+    @property
+    def has_reported_usage(self) -> bool:
+        """Whether a server has given a number for any of it."""
+        return self.ledger().anchor is not None
+
+    def edit(self, edit: Edit) -> None:
+        """Put other turns in the place of all so far; `undo` takes this back."""
+        ledger = self.ledger()
+        old, new, before = ledger.counts, TurnCounts(edit.measures), ledger.anchor
+        ledger.counts, ledger.chat = new, None
+        ledger.anchor = None if before is None else edited_anchor(before, edit, old, new)
+        self._saved = Saved(
+            model=self.model,
+            turns=self.turns,
+            measures=old.measures,
+            anchor=before,
+            compacted=self.compacted,
+            edited_length=len(edit.turns),
+            edited_total=new.between(0),
+            edited_anchor=ledger.anchor,
+        )
+        self._ledgers = {self.model: ledger}
+        self._take_turns(list(edit.turns))
+        self.compacted = True
+
+    def undo(self) -> bool:
+        """Take the last edit back, once. Turns that were appended since stay. False: none."""
+        saved, self._saved, self.applied_plan = self._saved, None, None
+        if saved is None:
+            return False
+        ledger = self._ledgers.get(saved.model, ModelCounts())
+        if len(ledger.counts) >= saved.edited_length:
+            ledger = restored_ledger(ledger, saved)
+        self._ledgers = {saved.model: ledger}
+        self._take_turns(saved.turns + self.turns[saved.edited_length :])
+        self.compacted = saved.compacted
+        self.touch()
+        return True
+
+    def _take_turns(self, turns: list[Turn]) -> None:
+        self.turns = turns
+        assistants = [index for index, turn in enumerate(turns) if is_assistant(turn)]
+        self._last_assistant = max(assistants, default=-1)
+
+
+def uncounted(conversation: Conversation) -> dict[int, str]:
+    """The texts that only an estimate knows, by turn; those that a reported prompt held count
+    with it and are not among them."""
+    ledger, system = conversation.ledger(), conversation.system
+    first = ledger.anchor.prompt_covers if ledger.anchor else 0
+    turns = {
+        index: message_text(msgspec.to_builtins(conversation.turns[index]))
+        for index in range(first, len(conversation.turns))
+        if _is_guess(ledger.counts[index])
+    }
+    if isinstance(system, SystemPrompt) and _is_guess(system.measure(conversation.counter)):
+        turns[SYSTEM] = system.text
+    return {index: text for index, text in turns.items() if text}
+
+
+def texts_counted(conversation: Conversation, counted: Mapping[int, int]) -> None:
+    """Take the server's counts of the texts of some turns, in tokens."""
+    ledger, system = conversation.ledger(), conversation.system
+    if SYSTEM in counted and isinstance(system, SystemPrompt):
+        system.take(conversation.counter, _around(conversation, system.turn, counted[SYSTEM]))
+    measures = list(ledger.counts.measures)
+    turns = [index for index in counted if index != SYSTEM]
+    for index in turns:
+        measures[index] = _around(conversation, conversation.turns[index], counted[index])
+    if turns:
+        ledger.counts.recount_tail(min(turns), measures[min(turns) :])
+    anchor = ledger.anchor
+    if anchor is not None and anchor.kind == "usage" and anchor.adjust == Sums():
+        _recount_reply(conversation, ledger, set(turns))
+
+
+def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int]) -> None:
+    """After a report: what the template adds, and the reply as the next request carries it."""
+    anchor = ledger.anchor
+    if anchor is None:
+        return
+    reply = range(anchor.prompt_covers, anchor.covers)
+    if ledger.unexplained is None or ledger.unexplained[0] != anchor.prompt_covers:
+        ledger.reported(conversation.own_count(anchor.prompt_covers))
+    if new.intersection(reply) and all(ledger.counts[index].counted for index in reply):
+        base = anchor.prompt + ledger.counts.between(reply.start, reply.stop).tokens()
+        ledger.anchor = msgspec.structs.replace(
+            anchor, base=base, reasoning=0, reply_estimate=Sums()
+        )
+
+
+def _around(conversation: Conversation, turn: Turn, counted: int) -> Measure:
+    """A turn's measure, what stands around its text corrected by what was learned."""
+    measure, ledger = conversation.counter.around(turn, counted), conversation.ledger()
+    if ledger.unexplained is None or measure.error_percent is None:
+        return measure
+    tokens = max(counted, measure.tokens + round(ledger.correction))
+    error = (measure.error_percent or 0.0) / 10
+    return msgspec.structs.replace(measure, tokens=tokens, method="calibrated", error_percent=error)
+
+
+def _is_guess(measure: Measure) -> bool:
+    return measure.method in ("calibrated", "estimate") and not measure.counted
+
+
+Follow = Callable[[SectionSpec], SectionSource]
+
+
+def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> None:
+    """Change what the params name; what they leave out stays, and null takes it away.
+
+    The model is switched by setting `session.counter`. `follow` gives the source of a section
+    that names a document. Raises SidecarError `badParams` for a section without exactly one of
+    `text` and `textDocument`; then nothing is changed.
+    """
+    if params.sections is not UNSET:
+        conversation.sections = sections_from(params.sections or (), conversation.sections, follow)
+    if params.system_prompt is not UNSET:
+        conversation.set_system(params.system_prompt)
+    if params.tools is not UNSET:
+        conversation.set_tools(params.tools)
+    if params.limit is not UNSET:
+        conversation.limit = params.limit
+    if params.reserve is not UNSET:
+        conversation.reserve = params.reserve
+    if params.persist is not None:
+        conversation.persist = params.persist
+    conversation.touch()
+
+
+def sections_from(
+    specs: Sequence[SectionSpec], old: Sequence[Section], follow: Follow
+) -> list[Section]:
+    """Sections as they were asked for; a text that was there before is not counted again."""
+    known = {
+        section.source.text(): section.source
+        for section in old
+        if isinstance(section.source, TextSource)
+    }
+    named = {section.name: section for section in old}
+    return [
+        Section(
+            name=spec.name,
+            reported=named[spec.name].reported if spec.name in named else None,
+            held=named[spec.name].held if spec.name in named else None,
+            source=_source(spec, known, follow),
+            cap=spec.cap,
+            priority=spec.priority or 0,
+            truncation=spec.truncation or "middle",
+        )
+        for spec in specs
+    ]
+
+
+def _source(spec: SectionSpec, known: Mapping[str, SectionSource], follow: Follow) -> SectionSource:
+    if (spec.text is None) == (spec.text_document is None):
+        raise BadParamsError("each section takes exactly one of `text` and `textDocument`")
+    if spec.text is None:
+        return follow(spec)
+    return known.get(spec.text) or TextSource(spec.text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sidecar.context.counter import Counter, Sums, sums_of
+from sidecar.context.results import FitResult
 from sidecar.context.sections import RestoredPart
 from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind, kind_of
@@ -385,6 +386,14 @@ class Edit(msgspec.Struct, frozen=True):
     changes: bool
     """Whether anything differs from the turns so far."""
     cached_lost: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A pruning plan, and the layout of the conversation that it was made for."""
+
+    result: FitResult
+    edit: Edit
+    layout: int
 
 
 class Saved(msgspec.Struct, frozen=True):

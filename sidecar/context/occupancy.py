@@ -27,7 +27,7 @@ from sidecar.context.usage import (
 from sidecar.messages.turns import is_assistant, parts
 
 if TYPE_CHECKING:
-    from sidecar.context.session import Session
+    from sidecar.context.conversation import Conversation
     from sidecar.context.window import Window
     from sidecar.counting.count import Measure
 
@@ -39,37 +39,41 @@ _APART = ("logs", "config", "time")
 """Sections that a breakdown shows apart, by their names."""
 
 
-def occupancy(session: Session, calibration: Calibration | None = None) -> Measure:
+def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
     """What the next request would carry before the user adds to it (contract: Occupancy).
 
     The last request's whole prompt as it was reported, that reply's output without reasoning that
     is not sent back, and what was counted since; before any report, what was counted.
     """
-    total, kind = session.total(), session.newest_kind()
-    measure = summed(total, session.counter.tokenizer, calibration, kind)
-    return with_marks(measure) if session.has_reported_usage else with_hidden(measure, calibration)
-
-
-def estimated_prompt(session: Session, calibration: Calibration | None = None) -> Measure:
-    """The occupancy without any vendor's number: what an estimate made before sending says."""
-    return with_hidden(
-        summed(session.own_count(), session.counter.tokenizer, calibration), calibration
+    total, kind = conversation.total(), conversation.newest_kind()
+    measure = summed(total, conversation.counter.tokenizer, calibration, kind)
+    return (
+        with_marks(measure)
+        if conversation.has_reported_usage
+        else with_hidden(measure, calibration)
     )
 
 
-def sent_estimate(session: Session, calibration: Calibration | None = None) -> int | None:
+def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
+    """The occupancy without any vendor's number: what an estimate made before sending says."""
+    return with_hidden(
+        summed(conversation.own_count(), conversation.counter.tokenizer, calibration), calibration
+    )
+
+
+def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
     """What the last request was thought to hold, in tokens; its reply, where that was appended
     already, was no part of it. None where nothing was counted."""
-    if session.is_empty or not session.turns:
+    if conversation.is_empty or not conversation.turns:
         return None
-    last = len(session.turns) - 1
-    upto = last if is_assistant(session.turns[last]) else None
-    own = summed(session.own_count(upto), session.counter.tokenizer, calibration)
+    last = len(conversation.turns) - 1
+    upto = last if is_assistant(conversation.turns[last]) else None
+    own = summed(conversation.own_count(upto), conversation.counter.tokenizer, calibration)
     return with_hidden(own, calibration).tokens
 
 
 def context_usage(
-    session: Session,
+    conversation: Conversation,
     window: Window,
     *,
     warn_at: tuple[float, ...] = (0.8, 0.95),
@@ -77,47 +81,56 @@ def context_usage(
     cost_usd: float | None = None,
 ) -> ContextUsage:
     """The public answer to "how full is the context"; numbers are null while it holds nothing."""
-    if session.is_empty and session.assembled:
-        return _assembled_usage(session, window, warn_at)
-    known = not session.is_empty
-    at = max(session.updated_at, session.assembled_at)
-    measure = occupancy(session, calibration) if known else None
+    if conversation.is_empty and conversation.assembled:
+        return _assembled_usage(conversation, window, warn_at)
+    known = not conversation.is_empty
+    at = max(conversation.updated_at, conversation.assembled_at)
+    measure = occupancy(conversation, calibration) if known else None
     tokens = measure.tokens if measure else None
     found = ContextUsage(
         tokens=tokens,
         method=measure.method if measure else None,
         error_percent=measure.error_percent if measure else None,
-        model=session.model,
-        session=SessionInfo.of(session.id, session.source, at),
-        breakdown=None if tokens is None else breakdown(session, tokens, calibration),
-        largest=[] if tokens is None else largest(session, tokens, calibration),
-        turns=len(session.turns),
-        compacted=session.compacted,
+        model=conversation.model,
+        session=SessionInfo.of(conversation.id, conversation.source, at),
+        breakdown=None if tokens is None else breakdown(conversation, tokens, calibration),
+        largest=[] if tokens is None else largest(conversation, tokens, calibration),
+        turns=len(conversation.turns),
+        compacted=conversation.compacted,
         calibration=calibration_info(calibration),
         cost_usd=cost_usd,
-        note=UNSEEN if known and _has_unseen(session, measure, calibration) else None,
+        note=UNSEEN if known and _has_unseen(conversation, measure, calibration) else None,
     )
     return in_window(found, window, warn_at)
 
 
-def _has_unseen(session: Session, measure: Measure | None, calibration: Calibration | None) -> bool:
+def _has_unseen(
+    conversation: Conversation, measure: Measure | None, calibration: Calibration | None
+) -> bool:
     """Whether a client that names no system prompt and no tools may put its own around the turns:
     nobody knows before its first report, unless an earlier conversation showed them."""
-    if session.has_reported_usage or not session.turns or session.system or session.tools:
+    if (
+        conversation.has_reported_usage
+        or not conversation.turns
+        or conversation.system
+        or conversation.tools
+    ):
         return False
     is_guess = measure is not None and measure.method in ("calibrated", "estimate")
     return is_guess and (calibration is None or calibration.hidden is None)
 
 
-def _assembled_usage(session: Session, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
+def _assembled_usage(
+    conversation: Conversation, window: Window, warn_at: tuple[float, ...]
+) -> ContextUsage:
     """Of a session that holds nothing of its own: what was last assembled in it."""
-    parts, counted = session.assembled, session.counter.text(_TYPICAL)
+    parts, counted = conversation.assembled, conversation.counter.text(_TYPICAL)
     found = ContextUsage(
         tokens=sum(parts.values()),
         method=counted.method,
         error_percent=counted.error_percent,
-        model=session.model,
-        session=SessionInfo.of(session.id, session.source, session.assembled_at),
+        model=conversation.model,
+        session=SessionInfo.of(conversation.id, conversation.source, conversation.assembled_at),
         breakdown=Breakdown(
             system=parts["prefix"] + parts["mandates"],
             tools=0,
@@ -144,15 +157,25 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
     )
 
 
-def breakdown(session: Session, tokens: int, calibration: Calibration | None) -> Breakdown:
+def breakdown(
+    conversation: Conversation, tokens: int, calibration: Calibration | None
+) -> Breakdown:
     """What takes the tokens. A reported number beyond what was counted shows as overhead; one
     below it means that not all turns are still sent, and is taken from the turns first."""
     factor = factor_of(calibration)
-    counts = session.ledger().counts
-    system = _tokens(session.system.measure(session.counter), factor) if session.system else 0
-    tools = _tokens(session.tools.measure(session.counter), factor) if session.tools else 0
-    named = [_named_tokens(session, name, factor) for name in _APART]
-    sections = session.section_sums().tokens(factor) - sum(named)
+    counts = conversation.ledger().counts
+    system = (
+        _tokens(conversation.system.measure(conversation.counter), factor)
+        if conversation.system
+        else 0
+    )
+    tools = (
+        _tokens(conversation.tools.measure(conversation.counter), factor)
+        if conversation.tools
+        else 0
+    )
+    named = [_named_tokens(conversation, name, factor) for name in _APART]
+    sections = conversation.section_sums().tokens(factor) - sum(named)
     turns = counts.between(0).tokens(factor)
     left = tokens
     shares = []
@@ -169,35 +192,37 @@ def breakdown(session: Session, tokens: int, calibration: Calibration | None) ->
     )
 
 
-def _named_tokens(session: Session, name: str, factor: float) -> int:
-    found = [one for one in session.sections if one.name.lower() == name]
-    return sum(one.sums(session.counter).tokens(factor) for one in found)
+def _named_tokens(conversation: Conversation, name: str, factor: float) -> int:
+    found = [one for one in conversation.sections if one.name.lower() == name]
+    return sum(one.sums(conversation.counter).tokens(factor) for one in found)
 
 
-def largest(session: Session, tokens: int, calibration: Calibration | None) -> list[ContextPart]:
+def largest(
+    conversation: Conversation, tokens: int, calibration: Calibration | None
+) -> list[ContextPart]:
     """The parts that take most, most tokens first; turns are numbered from 0, as in a plan."""
     factor = factor_of(calibration)
-    counter = session.counter
+    counter = conversation.counter
     found = [
         ContextPart(label=label, tokens=_tokens(part.measure(counter), factor))
-        for label, part in (("system prompt", session.system), ("tools", session.tools))
+        for label, part in (("system prompt", conversation.system), ("tools", conversation.tools))
         if part is not None
     ]
     found += [
         ContextPart(label=f"section {section.name}", tokens=section.sums(counter).tokens(factor))
-        for section in session.sections
+        for section in conversation.sections
     ]
-    counts = session.ledger().counts
+    counts = conversation.ledger().counts
     found += [
-        ContextPart(label=_turn_label(session, index), tokens=_tokens(counts[index], factor))
+        ContextPart(label=_turn_label(conversation, index), tokens=_tokens(counts[index], factor))
         for index, _ in counts.largest()
     ]
     fitting = [part for part in found if 0 < part.tokens <= tokens]
     return sorted(fitting, key=lambda part: -part.tokens)[:LARGEST_SHOWN]
 
 
-def _turn_label(session: Session, index: int) -> str:
-    turn = session.turns[index]
+def _turn_label(conversation: Conversation, index: int) -> str:
+    turn = conversation.turns[index]
     names = [part.name for part in parts(turn) if part.name]
     return f"turn {index} ({turn.role}{': ' + ', '.join(names[:3]) if names else ''})"
 

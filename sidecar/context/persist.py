@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar import typed
+from sidecar.context.conversation import Conversation
 from sidecar.context.model_counts import Anchor
 from sidecar.context.sections import RestoredPart, Section, SectionCount
-from sidecar.context.session import Session
 from sidecar.counting.count import Measure
 from sidecar.counting.kinds import Kind
 from sidecar.messages.turns import Turn
@@ -55,31 +55,31 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a client named the model; else it was the default of its time."""
 
 
-def save(session: Session) -> SavedSession:
+def save(conversation: Conversation) -> SavedSession:
     """What to keep of a session."""
-    counter, ledger = session.counter, session.ledger()
+    counter, ledger = conversation.counter, conversation.ledger()
     return SavedSession(
-        id=session.id,
-        model=session.model,
-        source=session.source,
-        updated_at=session.updated_at,
-        limit=session.limit,
-        reserve=session.reserve,
-        compacted=session.compacted,
-        system=session.system.measure(counter) if session.system else None,
-        tools=session.tools.measure(counter) if session.tools else None,
+        id=conversation.id,
+        model=conversation.model,
+        source=conversation.source,
+        updated_at=conversation.updated_at,
+        limit=conversation.limit,
+        reserve=conversation.reserve,
+        compacted=conversation.compacted,
+        system=conversation.system.measure(counter) if conversation.system else None,
+        tools=conversation.tools.measure(counter) if conversation.tools else None,
         sections=[
             SavedSection(
                 section.name,
                 section.measure(counter),
-                section.document_count_for(session.model) is not None,
+                section.document_count_for(conversation.model) is not None,
             )
-            for section in session.sections
+            for section in conversation.sections
         ],
-        roles=[turn.role for turn in session.turns],
+        roles=[turn.role for turn in conversation.turns],
         turns=list(ledger.counts.measures),
         anchor=ledger.anchor,
-        kind=session.newest_kind(),
+        kind=conversation.newest_kind(),
         marks=ledger.marks,
         lessons=ledger.lessons,
     )
@@ -89,19 +89,23 @@ def restore(
     saved: SavedSession,
     counter: Counter,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Session:
+) -> Conversation:
     """The session by its counts. `counter` must be that of `saved.model`."""
-    session = Session(saved.id, counter, source=saved.source, now=now)
-    session.limit, session.reserve, session.persist = saved.limit, saved.reserve, True
-    session.system = RestoredPart(saved.system) if saved.system else None
-    session.tools = RestoredPart(saved.tools) if saved.tools else None
-    session.sections = [_restored(section, saved.model) for section in saved.sections]
-    session.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
-    session.restored_kind = saved.kind
-    session.ledger().take_marks(saved.marks, saved.lessons)
-    session.updated_at = session.assembled_at = saved.updated_at
-    session.compacted = saved.compacted
-    return session
+    conversation = Conversation(saved.id, counter, source=saved.source, now=now)
+    conversation.limit, conversation.reserve, conversation.persist = (
+        saved.limit,
+        saved.reserve,
+        True,
+    )
+    conversation.system = RestoredPart(saved.system) if saved.system else None
+    conversation.tools = RestoredPart(saved.tools) if saved.tools else None
+    conversation.sections = [_restored(section, saved.model) for section in saved.sections]
+    conversation.take_restored([Turn(role=role) for role in saved.roles], saved.turns, saved.anchor)
+    conversation.restored_kind = saved.kind
+    conversation.ledger().take_marks(saved.marks, saved.lessons)
+    conversation.updated_at = conversation.assembled_at = saved.updated_at
+    conversation.compacted = saved.compacted
+    return conversation
 
 
 def _restored(section: SavedSection, model: str) -> Section:

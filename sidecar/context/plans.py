@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-from copy import copy
-from itertools import count
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from sidecar.context.counter import Calibration, Sums, factor_of, sums_of
-from sidecar.context.model_counts import Edit
+from sidecar.context.model_counts import Edit, Plan
 from sidecar.context.prune import Choice, Cleaned, Pairs, choose, clean, tail_start, units
 from sidecar.context.results import FitResult, Removed
 from sidecar.context.sections import SystemPrompt, no_text
@@ -19,8 +15,8 @@ from sidecar.errors import BadParamsError
 from sidecar.messages.turns import Turn, is_system
 
 if TYPE_CHECKING:
+    from sidecar.context.conversation import Conversation
     from sidecar.context.params import FitParams
-    from sidecar.context.session import Session
     from sidecar.context.window import Window
     from sidecar.counting.count import Measure
 
@@ -33,130 +29,113 @@ SUMMARY_MIN = 24
 PLANS_KEPT = 4
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """A plan and the state of the session that it was made for."""
-
-    result: FitResult
-    edit: Edit
-    layout: int
-
-
 def stale_plan() -> BadParamsError:
-    """The error for a plan that was made for another state of the session, or never."""
+    """Return the error for a plan of another state of the conversation, or an unknown one."""
     return BadParamsError("planId names no current plan: the session changed, ask for a new plan")
 
 
-class Plans:
-    """The plans of one session that may still be applied. Holds no text beyond the session's."""
+def fit(
+    conversation: Conversation,
+    params: FitParams,
+    window: Window,
+    *,
+    keep_turns: int = 4,
+    calibration: Calibration | None = None,
+) -> FitResult:
+    """Apply the plan that the params name, or make one, and apply it if the params ask for it.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._plans: dict[str, Plan] = {}
-        self._applied: Plan | None = None
-        self._numbers = count(1)
+    Args:
+        conversation: The conversation.
+        params: The params of `context/fit`.
+        window: The conversation's; its usable part is the default size to fit.
+        keep_turns: The setting, if the params do not say.
+        calibration: The conversation's.
+    """
+    if params.plan_id is not None:
+        return apply_plan(conversation, params.plan_id)
+    plan = make_plan(
+        conversation,
+        window.usable if params.max_tokens is None else params.max_tokens,
+        keep_turns=keep_turns if params.keep_turns is None else params.keep_turns,
+        summarize=params.strategy == "summarize",
+        calibration=calibration,
+    )
+    return apply_plan(conversation, plan.plan_id) if params.apply else plan
 
-    def copy(self, session: Session) -> Plans:
-        """The same plans for a copy of their session."""
-        made = copy(self)
-        made._session, made._plans = session, self._plans.copy()
-        return made
 
-    def answer(
-        self,
-        params: FitParams,
-        window: Window,
-        *,
-        keep_turns: int = 4,
-        calibration: Calibration | None = None,
-    ) -> FitResult:
-        """`context/fit`: a plan that is named is applied; else one is made, and applied if asked.
+def make_plan(
+    conversation: Conversation,
+    max_tokens: int,
+    *,
+    keep_turns: int = 4,
+    summarize: bool = False,
+    calibration: Calibration | None = None,
+) -> FitResult:
+    """Make a plan after which the conversation has at most `max_tokens`, and keep it.
 
-        Args:
-            params: as they came.
-            window: the session's; its usable part is what is aimed at by default.
-            keep_turns: the setting, where the params do not say.
-            calibration: of the session's estimates.
-        """
-        if params.plan_id is not None:
-            return self.apply(params.plan_id)
-        made = self.make(
-            window.usable if params.max_tokens is None else params.max_tokens,
-            keep_turns=keep_turns if params.keep_turns is None else params.keep_turns,
-            summarize=params.strategy == "summarize",
-            calibration=calibration,
-        )
-        return self.apply(made.plan_id) if params.apply else made
+    Raises:
+        RequestError: `noText`: only the conversation's counts are known.
+    """
+    if conversation.known_by_counts:
+        raise no_text()
+    conversation.plans_made += 1
+    maker = _Maker(conversation, max_tokens, keep_turns, factor_of(calibration))
+    result, edit = maker.plan(f"{conversation.id}/{conversation.plans_made}", summarize)
+    _keep(conversation, Plan(result, edit, conversation.layout))
+    return result
 
-    def make(
-        self,
-        max_tokens: int,
-        *,
-        keep_turns: int = 4,
-        summarize: bool = False,
-        calibration: Calibration | None = None,
-    ) -> FitResult:
-        """A plan after which the occupancy is `max_tokens` at most; nothing is changed.
 
-        Raises SidecarError `noText` for a session that is known by its counts only.
-        """
-        if self._session.known_by_counts:
-            raise no_text()
-        maker = _Maker(self._session, max_tokens, keep_turns, factor_of(calibration))
-        result, edit = maker.plan(f"{self._session.id}/{next(self._numbers)}", summarize)
-        self._keep(Plan(result, edit, self._session.layout))
-        return result
+def _keep(conversation: Conversation, plan: Plan) -> None:
+    """Keep a plan, and drop those that can no longer be applied."""
+    plans = {
+        plan_id: known
+        for plan_id, known in conversation.plans.items()
+        if known is conversation.applied_plan or known.layout == plan.layout
+    }
+    plans[plan.result.plan_id] = plan
+    while len(plans) > PLANS_KEPT:
+        del plans[next(iter(plans))]
+    conversation.plans = plans
 
-    def _keep(self, plan: Plan) -> None:
-        """Keep a plan, and forget those that can no longer be applied."""
-        self._plans = {
-            plan_id: known
-            for plan_id, known in self._plans.items()
-            if known is self._applied or known.layout == plan.layout
-        }
-        self._plans[plan.result.plan_id] = plan
-        while len(self._plans) > PLANS_KEPT:
-            del self._plans[next(iter(self._plans))]
 
-    def apply(self, plan_id: str) -> FitResult:
-        """Apply a plan as it was shown. Applying the last applied one again changes nothing.
+def apply_plan(conversation: Conversation, plan_id: str) -> FitResult:
+    """Apply a plan. Applying the last applied one again changes nothing.
 
-        Raises SidecarError `badParams` where the session changed since the plan was made.
-        """
-        plan = self._plans.get(plan_id)
-        if plan is None:
-            raise stale_plan()
-        if plan is self._applied:
-            return plan.result
-        if plan.layout != self._session.layout:
-            raise stale_plan()
-        if plan.edit.changes:
-            self._session.edit(plan.edit)
-            self._session.touch()
-        self._applied = plan
-        logger.debug(
-            "pruned: %d turns, %d -> %d tokens",
-            len(plan.result.removed),
-            plan.result.tokens_before,
-            plan.result.tokens_after,
-        )
+    Raises:
+        BadParamsError: The conversation has changed since the plan was made.
+    """
+    plan = conversation.plans.get(plan_id)
+    if plan is None:
+        raise stale_plan()
+    if plan is conversation.applied_plan:
         return plan.result
-
-    def undo(self) -> bool:
-        """Take the last applied plan back, once. False where there is none."""
-        self._applied = None
-        return self._session.undo()
+    if plan.layout != conversation.layout:
+        raise stale_plan()
+    if plan.edit.changes:
+        conversation.edit(plan.edit)
+        conversation.touch()
+    conversation.applied_plan = plan
+    logger.debug(
+        "pruned: %d turns, %d -> %d tokens",
+        len(plan.result.removed),
+        plan.result.tokens_before,
+        plan.result.tokens_after,
+    )
+    return plan.result
 
 
 class _Maker:
     """Makes one plan."""
 
-    def __init__(self, session: Session, max_tokens: int, keep_turns: int, factor: float) -> None:
-        self._session, self._counter = session, session.counter
-        self._turns = session.turns
+    def __init__(
+        self, conversation: Conversation, max_tokens: int, keep_turns: int, factor: float
+    ) -> None:
+        self._conversation, self._counter = conversation, conversation.counter
+        self._turns = conversation.turns
         self._max, self._keep, self._factor = max_tokens, keep_turns, factor
-        self._counts = session.ledger().counts
+        self._counts = conversation.ledger().counts
         self._sums = [sums_of(measure) for measure in self._counts.measures]
-        self._total = session.total()
+        self._total = conversation.total()
 
     def plan(self, plan_id: str, summarize: bool) -> tuple[FitResult, Edit]:
         """The plan's public form, and the edit that it stands for."""
@@ -237,14 +216,14 @@ class _Maker:
 
     def _cached_lost(self, changed: int | None) -> int:
         """What the vendor's prompt cache holds from the first changed turn on."""
-        anchor = self._session.ledger().anchor
+        anchor = self._conversation.ledger().anchor
         if anchor is None or changed is None:
             return 0
-        before = self._session.fixed().plus(self._counts.between(0, changed))
+        before = self._conversation.fixed().plus(self._counts.between(0, changed))
         return max(0, anchor.cached - before.tokens(self._factor))
 
     def _messages(self, edit: Edit) -> list[Turn]:
-        system = self._session.system
+        system = self._conversation.system
         head = [system.turn] if isinstance(system, SystemPrompt) else []
         return [*head, *edit.turns]
 
@@ -266,7 +245,7 @@ class _Maker:
 
     def _after(self, edit: Edit) -> int:
         """The occupancy once the edit is made."""
-        if self._session.is_empty_but_for(edit.turns):
+        if self._conversation.is_empty_but_for(edit.turns):
             return 0
         total = self._total
         for sums in self._sums:

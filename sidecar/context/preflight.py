@@ -18,8 +18,8 @@ from sidecar.models.catalogue import prompt_limit_of
 from sidecar.text.printable import printable
 
 if TYPE_CHECKING:
+    from sidecar.context.conversation import Conversation
     from sidecar.context.params import PreflightParams
-    from sidecar.context.session import Session
     from sidecar.counting.count import Measure
 
 ALTERNATIVES_SHOWN = 5
@@ -27,22 +27,22 @@ _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 
 
 def prompt_measure(
-    session: Session, params: PreflightParams, calibration: Calibration | None = None
+    conversation: Conversation, params: PreflightParams, calibration: Calibration | None = None
 ) -> Measure:
     """What would be sent: the occupancy, with the turns and the text that are to be added."""
-    counter = session.counter
+    counter = conversation.counter
     added = [*(params.turns or ())]
     if params.text:
         added.append(Turn(role="user", content=params.text))
-    total = Sums(exact=counter.priming) if session.is_empty and added else session.total()
+    total = Sums(exact=counter.priming) if conversation.is_empty and added else conversation.total()
     for turn in added:
         total = total.plus(sums_of(counter.message(turn)))
     measure = summed(total, counter.tokenizer, calibration)
-    return measure if session.has_reported_usage else with_hidden(measure, calibration)
+    return measure if conversation.has_reported_usage else with_hidden(measure, calibration)
 
 
 def preflight(
-    session: Session,
+    conversation: Conversation,
     window: Window,
     params: PreflightParams,
     *,
@@ -60,17 +60,17 @@ def preflight(
         warn_at: shares of the usable window; from the last on the verdict is a warning.
         calibration: of the session's estimates.
     """
-    prompt = prompt_measure(session, params, calibration).tokens
+    prompt = prompt_measure(conversation, params, calibration).tokens
     output = params.max_output_tokens or 0
     reasons = _reasons(prompt, output, window, warn_at)
     fits = not window.over(prompt) and prompt + output <= window.limit.tokens
-    defer = _defer_reason(session, params, prompt, window)
+    defer = _defer_reason(conversation, params, prompt, window)
     size, needed = window.limit.tokens, prompt + output
-    alternatives = [] if fits else fitting(models, needed, session.model, window.reserve, size)
+    alternatives = [] if fits else fitting(models, needed, conversation.model, window.reserve, size)
     if defer is not None:
         reasons.append(defer)
     if not fits:
-        reasons += _offers(session, alternatives)
+        reasons += _offers(conversation, alternatives)
     return PreflightResult(
         verdict=_verdict(prompt, fits, bool(reasons), window),
         prompt_tokens=prompt,
@@ -107,12 +107,12 @@ def fitting(
     ]
 
 
-def expected_result(session: Session, name: str) -> int:
+def expected_result(conversation: Conversation, name: str) -> int:
     """What a tool's result may take: the largest that this session has seen of it, in tokens."""
-    counts = session.ledger().counts
+    counts = conversation.ledger().counts
     sizes = [0]
     names: dict[str, str] = {}
-    for index, turn in enumerate(session.turns):
+    for index, turn in enumerate(conversation.turns):
         found = parts(turn)
         names.update({part.id: part.name for part in found if part.id and part.name})
         given = [part.name or names.get(part.id or "") for part in found if part.kind == "result"]
@@ -139,7 +139,7 @@ def _reasons(prompt: int, output: int, window: Window, warn_at: tuple[float, ...
 
 
 def _defer_reason(
-    session: Session, params: PreflightParams, prompt: int, window: Window
+    conversation: Conversation, params: PreflightParams, prompt: int, window: Window
 ) -> Reason | None:
     """Why a pending tool call should wait until there is room for its result."""
     call = params.pending_tool_call
@@ -147,15 +147,15 @@ def _defer_reason(
         return None
     expected = call.expected_tokens
     if expected is None:
-        expected = expected_result(session, call.name)
+        expected = expected_result(conversation, call.name)
     if not window.over(prompt + expected):
         return None
     text = f"the result of {printable(call.name)} ({expected:,} tokens) would not fit: run it later"
     return Reason(kind="tool", message=text)
 
 
-def _offers(session: Session, alternatives: Sequence[Alternative]) -> list[Reason]:
-    offers = fallbacks(alternatives, heaviest_tools(session.tools, session.counter))
+def _offers(conversation: Conversation, alternatives: Sequence[Alternative]) -> list[Reason]:
+    offers = fallbacks(alternatives, heaviest_tools(conversation.tools, conversation.counter))
     return [Reason(kind="fallback", message=one) for one in offers]
 
 

@@ -10,15 +10,15 @@ import msgspec
 from sidecar.context.counter import MARKS, Sums
 from sidecar.context.model_counts import Sample, UsageUpdate
 from sidecar.context.occupancy import calibration_info
+from sidecar.context.plans import make_plan
 from sidecar.context.results import CleanCall, Dropped, ResponseResult
 from sidecar.context.sections import ToolSet
 from sidecar.context.window import Window, usable
 from sidecar.messages.tool_schemas import ToolSchema, read_tools
 
 if TYPE_CHECKING:
+    from sidecar.context.conversation import Conversation
     from sidecar.context.counter import Calibration, Counter
-    from sidecar.context.plans import Plans
-    from sidecar.context.session import Session
     from sidecar.messages.reply import Reply, ToolCall
 
 WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
@@ -35,8 +35,7 @@ class ReplyOutcome(msgspec.Struct, frozen=True):
 
 
 def handle(
-    session: Session,
-    plans: Plans,
+    conversation: Conversation,
     reply: Reply,
     window: Window,
     *,
@@ -45,33 +44,32 @@ def handle(
     calibration: Calibration | None = None,
     learn: Callable[[Sample], None] = lambda _: None,
 ) -> ReplyOutcome:
-    """Anchor the session by the reply, and give the reply back without what was cut off.
+    """Apply a reply's usage to its conversation, and return the reply without cut-off tool calls.
 
     Args:
-        session: of which this is the reply; nothing is appended to it.
-        plans: the session's.
-        reply: as `messages.replies.read_reply` gives it.
-        window: the session's.
-        tools: the schemas that say which parameters a call needs; the session's by default.
-        keep_turns: for the plan, where the window is full.
-        calibration: of the session's estimates.
-        learn: teaches that calibration what was reported, before anything is planned by it.
+        conversation: Gets the reported usage. The reply itself is not appended to it.
+        reply: The reply, as `read_reply` returns it.
+        window: The conversation's.
+        tools: Schemas with the parameters that a call needs; the conversation's by default.
+        keep_turns: Turns to keep in the plan that is made if the window is full.
+        calibration: The conversation's.
+        learn: Updates the calibration with a sample, before the plan is made.
     """
-    known = session.tools.tools if isinstance(session.tools, ToolSet) else ()
+    known = conversation.tools.tools if isinstance(conversation.tools, ToolSet) else ()
     schemas = read_tools(tools or known)
     calls, dropped = usable_calls(reply, schemas)
     exhausted = what_ran_out(reply, window)
     lost = [call for call, fault in _judged(reply, schemas) if fault is not None]
-    anchored = _anchor(session, reply, lost)
+    anchored = _anchor(conversation, reply, lost)
     if anchored.sample is not None:
         learn(anchored.sample)
     plan = None
     limit = reply.overflow.limit if reply.overflow else None
-    if exhausted == "window" and not session.known_by_counts and session.turns:
+    if exhausted == "window" and not conversation.known_by_counts and conversation.turns:
         prompt_limit = usable(
             min(limit or window.limit.tokens, window.limit.tokens), window.reserve
         )
-        plan = plans.make(prompt_limit, keep_turns=keep_turns, calibration=calibration)
+        plan = make_plan(conversation, prompt_limit, keep_turns=keep_turns, calibration=calibration)
     result = ResponseResult(
         content=reply.content,
         tool_calls=calls,
@@ -148,18 +146,20 @@ def _fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None
     return f"required parameter missing: {', '.join(missing)}" if missing else None
 
 
-def _anchor(session: Session, reply: Reply, dropped: Sequence[ToolCall]) -> UsageUpdate:
+def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall]) -> UsageUpdate:
     if reply.overflow is not None and reply.overflow.prompt_tokens:
-        return session.overflow_reported(reply.overflow.prompt_tokens)
+        return conversation.overflow_reported(reply.overflow.prompt_tokens)
     usage = reply.usage
     if usage is None or not usage.prompt_tokens:
         return UsageUpdate()
     if not dropped:
-        return session.reply_reported(usage)
+        return conversation.reply_reported(usage)
     written = max(0, usage.output_tokens - usage.reasoning_tokens)
-    reported, estimated = _kept_output(session.counter, reply, dropped, written)
+    reported, estimated = _kept_output(conversation.counter, reply, dropped, written)
     output = usage.reasoning_tokens + reported
-    return session.reply_reported(msgspec.structs.replace(usage, output_tokens=output), estimated)
+    return conversation.reply_reported(
+        msgspec.structs.replace(usage, output_tokens=output), estimated
+    )
 
 
 def _kept_output(

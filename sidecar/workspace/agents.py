@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sidecar.cost.book import CostBook
     from sidecar.cost.ledger import MemoryLedger
     from sidecar.counting.count import Method
-    from sidecar.workspace.sessions import Sessions
+    from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.spending import Spending
     from sidecar.workspace.workspace import Workspace
@@ -179,7 +179,7 @@ class AgentSessions:
     For the event loop.
     """
 
-    def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], Sessions]) -> None:
+    def __init__(self, shared: Shared, sessions_of: Callable[[Workspace], SessionRegistry]) -> None:
         self._shared, self._state, self._run = shared, shared.state, shared.workers.run
         self._sessions_of = sessions_of
         self._seen: WeakKeyDictionary[Workspace, SeenSessions] = WeakKeyDictionary()
@@ -203,7 +203,7 @@ class AgentSessions:
         sources = await self.sources(workspace)
         if sources is None:
             self._seen.pop(workspace, None)
-            self._sessions_of(workspace).feed(())
+            self._sessions_of(workspace).set_agent_sessions(())
             return False
         since = datetime.now(UTC) - RECENT
         recorded = False
@@ -237,13 +237,13 @@ class AgentSessions:
         if sources is None:
             if workspace in self._has_older:
                 self._has_older.discard(workspace)
-                self._sessions_of(workspace).feed_older(())
+                self._sessions_of(workspace).set_older_agent_sessions(())
             return False
         read = partial(_SessionReading.read_all, max_bytes=max_bytes)
         sessions, recorded = await self._counted(workspace, sources, read, since=None)
         if sessions or workspace in self._has_older:
             self._has_older.add(workspace)
-            self._sessions_of(workspace).feed_older(sessions)
+            self._sessions_of(workspace).set_older_agent_sessions(sessions)
         return recorded
 
     def seen_by(self, workspace: Workspace) -> Sources | None:
@@ -305,8 +305,8 @@ class AgentSessions:
         if not sessions and not had_any:
             return recorded
         known = self._sessions_of(workspace)
-        known.feed(sessions)
-        model = known.state.model
+        known.set_agent_sessions(sessions)
+        model = known.context.model
         if model is not None and self._shared.windows.ready:
             await self._shared.look_up(model, workspace.settings)
             known.publish()

@@ -1,7 +1,7 @@
-"""Changes of a conversation, as values: what each request does to it, on a worker.
+"""Changes of a conversation, as values: what a request or an endpoint's answer does to it.
 
-A change edits a draft, a copy of the conversation, and returns an outcome. `Conversations.apply`
-commits the draft and acts on the outcome.
+A change edits a draft, a copy of the conversation, on a worker and returns an outcome.
+`Conversations.apply` commits the draft and acts on the outcome.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from sidecar.context.conversation import Conversation, apply_set, texts_counted
+from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import estimated_prompt
+from sidecar.context.plans import fit
 from sidecar.context.preflight import merged, preflight
 from sidecar.context.response import ReplyOutcome, WarningKind, handle
 from sidecar.context.results import (
@@ -22,17 +25,14 @@ from sidecar.context.results import (
     Reason,
     ResponseResult,
 )
-from sidecar.context.session import apply_set
 from sidecar.errors import BadParamsError, SidecarError
 from sidecar.messages.replies import read_reply
-from sidecar.workspace.models import Alternatives, is_others
+from sidecar.workspace.models import Alternatives, is_other_model
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context import params as p
-    from sidecar.context.conversation import Conversation
-    from sidecar.context.model_counts import Sample, UsageUpdate
-    from sidecar.context.session import Session
+    from sidecar.context.model_counts import Sample
     from sidecar.context.window import Window
     from sidecar.cost.caps import CostVerdict
     from sidecar.counting.calibration import ConversationCalibration
@@ -45,22 +45,17 @@ T = TypeVar("T")
 
 
 class Draft(NamedTuple):
-    """A copy of a conversation for a worker, with its window and calibration."""
+    """A copy of a conversation for a worker to change, with its window and calibration."""
 
     conversation: Conversation
     window: Window
     calibration: ConversationCalibration
-    """A copy, too: the conversation's own is updated when the draft is committed."""
-
-    @property
-    def session(self) -> Session:
-        """The conversation's."""
-        return self.conversation.session
+    """A copy; the conversation's own is updated when the draft is committed."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A change's result, and what follows once it is committed."""
+    """A change's result, and what to do with the draft's commit."""
 
     result: T
     usage: Usage | None = None
@@ -78,7 +73,7 @@ class Outcome(Generic[T]):
 
 @dataclass(frozen=True)
 class Change(Generic[T]):
-    """A request's effect on one conversation."""
+    """What a request does to one conversation."""
 
     session: str | None = None
     """The conversation's id; None if the client named none."""
@@ -86,30 +81,78 @@ class Change(Generic[T]):
     """The model that the client named with the request."""
     answered_model: str | None = None
     """The model that a reply named, if it is the conversation's own."""
+    version: Conversation | None = None
+    """The version that the change was made for; None for any. The change is dropped if the turns or
+    the model have changed since."""
     asks_endpoint: bool = False
     """Whether to ask the endpoint for a count of the whole chat afterwards."""
     makes_current: bool = True
     """Whether the change makes the conversation the newest one."""
-    reads_first: bool = False
+    must_prepare: bool = False
     """Whether `prepare` must be called."""
     needs_window: bool = False
     """Whether the result depends on the window, which is then looked up first."""
     forgets_calibration: bool = False
-    """Whether the conversation's calibration starts afresh."""
+    """Whether the conversation's calibration is reset."""
 
     def prepare(self, model: str, named: str | None, settings: Settings) -> Change[T]:  # noqa: ARG002
-        """Return the change with what must be read before there is a draft. Blocking.
+        """Return the change with everything that it must read before there is a draft. Blocking.
 
         Args:
-            model: of the conversation.
-            named: the model that a client named for it.
-            settings: of the workspace.
+            model: The conversation's model.
+            named: The model that a client named for it.
+            settings: The workspace's settings.
         """
         return self
 
     def apply(self, draft: Draft) -> Outcome[T]:
         """Change the draft. Blocking."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Recount(Change[None]):
+    """Count again after a change of settings, documents or endpoints."""
+
+    makes_current: bool = False
+
+    def apply(self, draft: Draft) -> Outcome[None]:  # noqa: ARG002 - every draft is counted
+        return Outcome(None)
+
+
+@dataclass(frozen=True)
+class ApplyCounts(Change[None]):
+    """Apply an endpoint's counts of `version`."""
+
+    makes_current: bool = False
+    total: int | None = None
+    """Tokens of the whole chat."""
+    texts: Mapping[int, int] = field(default_factory=dict)
+    """Tokens by turn, from an endpoint that counts texts only."""
+    server: str = ""
+    """The server that counted the texts."""
+    first_new: int = 0
+    """The first turn of the change that asked, to which a first total belongs."""
+
+    def apply(self, draft: Draft) -> Outcome[None]:
+        conversation = draft.conversation
+        if self.server and isinstance(conversation.counter, ModelCounter):
+            conversation.counter = conversation.counter.served_by(self.server)
+        if self.total is not None:
+            first = _first_estimate(conversation, self.first_new)
+            conversation.chat_counted(self.total, first)
+        elif self.texts:
+            texts_counted(conversation, self.texts)
+        return Outcome(None)
+
+
+def _first_estimate(conversation: Conversation, first_new: int) -> int:
+    """Return the first of the newest turns whose counts are estimates."""
+    ledger, first = conversation.ledger(), min(first_new, len(conversation.turns))
+    covered = ledger.anchor.covers if ledger.anchor else 0
+    while first > covered and ledger.counts[first - 1].method in ("calibrated", "estimate"):
+        first -= 1
+    return first
 
 
 @dataclass(frozen=True)
@@ -121,7 +164,7 @@ class SetParts(Change[None]):
     """Followed documents by the `id()` of their section's params."""
 
     def apply(self, draft: Draft) -> Outcome[None]:
-        apply_set(draft.session, self.params, lambda spec: self._source(id(spec)))
+        apply_set(draft.conversation, self.params, lambda spec: self._source(id(spec)))
         return Outcome(None)
 
     def _source(self, spec: int) -> FollowedText:
@@ -140,13 +183,13 @@ class AppendTurns(Change[None]):
     total: int | None = None
 
     def apply(self, draft: Draft) -> Outcome[None]:
-        anchored = draft.session.append(self.params.turns, self.usage, total=self.total)
+        update = draft.conversation.append(self.params.turns, self.usage, total=self.total)
         message = "The conversation was compacted by its client."
         return Outcome(
             None,
             usage=self.usage,
-            samples=_samples(anchored),
-            warnings=[("compacted", message)] if anchored.compacted else [],
+            samples=[] if update.sample is None else [update.sample],
+            warnings=[("compacted", message)] if update.compacted else [],
         )
 
 
@@ -170,18 +213,22 @@ class Fit(Change[FitResult]):
     needs_window: bool = True
 
     def apply(self, draft: Draft) -> Outcome[FitResult]:
-        plans, learned = draft.conversation.plans, draft.calibration
-        return Outcome(
-            plans.answer(self.params, draft.window, keep_turns=self.keep_turns, calibration=learned)
+        result = fit(
+            draft.conversation,
+            self.params,
+            draft.window,
+            keep_turns=self.keep_turns,
+            calibration=draft.calibration,
         )
+        return Outcome(result)
 
 
 @dataclass(frozen=True)
 class Undo(Change[bool]):
-    """`context/undo`; whether there was anything to undo."""
+    """`context/undo`. The result is whether there was anything to undo."""
 
     def apply(self, draft: Draft) -> Outcome[bool]:
-        return Outcome(draft.conversation.plans.undo())
+        return Outcome(draft.conversation.undo())
 
 
 @dataclass(frozen=True)
@@ -193,20 +240,20 @@ class Assemble(Change[AssembleResult]):
     needs_window: bool = True
 
     def apply(self, draft: Draft) -> Outcome[AssembleResult]:
-        session, assembler = draft.session, draft.conversation.assembler
-        made = assembler.assemble(
-            self.params, session.counter, session.sections, draft.window.usable
+        conversation = draft.conversation
+        result = conversation.assembler.assemble(
+            self.params, conversation.counter, conversation.sections, draft.window.usable
         )
-        session.note_assembled({part.name: part.tokens for part in made.sections})
-        return Outcome(made)
+        conversation.note_assembled({part.name: part.tokens for part in result.sections})
+        return Outcome(result)
 
 
 @dataclass(frozen=True)
-class TakeReply(Change[ResponseResult]):
-    """`context/response`: records the call, anchors the conversation."""
+class ApplyReply(Change[ResponseResult]):
+    """`context/response`: records the call and applies its usage."""
 
     params: p.ResponseParams = field(kw_only=True)
-    reads_first: bool = True
+    must_prepare: bool = True
     keep_turns: int = field(kw_only=True)
     spending: Spending = field(kw_only=True)
     commit: Callable[[], None] = field(kw_only=True)
@@ -215,18 +262,18 @@ class TakeReply(Change[ResponseResult]):
     reply: Reply | None = None
     asked_model: str | None = None
     """The model that a client named for the request or the conversation."""
-    is_others: bool = False
-    """Whether another model has replied than was asked."""
+    is_other_model: bool = False
+    """Whether another model replied than the client asked for."""
 
-    def prepare(self, model: str, named: str | None, settings: Settings) -> TakeReply:
+    def prepare(self, model: str, named: str | None, settings: Settings) -> ApplyReply:
         reply = read_reply(self.params.response, self.params.format)
         asked = self.params.model or named
         return replace(
             self,
             reply=reply,
             asked_model=asked,
-            answered_model=reply.model if is_others(reply.model, model, settings) else None,
-            is_others=asked is not None and is_others(reply.model, asked, settings),
+            answered_model=reply.model if is_other_model(reply.model, model, settings) else None,
+            is_other_model=asked is not None and is_other_model(reply.model, asked, settings),
         )
 
     def apply(self, draft: Draft) -> Outcome[ResponseResult]:
@@ -234,36 +281,38 @@ class TakeReply(Change[ResponseResult]):
             raise ValueError("the reply was not read")
         self.commit()
         spent, problem = self._record(draft, self.reply)
-        handled, samples = self._handle(draft, self.reply)
+        reply_outcome, samples = self._handle(draft, self.reply)
         result = msgspec.structs.replace(
-            handled.result, usage_recorded=problem is None, usage_problem=problem
+            reply_outcome.result, usage_recorded=problem is None, usage_problem=problem
         )
         return Outcome(
             result,
             usage=self.reply.usage,
-            # Another model's reply says nothing of how the conversation's own model counts.
-            samples=[] if self.is_others else samples,
-            reply_sample=None if self.is_others else _reply_sample(draft.session, self.reply),
-            refused_limit=handled.limit,
+            # Another model's reply says nothing about the counts of the conversation's own model.
+            samples=[] if self.is_other_model else samples,
+            reply_sample=None
+            if self.is_other_model
+            else _reply_sample(draft.conversation, self.reply),
+            refused_limit=reply_outcome.limit,
             spent=spent,
-            warnings=handled.warnings,
+            warnings=reply_outcome.warnings,
         )
 
     def _record(self, draft: Draft, reply: Reply) -> tuple[Spent | None, str | None]:
-        """Record the call, once per vendor's request id. Returns the sums, or why it failed."""
+        """Record the call once per request id. Returns the workspace's spending, or an error."""
         from sidecar.cost.protocol import CostRecordParams
 
-        named = reply.model if self.is_others else self.asked_model
-        session, params = draft.session, self.params
+        named = reply.model if self.is_other_model else self.asked_model
+        conversation, params = draft.conversation, self.params
         estimate = None
-        if session.turns and not session.is_empty:
-            estimate = estimated_prompt(session, draft.calibration).tokens
+        if conversation.turns and not conversation.is_empty:
+            estimate = estimated_prompt(conversation, draft.calibration).tokens
         call = CostRecordParams(
-            model=named or reply.model or session.model,
+            model=named or reply.model or conversation.model,
             provider=params.provider,
             category=params.category or "main",
             usage={},
-            session=session.id,
+            session=conversation.id,
             request_id=reply.request_id or params.request_id,
             estimated_tokens=estimate,
         )
@@ -280,18 +329,17 @@ class TakeReply(Change[ResponseResult]):
             sample.teach(draft.calibration)
             samples.append(sample)
 
-        tools = self.params.tools
-        handled = handle(
-            draft.session,
-            draft.conversation.plans,
+        conversation, tools = draft.conversation, self.params.tools
+        reply_outcome = handle(
+            conversation,
             reply,
             draft.window,
-            tools=getattr(draft.session.tools, "tools", []) if tools is None else tools,
+            tools=getattr(conversation.tools, "tools", []) if tools is None else tools,
             keep_turns=self.keep_turns,
             calibration=draft.calibration,
             learn=learn,
         )
-        return handled, samples
+        return reply_outcome, samples
 
 
 def judge_prompt(
@@ -302,32 +350,26 @@ def judge_prompt(
     warn_at: tuple[float, ...],
 ) -> tuple[PreflightResult, CostVerdict]:
     """Answer `context/preflight` for a draft, which is never committed. Blocking."""
-    session = draft.session
-    found = preflight(
-        session,
+    conversation = draft.conversation
+    result = preflight(
+        conversation,
         draft.window,
         params,
-        models=(one for one in alternatives.all()),
+        models=alternatives.all(),
         warn_at=warn_at,
         calibration=draft.calibration,
     )
     output = params.max_output_tokens or 0
-    verdict = spending.preflight(session.model, found.prompt_tokens, output, session.id)
+    verdict = spending.preflight(conversation.model, result.prompt_tokens, output, conversation.id)
     reasons = [Reason(kind=reason.kind, message=reason.message) for reason in verdict.reasons]
     cost = None if verdict.estimate is None else float(verdict.estimate)
-    result = msgspec.structs.replace(
-        merged(found, verdict.verdict, reasons), estimated_cost_usd=cost
-    )
-    return result, verdict
+    result = merged(result, verdict.verdict, reasons)
+    return msgspec.structs.replace(result, estimated_cost_usd=cost), verdict
 
 
-def _samples(anchored: UsageUpdate) -> list[Sample]:
-    return [] if anchored.sample is None else [anchored.sample]
-
-
-def _reply_sample(session: Session, reply: Reply) -> tuple[int, int] | None:
+def _reply_sample(conversation: Conversation, reply: Reply) -> tuple[int, int] | None:
     """Return a reply's tokens, estimated and reported, if all of it is sent back."""
     usage = reply.usage
     if usage is None or usage.reasoning_tokens or reply.tool_calls or not reply.content:
         return None
-    return session.counter.text(reply.content).tokens, usage.output_tokens
+    return conversation.counter.text(reply.content).tokens, usage.output_tokens

@@ -1,12 +1,12 @@
 """Applies changes to a workspace's conversations: the only module that does.
 
-A worker applies a change to a copy and counts its new parts; the conversation itself does not
-change meanwhile. One step on the event loop, which awaits nothing, replaces the conversation by the
-copy, and the effects follow: publish, ask an endpoint, warn, save. Changes of one conversation are
-applied in their order; questions and other conversations do not wait for them. A change that is
-cancelled before its step has not happened.
+A worker applies a change to a draft, a copy of the conversation, and counts its new parts. One step
+on the event loop, which awaits nothing, replaces the conversation by the draft. The effects follow:
+publish, ask an endpoint, warn, save. Changes of one conversation are applied in their order;
+questions and other conversations do not wait for them. A change that is cancelled before its commit
+has no effect.
 
-A conversation shows an estimate while an endpoint is asked. The endpoint's late answer is another
+A conversation shows an estimate while an endpoint is asked. The endpoint's answer is another
 change. It is dropped if the conversation has changed since, because every change asks again.
 """
 
@@ -15,24 +15,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
-from sidecar.context.conversation import Conversation
+from sidecar.context.conversation import Conversation, uncounted
 from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import restore, save
 from sidecar.context.sections import RestoredPart, Section, SectionCount, SectionSource
-from sidecar.context.session import Session, texts_counted, uncounted
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.endpoints.outcome import EndpointCount, Miss
 from sidecar.errors import BadParamsError, RequestError
 from sidecar.messages.usage import Usage
 from sidecar.waiting import wait_or_fall_back
-from sidecar.workspace.changes import Change, Draft, Outcome
+from sidecar.workspace.changes import ApplyCounts, Change, Draft, Outcome, Recount
 from sidecar.workspace.documents import Documents, FollowedText, Snapshot
 from sidecar.workspace.models import Alternatives
 from sidecar.workspace.sessions import DEFAULT_ID, LONG_AGO, CountedSession
@@ -42,11 +42,10 @@ from sidecar.workspace.workspace import Event
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
     from sidecar.context.response import WarningKind
-    from sidecar.counting.calibration import ConversationCalibration
     from sidecar.endpoints.registry import Endpoints
     from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.counts import Counts
-    from sidecar.workspace.sessions import Sessions
+    from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.shared import Shared
     from sidecar.workspace.workspace import Workspace
 
@@ -57,10 +56,10 @@ T = TypeVar("T")
 
 
 class Effects(NamedTuple):
-    """What follows from a change that was just committed."""
+    """What follows a commit."""
 
     conversation: Conversation
-    before: Session | None
+    before: Conversation | None
     asks_chat: bool
     """Whether to ask the endpoint for a count of the whole chat."""
     usage: Usage | None = None
@@ -69,22 +68,21 @@ class Effects(NamedTuple):
 
 
 class Conversations:
-    """Changes and answers about one workspace's conversations. For the event loop."""
+    """Changes and questions about one workspace's conversations. For the event loop."""
 
-    def __init__(self, services: Shared, workspace: Workspace, sessions: Sessions) -> None:
+    def __init__(self, services: Shared, workspace: Workspace, sessions: SessionRegistry) -> None:
         self.services, self.workspace, self.sessions = services, workspace, sessions
-        self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._restoring = asyncio.Lock()
-        self._restored = asyncio.Event()
+        self._is_restored = False
         self._run = services.workers.run
         self._sections = SectionCounts(services.counts, services.documents)
-        self._keeping = asyncio.Lock()
-        self._kept: dict[str, int] = {}
-        """The layout of each saved conversation, by id."""
+        self._saving = asyncio.Lock()
+        self._saved_layouts: dict[str, int] = {}
         self._missed: dict[str, Hashable] = {}
         """Endpoint fingerprints at the miss, by conversation that still needs a count."""
 
-    # -- changing ---------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------
 
     async def apply(self, change: Change[T]) -> tuple[Conversation, T]:
         """Apply a change, and return the new conversation with the change's result.
@@ -94,248 +92,257 @@ class Conversations:
         """
         await self.restore()
         name = self.sessions.id_to_change(change.session)
+        is_answer, is_recount = isinstance(change, ApplyCounts), isinstance(change, Recount)
         if change.needs_window:
-            await self.look_up(change.model or self.model_of(name))
-        async with self._order(name):
+            await self.look_up_window(change.model or self.model_of(name))
+        # A recount does not wait for earlier changes: it is dropped if one of them commits first.
+        async with nullcontext() if is_recount else self._lock(name):
+            before = base = self.sessions.conversations.get(name)
+            if change.version is not None and not _is_same(before, change.version):
+                base = change.version
             named = self.sessions.state_of(name).named_model
             settings = self.workspace.settings
-            if change.reads_first:
+            if change.must_prepare:
                 prepare = partial(change.prepare, self.model_of(name), named, settings)
                 change = await self._run(prepare)
             model = change.model or named or change.answered_model or self.model_of(name)
+            if is_answer and base is not None:
+                model = base.model
             await self.services.look_up(model, settings)
-            before = self.sessions.store.get(name)
-            draft = await self._draft(name, before, model)
+            draft = await self._draft(name, base, model)
             outcome = await self._work(draft, change)
+            is_outdated = is_recount and self.sessions.conversations.get(name) is not before
+            if base is not before or is_outdated:
+                if is_answer and before is not None and self._needs_endpoint_count(before):
+                    self._ask_later(before)  # a fit or an undo has changed it, and does not ask
+                return draft.conversation, outcome.result
             effects = self._commit(change, draft, outcome, before)
+        if is_answer:  # the change that has asked runs the effects
+            return draft.conversation, outcome.result
         return await self._run_effects(effects), outcome.result
 
     async def _work(self, draft: Draft, change: Change[T]) -> Outcome[T]:
         """Change a draft on a worker, then bring its documents up to date."""
-        outcome = await self._run(partial(_worked, draft, change))
-        if self._is_stale(draft.session):
-            self._follow_documents(draft.session)
-            await self._count_sections(draft.session)
-            await self._run(draft.session.total)
+        outcome = await self._run(partial(_apply_to_draft, draft, change))
+        if self._is_stale(draft.conversation):
+            self._follow_documents(draft.conversation)
+            await self._count_sections(draft.conversation)
+            await self._run(draft.conversation.total)
         return outcome
 
     def _commit(
         self, change: Change[T], draft: Draft, outcome: Outcome[T], before: Conversation | None
     ) -> Effects:
         """Replace the conversation by its draft, in one step."""
-        made, session = draft.conversation, draft.session
+        conversation = draft.conversation
         if not change.makes_current:
-            session.updated_at = before.session.updated_at if before else LONG_AGO
-        state = self.sessions.put(made)
+            conversation.updated_at = before.updated_at if before else LONG_AGO
+        state = self.sessions.put(conversation)
+        if isinstance(change, ApplyCounts):
+            state.counted_layout = conversation.layout
         if change.model is not None:
             state.named_model = change.model
         if change.answered_model is not None:
             state.answered_model = change.answered_model
         if outcome.refused_limit is not None:
-            state.refused_limits[session.model] = outcome.refused_limit
+            state.refused_limits[conversation.model] = outcome.refused_limit
         if change.forgets_calibration:
             state.calibration = None
-        self._learn(session, outcome)
+        self._learn(conversation, outcome)
         if outcome.spent is not None:
             self.services.show_spent(self.workspace, outcome.spent)
-        asks = bool(self.workspace.settings.endpoints)
-        effects = Effects(
-            made,
-            before.session if before else None,
-            asks and change.asks_endpoint,
-            outcome.usage if asks else None,
-            outcome.warnings,
-        )
-        if not (effects.asks_chat or effects.usage):
+        has_endpoints = bool(self.workspace.settings.endpoints)
+        asks_chat = has_endpoints and change.asks_endpoint
+        usage = outcome.usage if has_endpoints else None
+        if not (asks_chat or usage):
             self.sessions.publish()
-        return effects
+        return Effects(conversation, before, asks_chat, usage, outcome.warnings)
 
-    def _learn(self, session: Session, outcome: Outcome[T]) -> None:
+    def _learn(self, conversation: Conversation, outcome: Outcome[T]) -> None:
         """Update the conversation's calibration with what was reported."""
         if not outcome.samples and outcome.reply_sample is None:
             return
-        state, counts = self.sessions.state_of(session.id), self.services.counts
-        state.calibration = self.sessions.calibration(session)
+        state, counts = self.sessions.state_of(conversation.id), self.services.counts
+        state.calibration = self.sessions.calibration_of(conversation)
         for sample in outcome.samples:
-            sample.teach(state.calibration, session.ledger())
+            sample.teach(state.calibration, conversation.ledger())
         if outcome.reply_sample is not None:
             state.calibration.add_reply(*outcome.reply_sample)
-        counts.was_learned()
-        plain = counts.tokenizers(self.workspace.settings).for_model(session.model)
-        if any(sample.kind for sample in outcome.samples) and plain.method != "exact":
-            self.services.publish(Event("endpoint"))  # all roots' documents count otherwise
+        counts.calibration_changed()
+        tokenizer = counts.tokenizers(self.workspace.settings).for_model(conversation.model)
+        if any(sample.kind for sample in outcome.samples) and tokenizer.method != "exact":
+            self.services.publish(Event("endpoint"))  # documents of all roots count differently
 
     async def _run_effects(self, effects: Effects) -> Conversation:
         """Publish, ask an endpoint, warn and save. Returns the counted conversation."""
-        made = effects.conversation
-        if self._is_stale(made.session):  # settings have changed, and with them followed sections
+        conversation = effects.conversation
+        if self._is_stale(conversation):  # the settings have changed since
             self.services.publish(Event("document", self.workspace))
         if effects.asks_chat or effects.usage is not None:
             try:
-                made = await wait_or_fall_back(self._ask(effects), self.sessions.publish)
+                conversation = await wait_or_fall_back(self._ask(effects), self.sessions.publish)
             finally:
                 self.sessions.publish()
-        usage = self.sessions.latest(made) if effects.warnings else None
+        usage = self.sessions.shown_usage(conversation) if effects.warnings else None
         for kind, message in effects.warnings:
             self.sessions.warn(kind, message, usage)
-        await self._warn_of_threshold(made)
-        await self._keep()
-        return made
+        await self._warn_of_threshold(conversation)
+        await self._save()
+        return conversation
 
     async def _warn_of_threshold(self, conversation: Conversation) -> None:
-        """Warn if a change has crossed a threshold, with a list of what could be done."""
-        session, usage = conversation.session, self.sessions.latest(conversation)
-        state = self.sessions.state_of(session.id)
+        """Warn if a change has crossed a threshold; over the window, with what the user can do."""
+        usage = self.sessions.shown_usage(conversation)
+        state = self.sessions.state_of(conversation.id)
         warn_at, before = self.workspace.settings.context.warn_at, state.warned_level
         state.warned_level, is_crossed = crossed(before, usage, warn_at)
         if not is_crossed:
             return
         message = budget_message(usage)
         if usage.over and usage.tokens is not None:
-            message = await self._run(partial(self.alternatives(session).message, usage))
+            message = await self._run(partial(self.alternatives(conversation).message, usage))
         self.sessions.warn("budget", message, usage)
 
-    def is_being_made(self, session_id: str | None) -> bool:
-        """Whether an earlier request is changing a session, which may create it."""
-        lock = self._orders.get(session_id or self.sessions.id_to_change(None))
+    def is_changing(self, session_id: str | None) -> bool:
+        """Whether an earlier request is changing a conversation, which may create it."""
+        lock = self._locks.get(session_id or self.sessions.id_to_change(None))
         return lock is not None and lock.locked()
 
-    def _order(self, name: str) -> asyncio.Lock:
-        lock = self._orders.get(name)
+    def _lock(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
         if lock is None:
-            lock = self._orders[name] = asyncio.Lock()
+            lock = self._locks[name] = asyncio.Lock()
         return lock
 
-    # -- drafts -----------------------------------------------------------------------------
-
-    async def _draft(
-        self, name: str, before: Conversation | None, model: str, *, ask: bool = False
-    ) -> Draft:
-        """Copy or begin a conversation, with current documents and counted sections.
-
-        `ask`: await the endpoint's counts of sections.
-        """
-        made = before.copy() if before else Conversation(Session(name, self.counter(model)))
-        session = made.session
-        if session.model != model or self._has_other_tokenizer(session):
-            session.counter = self.counter(model)
-        self._follow_documents(session)
-        draft = Draft(made, self.sessions.window(session), self._calibration_copy(session))
-        await self._count_sections(session, ask=ask)
-        return draft
-
-    def _follow_documents(self, session: Session) -> None:
-        """Give the sections of a copy the current text of the documents that they follow."""
-        latest = self.services.documents.latest
-        session.sections = [
-            msgspec.structs.replace(section, source=latest(section.source))
-            if isinstance(section.source, FollowedText)
-            else section
-            for section in session.sections
-        ]
-
-    def _calibration_copy(self, session: Session) -> ConversationCalibration:
-        return self.sessions.calibration(session).copy()
-
-    async def _count_sections(self, session: Session, *, ask: bool = False) -> None:
-        await self._sections.refresh(session, self.workspace.settings, ask=ask)
-
-    def _has_other_tokenizer(self, session: Session) -> bool:
-        """Whether the settings now choose another tokenizer for the session's model."""
-        counter = session.counter
-        return isinstance(counter, ModelCounter) and not counter.is_like(
-            self.counter(session.model)
-        )
-
-    def _is_stale(self, session: Session, *, ask: bool = False) -> bool:
-        """Whether settings or documents have changed counts. `ask`: or an endpoint could."""
-        model, settings = session.model, self.workspace.settings
-        if self._has_other_tokenizer(session):
-            return True
-        is_stale = partial(self._sections.is_stale, model=model, settings=settings, ask=ask)
-        return any(is_stale(section) for section in session.sections)
-
-    async def try_out(self, session_id: str | None, model: str | None) -> Draft:
-        """Return a draft that is never committed, of an empty conversation if there is none.
-
-        It contains earlier changes of the conversation. An agent's session, whose texts are not
-        known, becomes one prompt of its size.
-        """
-        await self.restore()
-        async with self._order(session_id or self.sessions.id_to_change(None)):
-            pass
-        found = await self.look(session_id)
-        if isinstance(found, CountedSession):
-            wanted = model or found.model or self.workspace.model
-            await self.look_up(wanted)
-            return await self._draft_of_size(found, wanted)
-        name = session_id or DEFAULT_ID if found is None else found.session.id
-        wanted = model or self.model_of(name)
-        await self.look_up(wanted)
-        return await self._draft(name, found, wanted)
-
-    async def _draft_of_size(self, agents: CountedSession, model: str) -> Draft:
-        session = Session(agents.id, self.counter(model))
-        session.limit = agents.limit if model == agents.model else None
-        size = agents.tokens or 0
-        usage = Usage(input_tokens=size, prompt_tokens=size)
-        await self._run(partial(session.reply_reported, usage))
-        calibration = self._calibration_copy(session)
-        return Draft(Conversation(session), self.sessions.window(session), calibration)
-
-    # -- asking -----------------------------------------------------------------------------
-
-    async def look(self, session_id: str | None) -> Conversation | CountedSession | None:
-        """Return a session, counted for its model and with current documents."""
-        await self.restore()
-        found = self.sessions.find(session_id)
-        return found if not isinstance(found, Conversation) else await self._counted(found)
-
-    async def _counted(self, found: Conversation, *, ask: bool = False) -> Conversation:
-        """Return the conversation with everything counted; the same object if it was already."""
-        model = self.model_of(found.session.id)
-        await self.services.look_up(model, self.workspace.settings)
-        if found.session.model == model and not self._is_stale(found.session, ask=ask):
-            return found
-        draft = await self._draft(found.session.id, found, model, ask=ask)
-        await self._run(draft.session.total)
-        if self.sessions.store.get(found.session.id) is found:
-            self.sessions.put(draft.conversation)  # the same one, with what was counted
+    async def refresh(self) -> None:
+        """Bring the shown conversation up to date with documents, settings and endpoints."""
+        shown = self.sessions.find(None)
+        if not isinstance(shown, Conversation):
             self.sessions.publish()
-        return draft.conversation
+            return
+        model = self.model_of(shown.id)
+        if shown.model != model:
+            await self._ask_window(model, shown, None)
+        await self._sections.ask(shown, model, self.workspace.settings)
+        is_probed_again = self._is_probed_again(shown)
+        if is_probed_again or self._is_stale(shown, model):
+            change = Recount(session=shown.id, version=shown, asks_endpoint=is_probed_again)
+            await self.apply(change)
+        self.sessions.publish()
+        current = self.sessions.conversations.get(shown.id)
+        if current is not None:
+            await self._warn_of_threshold(current)
 
     async def recount(self, session_id: str | None = None) -> None:
         """Count one conversation, or all, by current settings and documents."""
         await self.restore()
-        for one in [*self.sessions.store]:
-            if session_id in (None, one.session.id):
-                await self._counted(one)
+        for conversation in [*self.sessions.conversations.values()]:
+            name = conversation.id
+            if session_id in (None, name) and self._is_stale(conversation, self.model_of(name)):
+                await self.apply(Recount(session=name, version=conversation))
 
-    async def refresh(self) -> None:
-        """Bring the shown context up to date with documents, settings and models."""
-        current = self.sessions.find(None)
-        if isinstance(current, Conversation):
-            if current.session.model != (model := self.model_of(current.session.id)):
-                await self.look_up(model)
-                await self.services.counts.endpoints(self.workspace.settings).refresh_window(
-                    model, 0
-                )
-            current = await self._counted(current, ask=True)
-            if self._is_probed_again(current.session):
-                current = await self._ask_again(current)
-        self.sessions.publish()
-        if isinstance(current, Conversation):
-            await self._warn_of_threshold(current)
+    # -- drafts -----------------------------------------------------------------------------
 
-    async def look_up(self, model: str) -> None:
+    async def _draft(self, name: str, before: Conversation | None, model: str) -> Draft:
+        """Copy or begin a conversation, with current documents and counted sections."""
+        conversation = before.copy() if before else Conversation(name, self.counter(model))
+        if conversation.model != model or self._has_other_tokenizer(conversation):
+            conversation.counter = self.counter(model)
+        self._follow_documents(conversation)
+        calibration = self.sessions.calibration_of(conversation).copy()
+        draft = Draft(conversation, self.sessions.window_of(conversation), calibration)
+        await self._count_sections(conversation)
+        return draft
+
+    def _follow_documents(self, conversation: Conversation) -> None:
+        """Give a draft's sections the current text of the documents that they follow."""
+        latest = self.services.documents.latest
+        conversation.sections = [
+            msgspec.structs.replace(section, source=latest(section.source))
+            if isinstance(section.source, FollowedText)
+            else section
+            for section in conversation.sections
+        ]
+
+    async def _count_sections(self, conversation: Conversation) -> None:
+        await self._sections.refresh(conversation, self.workspace.settings)
+
+    def _has_other_tokenizer(self, conversation: Conversation) -> bool:
+        """Whether the settings now choose another tokenizer for the conversation's model."""
+        counter = conversation.counter
+        return isinstance(counter, ModelCounter) and not counter.is_like(
+            self.counter(conversation.model)
+        )
+
+    def _is_stale(self, conversation: Conversation, model: str | None = None) -> bool:
+        """Whether settings, documents or endpoint answers have changed counts.
+
+        `model`: the model to count for; the conversation's by default.
+        """
+        model, settings = model or conversation.model, self.workspace.settings
+        if conversation.model != model or self._has_other_tokenizer(conversation):
+            return True
+        return any(
+            self._sections.is_stale(section, model, settings) for section in conversation.sections
+        )
+
+    async def draft_for_preflight(self, session_id: str | None, model: str | None) -> Draft:
+        """Return a draft that is never committed, of an empty conversation if there is none.
+
+        It includes earlier changes of the conversation. An agent's session, whose texts are not
+        known, becomes one prompt of its size.
+        """
+        await self.restore()
+        async with self._lock(session_id or self.sessions.id_to_change(None)):
+            pass
+        session = self.sessions.find(session_id)
+        if isinstance(session, CountedSession):
+            model = model or session.model or self.workspace.model
+            await self.look_up_window(model)
+            return await self._draft_of_size(session, model)
+        name = session_id or DEFAULT_ID if session is None else session.id
+        model = model or self.model_of(name)
+        await self.look_up_window(model)
+        return await self._draft(name, session, model)
+
+    async def _draft_of_size(self, session: CountedSession, model: str) -> Draft:
+        conversation = Conversation(session.id, self.counter(model))
+        conversation.limit = session.limit if model == session.model else None
+        size = session.tokens or 0
+        usage = Usage(input_tokens=size, prompt_tokens=size)
+        await self._run(partial(conversation.reply_reported, usage))
+        calibration = self.sessions.calibration_of(conversation).copy()
+        return Draft(conversation, self.sessions.window_of(conversation), calibration)
+
+    # -- questions --------------------------------------------------------------------------
+
+    async def find_counted(self, session_id: str | None) -> Conversation | CountedSession | None:
+        """Return a session, counted by current settings and documents."""
+        await self.restore()
+        session = self.sessions.find(session_id)
+        if not isinstance(session, Conversation):
+            return session
+        model = self.model_of(session.id)
+        await self.services.look_up(model, self.workspace.settings)
+        if not self._is_stale(session, model):
+            return session
+        draft = await self._draft(session.id, session, model)
+        await self._run(draft.conversation.total)
+        return draft.conversation
+
+    async def look_up_window(self, model: str) -> None:
         """Look up a model's window and price, and ask an endpoint that serves it for its window."""
         await self.services.look_up(model, self.workspace.settings)
-        endpoints = self.services.counts.endpoints(self.workspace.settings)
+        endpoints = self._endpoints
         if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
             await endpoints.limit(model)
 
+    @property
+    def _endpoints(self) -> Endpoints:
+        return self.services.counts.endpoints(self.workspace.settings)
+
     def model_of(self, session_id: str) -> str:
-        """Return the model that a session counts for."""
+        """Return the model that a conversation is counted for."""
         return self.sessions.model_of(session_id)
 
     def counter(self, model: str) -> ModelCounter:
@@ -347,320 +354,312 @@ class Conversations:
         """Return the id of a conversation that exists, or is being created by an earlier request.
 
         Raises:
-            SidecarError: `badParams` where there is none, `noText` for one known by counts only.
+            BadParamsError: There is no such conversation.
+            RequestError: `noText`: only its counts are known.
         """
-        found = self.sessions.find(session_id)
-        if found is None and self.is_being_made(session_id):
+        session = self.sessions.find(session_id)
+        if session is None and self.is_changing(session_id):
             return session_id or self.sessions.id_to_change(None)
-        if found is None:
+        if session is None:
             missing = "there is no such session in this workspace" if session_id else NO_CONTEXT
             raise BadParamsError(missing)
-        if isinstance(found, CountedSession):
+        if isinstance(session, CountedSession):
             raise RequestError(
                 "noText", "this session belongs to a coding agent: only its token counts are known"
             )
-        return found.session.id
+        return session.id
 
-    def alternatives(self, session: Session) -> Alternatives:
+    def alternatives(self, conversation: Conversation) -> Alternatives:
         """Return the models that could hold the conversation, for a worker to compute."""
-        rows = self.services.counts.endpoints(self.workspace.settings).capabilities()
-        return Alternatives(session.model, session.counter, session.tools, tuple(rows))
+        capabilities = tuple(self._endpoints.capabilities())
+        return Alternatives(
+            conversation.model, conversation.counter, conversation.tools, capabilities
+        )
 
     # -- endpoints --------------------------------------------------------------------------
 
     async def _ask(self, effects: Effects) -> Conversation:
         """Ask an endpoint for the window and, if the change needs it, a count of the chat."""
-        made, before = effects.conversation, effects.before
+        conversation, before = effects.conversation, effects.before
         if not effects.asks_chat:
-            await self._ask_window(made.session.model, before, effects.usage)
-            return made
-        with self._asking(made.session):
-            await self._ask_window(made.session.model, before, effects.usage)
-            return await self._ask_count(made, 0 if before is None else len(before.turns))
+            await self._ask_window(conversation.model, before, effects.usage)
+            return conversation
+        with self._mark_asking(conversation):
+            await self._ask_window(conversation.model, before, effects.usage)
+            first_new = 0 if before is None else len(before.turns)
+            return await self._ask_count(conversation, first_new)
 
-    async def _ask_window(self, model: str, before: Session | None, usage: Usage | None) -> None:
+    async def _ask_window(
+        self, model: str, before: Conversation | None, usage: Usage | None
+    ) -> None:
         """Look up a window, again if the server may have reloaded the model."""
         if usage is not None or (before is not None and before.model != model):
             tokens = usage.prompt_tokens + usage.output_tokens if usage else 0
-            await self.services.counts.endpoints(self.workspace.settings).refresh_window(
-                model, tokens
-            )
-        await self.look_up(model)
+            await self._endpoints.refresh_window(model, tokens)
+        await self.look_up_window(model)
 
-    async def _ask_count(self, made: Conversation, first: int) -> Conversation:
-        """Ask the endpoint to count a conversation, and apply its answer unless that has changed.
+    async def _ask_count(self, conversation: Conversation, first_new: int) -> Conversation:
+        """Ask the endpoint to count a conversation, and apply its answer.
 
-        `first`: the first turn of the change.
+        Args:
+            conversation: The version to count.
+            first_new: Index of the first turn that the change has added.
         """
-        settings, session = self.workspace.settings, made.session
-        name, model = session.id, session.model
-        draft = await self._draft(name, made, model, ask=True)
-        count = await _count_chat(self.services.counts, draft.session, settings)
-        if count is not None and count.due:
-            self._miss(session)
-        elif count is not None and count.total is None and settings != self.workspace.settings:
-            self._ask_later(session)  # the server's client may have been closed meanwhile
-        async with self._order(name):
-            known = self.sessions.store.get(name)
-            current = known if known is not None and _is_same(known, made) else None
-            draft = await self._draft(name, current or made, model)
-            if count is not None and count.server:
-                draft.session.counter = self.counter(model).served_by(count.server)
-            await self._run(partial(_take_count, draft.session, count, first))
-            if current is not None:
-                self.sessions.put(draft.conversation).counted_layout = current.session.layout
-            elif known is not None and self._is_uncounted(known.session):
-                self._ask_later(known.session)  # a fit or an undo has changed it, and asks nobody
-        return draft.conversation
+        settings = self.workspace.settings
+        await self._sections.ask(conversation, conversation.model, settings)
+        draft = await self._draft(conversation.id, conversation, conversation.model)
+        answer = await _count_chat(self.services.counts, draft.conversation, settings)
+        if answer.is_due:
+            self._miss(conversation)
+        elif answer.is_missing and settings != self.workspace.settings:
+            self._ask_later(conversation)  # the endpoint's connection may have been closed
+        change = ApplyCounts(
+            session=conversation.id,
+            version=conversation,
+            total=answer.total,
+            texts=answer.texts,
+            server=answer.server,
+            first_new=first_new,
+        )
+        counted, _ = await self.apply(change)
+        return counted
 
-    async def ask_missed(self, model: str) -> None:
+    async def retry_missed_counts(self, model: str) -> None:
         """Ask again for a model's missed counts, one after another, until one is missed again."""
         for name in [*self._missed]:
-            one = self.sessions.store.get(name)
-            if one is None:
+            conversation = self.sessions.conversations.get(name)
+            if conversation is None:
                 self._missed.pop(name, None)
-            elif one.session.model == model and name in self._missed:
-                await self._ask_again(one)
+            elif conversation.model == model and name in self._missed:
+                change = Recount(session=name, version=conversation, asks_endpoint=True)
+                await self.apply(change)
                 if name in self._missed:
-                    break  # the last one now: the others come first the next time
+                    break  # it is the last one now: the others come first the next time
 
-    async def _ask_again(self, missed: Conversation) -> Conversation:
-        made = await self._ask(Effects(missed, missed.session, asks_chat=True))
-        self.sessions.publish()
-        await self._warn_of_threshold(made)
-        return made
-
-    def _is_probed_again(self, session: Session) -> bool:
-        """Whether the endpoint was probed again since it missed a session's count."""
-        if session.id not in self._missed:
+    def _is_probed_again(self, conversation: Conversation) -> bool:
+        """Whether the endpoint was probed again since it missed the conversation's count."""
+        if conversation.id not in self._missed:
             return False
-        endpoints = self.services.counts.endpoints(self.workspace.settings)
-        standing = endpoints.fingerprint(session.model)
-        return standing is not None and standing != self._missed[session.id]
+        fingerprint = self._endpoints.fingerprint(conversation.model)
+        return fingerprint is not None and fingerprint != self._missed[conversation.id]
 
-    def _is_uncounted(self, session: Session) -> bool:
-        """Whether this version of the conversation still needs an endpoint count."""
-        state = self.sessions.state_of(session.id)
-        return state.asking == 1 and state.counted_layout != session.layout
+    def _needs_endpoint_count(self, conversation: Conversation) -> bool:
+        """Whether no request for this version of the conversation has been sent."""
+        state = self.sessions.state_of(conversation.id)
+        return state.asking == 1 and state.counted_layout != conversation.layout
 
     @contextmanager
-    def _asking(self, session: Session) -> Iterator[None]:
+    def _mark_asking(self, conversation: Conversation) -> Iterator[None]:
         """Mark the conversation as being counted; a count that is cancelled is missed."""
-        state = self.sessions.state_of(session.id)
-        self._missed.pop(session.id, None)
+        state = self.sessions.state_of(conversation.id)
+        self._missed.pop(conversation.id, None)
         state.asking += 1
         try:
             yield
         except BaseException:
-            self._ask_later(session)
+            self._ask_later(conversation)
             raise
         finally:
             state.asking -= 1
 
-    def _ask_later(self, session: Session) -> None:
+    def _ask_later(self, conversation: Conversation) -> None:
         """Ask again soon, although the endpoint may be available."""
-        self._miss(session)
-        self.services.counts.missed(session.model, self.workspace.settings, "late")
+        self._miss(conversation)
+        self.services.counts.missed(conversation.model, self.workspace.settings, "late")
 
-    def _miss(self, session: Session) -> None:
-        endpoints = self.services.counts.endpoints(self.workspace.settings)
-        self._missed[session.id] = endpoints.fingerprint(session.model)
+    def _miss(self, conversation: Conversation) -> None:
+        self._missed[conversation.id] = self._endpoints.fingerprint(conversation.model)
 
-    # -- outliving the process --------------------------------------------------------------
+    # -- persistence ------------------------------------------------------------------------
 
     async def restore(self) -> None:
         """Restore saved conversations, once."""
-        if self._restored.is_set():  # those who still wait for their turn came later
+        if self._is_restored:  # requests that still wait for the lock came later
+            return
+        async with self._restoring:
+            await self._restore()
+
+    async def _restore(self) -> None:
+        if self._is_restored:
             return
         uri = self.workspace.uri
-        async with self._restoring:
-            if self._restored.is_set():
-                return
-            await self.services.calibrations.load(self._run)
-            found = await self._run(partial(self.services.state.sessions, uri)) if uri else []
-            for saved in found:
-                session = restore(saved, self.counter(saved.model))
-                state = self.sessions.add(session)
-                self._kept[saved.id] = -1
-                if saved.model_named:
-                    state.named_model = saved.model
-            self._restored.set()
+        await self.services.calibrations.load(self._run)
+        saved = await self._run(partial(self.services.state.sessions, uri)) if uri else []
+        for one in saved:
+            state = self.sessions.put(restore(one, self.counter(one.model)), is_restored=True)
+            self._saved_layouts[one.id] = -1
+            if one.model_named:
+                state.named_model = one.model
+        self._is_restored = True
 
-    async def _keep(self) -> None:
+    async def _save(self) -> None:
         """Save changed conversations that asked for it. A full disk fails no request."""
-        async with self._keeping:
-            kept = [one.session for one in self.sessions.store if one.session.persist]
-            layouts = {session.id: session.layout for session in kept}
-            if self.workspace.uri is None or layouts == self._kept:
+        async with self._saving:
+            conversations = [one for one in self.sessions.conversations.values() if one.persist]
+            layouts = {one.id: one.layout for one in conversations}
+            if self.workspace.uri is None or layouts == self._saved_layouts:
                 return
             saved = [
                 msgspec.structs.replace(
-                    save(session),
-                    model_named=self.sessions.state_of(session.id).named_model is not None,
+                    save(one), model_named=self.sessions.state_of(one.id).named_model is not None
                 )
-                for session in kept
+                for one in conversations
             ]
-            mine, write = {*self._kept, *layouts}, self.services.state.save_sessions
+            own_ids, write = {*self._saved_layouts, *layouts}, self.services.state.save_sessions
             try:
-                if mine:
-                    await self._run(partial(write, self.workspace.uri, saved, mine))
-                self._kept = layouts
+                if own_ids:
+                    await self._run(partial(write, self.workspace.uri, saved, own_ids))
+                self._saved_layouts = layouts
             except Exception as exc:
-                logger.warning("sessions were not kept: %s", type(exc).__name__)
+                logger.warning("conversations were not saved: %s", type(exc).__name__)
 
 
-def _worked(draft: Draft, change: Change[T]) -> Outcome[T]:
+def _apply_to_draft(draft: Draft, change: Change[T]) -> Outcome[T]:
     """Apply a change to a draft, and count its new parts except for sections. Blocking."""
     outcome = change.apply(draft)
-    if not draft.session.has_uncounted_sections:
-        draft.session.total()
+    if not draft.conversation.has_uncounted_sections:
+        draft.conversation.total()
     return outcome
 
 
-def _is_same(one: Conversation, other: Conversation) -> bool:
+def _is_same(conversation: Conversation | None, other: Conversation) -> bool:
     """Whether both have the same turns for the same model, so that counts of one hold for both."""
-    return (one.session.layout, one.session.model) == (other.session.layout, other.session.model)
+    return conversation is not None and (conversation.layout, conversation.model) == (
+        other.layout,
+        other.model,
+    )
 
 
 class _ChatCount(NamedTuple):
-    """An endpoint's count of a conversation: of the whole, or of single texts."""
+    """An endpoint's count of a conversation: of the whole chat, or of single texts."""
 
     total: int | None = None
-    texts: Mapping[int, int] = {}
-    """Tokens by turn, where it counts texts only."""
+    texts: Mapping[int, int] = MappingProxyType({})
+    """Tokens by turn, from an endpoint that counts texts only."""
     server: str = ""
     """The server that counted the texts."""
-    due: bool = False
+    is_due: bool = False
     """Whether to ask again, because a text was not counted in time."""
+    is_missing: bool = False
+    """Whether the endpoint was asked and gave no count of the chat."""
 
 
-async def _count_chat(counts: Counts, session: Session, settings: Settings) -> _ChatCount | None:
+async def _count_chat(counts: Counts, conversation: Conversation, settings: Settings) -> _ChatCount:
     """Ask the endpoint to count the whole chat, or else the texts of new turns, one request each.
 
-    `session` is a copy that only this call uses.
+    `conversation` is a copy that only this call uses.
     """
-    endpoints = counts.endpoints(settings)
-    if session.known_by_counts or not endpoints.serves(session.model):
-        return None
-    chat = await counts.workers.run(partial(_as_messages, session))
-    tools = getattr(session.tools, "tools", None)
-    counted = await endpoints.count_chat(session.model, chat, tools, counts.seconds)
-    if isinstance(counted, EndpointCount):
-        return _ChatCount(counted.tokens)
-    due = counts.missed(session.model, settings, counted.kind)
-    if not counts.asks(session.model, settings):
-        return _ChatCount(due=due)
-    count, missed = await _count_texts(counts, session, endpoints)
-    if missed is not None:
-        due = counts.missed(session.model, settings, missed.kind) or due
-    return count._replace(due=due)
+    endpoints, model = counts.endpoints(settings), conversation.model
+    if conversation.known_by_counts or not endpoints.serves(model):
+        return _ChatCount()
+    chat = await counts.workers.run(partial(_as_messages, conversation))
+    tools = getattr(conversation.tools, "tools", None)
+    answer = await endpoints.count_chat(model, chat, tools, counts.seconds)
+    if isinstance(answer, EndpointCount):
+        return _ChatCount(answer.tokens)
+    is_due = counts.missed(model, settings, answer.kind)
+    if not counts.asks(model, settings):
+        return _ChatCount(is_due=is_due, is_missing=True)
+    texts, server, miss = await _count_texts(counts, conversation, endpoints)
+    if miss is not None:
+        is_due = counts.missed(model, settings, miss.kind) or is_due
+    return _ChatCount(None, texts, server, is_due, is_missing=True)
 
 
 async def _count_texts(
-    counts: Counts, session: Session, endpoints: Endpoints
-) -> tuple[_ChatCount, Miss | None]:
-    """Count texts while there is time. Returns the counts, and why the others are missing."""
-    counted: dict[int, int] = {}
-    name, loop = "", asyncio.get_running_loop()
-    until = loop.time() + counts.seconds
-    for index, text in (await counts.workers.run(partial(uncounted, session))).items():
-        left = max(0.0, until - loop.time())
-        found = await endpoints.count_text(session.model, text, left)
-        if isinstance(found, EndpointCount):
-            counted[index], name = found.tokens, found.name
-        elif found.kind == "late" or endpoints.fingerprint(session.model) is None:
-            return _ChatCount(None, counted, name), found
-    return _ChatCount(None, counted, name), None
+    counts: Counts, conversation: Conversation, endpoints: Endpoints
+) -> tuple[dict[int, int], str, Miss | None]:
+    """Count texts until the time is over.
 
-
-def _take_count(session: Session, count: _ChatCount | None, first: int) -> None:
-    """Apply an endpoint's counts to a copy of a session, and count the rest. Blocking.
-
-    `first`: the first turn of the change, where no total is known from before it.
+    Returns:
+        Tokens by turn, the server's name, and why the other texts have no count.
     """
-    if count is not None and count.total is not None:
-        session.chat_counted(count.total, _first_guess(session, first))
-    elif count is not None and count.texts:
-        texts_counted(session, count.texts)
-    session.total()
+    counted: dict[int, int] = {}
+    server, loop = "", asyncio.get_running_loop()
+    deadline = loop.time() + counts.seconds
+    for index, text in (await counts.workers.run(partial(uncounted, conversation))).items():
+        seconds_left = max(0.0, deadline - loop.time())
+        answer = await endpoints.count_text(conversation.model, text, seconds_left)
+        if isinstance(answer, EndpointCount):
+            counted[index], server = answer.tokens, answer.name
+        elif answer.kind == "late" or endpoints.fingerprint(conversation.model) is None:
+            return counted, server, answer
+    return counted, server, None
 
 
-def _first_guess(session: Session, first: int) -> int:
-    """Return the first of the newest turns that are estimates, also of changes before this one."""
-    ledger, first = session.ledger(), min(first, len(session.turns))
-    covered = ledger.anchor.covers if ledger.anchor else 0
-    while first > covered and ledger.counts[first - 1].method in ("calibrated", "estimate"):
-        first -= 1
-    return first
-
-
-def _as_messages(session: Session) -> list[dict[str, Any]]:
-    """Return the conversation as messages: the system prompt, then the turns."""
-    system = getattr(session.system, "turn", None)
-    turns = session.turns if system is None else [system, *session.turns]
+def _as_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """Return the system prompt and the turns as messages."""
+    system = getattr(conversation.system, "turn", None)
+    turns = conversation.turns if system is None else [system, *conversation.turns]
     return [msgspec.to_builtins(turn) for turn in turns]
 
 
 class SectionCounts:
-    """Counts sections of one workspace's sessions. For the event loop."""
+    """Counts sections of one workspace's conversations. For the event loop."""
 
     def __init__(self, counts: Counts, documents: Documents) -> None:
         self._counts, self._documents = counts, documents
-        self._taken: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
+        self._snapshots: WeakKeyDictionary[SectionSource, Snapshot] = WeakKeyDictionary()
         """Snapshots of sections given as texts, whose pieces remember their counts."""
 
-    def is_stale(
-        self, section: Section, model: str, settings: Settings, *, ask: bool = False
-    ) -> bool:
-        """Whether a section must be counted again. `ask`: or an endpoint could still count it."""
-        known, source = section.document_count, section.source
+    def is_stale(self, section: Section, model: str, settings: Settings) -> bool:
+        """Whether a section must be counted again."""
+        count, source = section.document_count, section.source
         if isinstance(source, RestoredPart):
             return False
         if isinstance(source, FollowedText) and self._documents.is_stale(source):
             return True
-        if known is None or known.source is not source or known.model != model:
+        if count is None or count.source is not source or count.model != model:
             return True
-        return known.basis != self._counts.count_cache_key(model, settings) or (
-            ask and not known.final
-        )
+        if count.basis != self._counts.count_cache_key(model, settings):
+            return True
+        return not count.final and self._counts.has_answer(self._snapshot(source), model, settings)
 
-    async def refresh(self, session: Session, settings: Settings, *, ask: bool) -> None:
-        """Count the stale sections of a session.
+    async def ask(self, conversation: Conversation, model: str, settings: Settings) -> None:
+        """Await the endpoint's counts of sections, which `refresh` then uses."""
+        if self._counts.asks(model, settings):
+            sources = [
+                self._documents.latest(section.source)
+                if isinstance(section.source, FollowedText)
+                else section.source
+                for section in conversation.sections
+                if not isinstance(section.source, RestoredPart)
+            ]
+            asked = [
+                self._counts.choose_counter(self._snapshot(source), model, settings)
+                for source in sources
+            ]
+            await asyncio.gather(*asked)
 
-        `ask`: await the endpoint's counts; otherwise only known ones are used.
-        """
-        model, sections = session.model, session.sections
-        behind = [
+    async def refresh(self, conversation: Conversation, settings: Settings) -> None:
+        """Count the stale sections of a draft, with the endpoint's counts that are known."""
+        model, sections = conversation.model, conversation.sections
+        stale = [
             index
             for index, section in enumerate(sections)
-            if self.is_stale(section, model, settings, ask=ask)
+            if self.is_stale(section, model, settings)
         ]
-        found = await asyncio.gather(
-            *[self._count(sections[i], model, settings, ask) for i in behind]
-        )
-        for index, (now, then) in zip(behind, found, strict=True):
-            session.update_section(index, now, then)
+        counted = [self._count(sections[index], model, settings) for index in stale]
+        for index, (now, then) in zip(stale, await asyncio.gather(*counted), strict=True):
+            conversation.update_section(index, now, then)
 
     async def _count(
-        self, section: Section, model: str, settings: Settings, ask: bool
+        self, section: Section, model: str, settings: Settings
     ) -> tuple[SectionCount, SectionCount | None]:
         """Count a section, and the text it had at the last report, in the same way."""
         counts, source = self._counts, section.source
-        taken = self._snapshot(source)
-        if ask:
-            choice = await counts.choose_counter(taken, model, settings)
-        else:
-            choice = counts.choose_counter_now(taken, model, settings)
-        basis = counts.count_cache_key(model, settings)
-        measure = await counts.measure(taken, choice)
-        final = choice.whole is not None or not counts.asks(model, settings)
-        now = SectionCount(model, measure, source, basis, final)
+        snapshot = self._snapshot(source)
+        choice = counts.choose_counter_now(snapshot, model, settings)
+        cache_key = counts.count_cache_key(model, settings)
+        measure = await counts.measure(snapshot, choice)
+        is_final = choice.whole is not None or not counts.asks(model, settings)
+        now = SectionCount(model, measure, source, cache_key, is_final)
         then = section.reported
         if then is None or isinstance(then.source, RestoredPart):
             return now, None
-        return now, await self._again(then, now, choice, settings)
+        return now, await self._recount_reported(then, now, choice, settings)
 
-    async def _again(
+    async def _recount_reported(
         self, then: SectionCount, now: SectionCount, choice: CounterChoice, settings: Settings
     ) -> SectionCount:
         """Count a reported text in the same way as the current one."""
@@ -668,17 +667,18 @@ class SectionCounts:
             return now
         if then.is_like(now):
             return then
-        taken = self._snapshot(then.source)
-        # The server's number for one text says how the other is estimated.
-        one = choice._replace(whole=None) if choice.whole is not None else None
-        choice = one or self._counts.choose_local_counter(taken, now.model, settings)
-        measure = await self._counts.measure(taken, choice)
+        snapshot = self._snapshot(then.source)
+        if choice.whole is not None:  # the endpoint's number for one text corrects the other
+            choice = choice._replace(whole=None)
+        else:
+            choice = self._counts.choose_local_counter(snapshot, now.model, settings)
+        measure = await self._counts.measure(snapshot, choice)
         return SectionCount(now.model, measure, then.source, now.basis, now.final)
 
     def _snapshot(self, source: SectionSource) -> Snapshot:
         if isinstance(source, FollowedText):
             return source.snapshot
-        taken = self._taken.get(source)
-        if taken is None:
-            taken = self._taken[source] = Snapshot(text=source.text())
-        return taken
+        snapshot = self._snapshots.get(source)
+        if snapshot is None:
+            snapshot = self._snapshots[source] = Snapshot(text=source.text())
+        return snapshot

@@ -144,6 +144,12 @@ class Counts(CounterChooser):
                 return CounterChoice(model, self._fitted(taken, model, settings, whole), whole)
         return self.choose_local_counter(taken, model, settings)
 
+    def has_answer(self, taken: Snapshot, model: str, settings: Settings) -> bool:
+        """Whether an endpoint has counted this text."""
+        if not taken.characters or not self.asks(model, settings):
+            return False
+        return self._answer_to(self._asked(taken, model, settings)) is not None
+
     def _asked(self, taken: Snapshot, model: str, settings: Settings) -> _AskedText:
         return _AskedText(self.endpoints(settings), model, hash(taken.text), len(taken.text))
 
@@ -231,10 +237,10 @@ class Counts(CounterChooser):
             band = plain.band(estimated, taken.sample)
             doubt = None if band is None else estimated * band / 100
             calibrations.update(key, estimated, real, 1.0, doubt)
-            self.was_learned()
+            self.calibration_changed()
 
-    def was_learned(self) -> None:
-        """Have what was learned written soon."""
+    def calibration_changed(self) -> None:
+        """Have the calibrations written soon."""
         self.calibrations.changed()
         self._publish(Event("learned"))
 

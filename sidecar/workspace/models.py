@@ -51,13 +51,15 @@ def can_be_called(name: str, provider: str, model: str) -> bool:
     return region is None or (own is not None and own[0] == region[0])
 
 
-def is_others(said: str | None, asked: str, settings: Settings) -> bool:
-    """Whether a reply is of another model than was asked for, by its own word. What a server of
-    the user's calls its model says nothing."""
-    if not said or parse(asked).provider in LOCAL_PROVIDERS:
+def is_other_model(replied: str | None, asked: str, settings: Settings) -> bool:
+    """Whether a reply names another model than was asked for.
+
+    False for local servers and the user's endpoints, which give their models names of their own.
+    """
+    if not replied or parse(asked).provider in LOCAL_PROVIDERS:
         return False
     served = any(matches(asked, endpoint.models) for endpoint in settings.endpoints)
-    return not served and catalogue.is_other(said, asked)
+    return not served and catalogue.is_other(replied, asked)
 
 
 class Alternatives(NamedTuple):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.live_sessions import LiveSessions
     from sidecar.workspace.parts import CountedPart, Known
-    from sidecar.workspace.sessions import Sessions
+    from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
 
@@ -54,7 +54,7 @@ class Services(Shared):
     parts: dict[str, Known] = field(default_factory=dict)
     """Counts of the parts of each open document, from their last count."""
 
-    _sessions: dict[Workspace, Sessions] = field(default_factory=dict)
+    _sessions: dict[Workspace, SessionRegistry] = field(default_factory=dict)
     _conversations: dict[Workspace, Conversations] = field(default_factory=dict)
 
     @cached_property
@@ -146,17 +146,17 @@ class Services(Shared):
                 await self.look_up(model, settings)
             self.show_spent(workspace, await self.workers.run(self.spending(workspace).recall))
 
-    def known_sessions(self, workspace: Workspace) -> Sessions | None:
+    def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:
         """Its sessions, once there has been a request about one, or an agent has some."""
         return self._sessions.get(workspace)
 
-    def sessions(self, workspace: Workspace) -> Sessions:
+    def sessions(self, workspace: Workspace) -> SessionRegistry:
         """Return a workspace's sessions; empty at first."""
         if (known := self._sessions.get(workspace)) is not None:
             return known
-        from sidecar.workspace.sessions import Sessions
+        from sidecar.workspace.sessions import SessionRegistry
 
-        sessions = Sessions(self, workspace)
+        sessions = SessionRegistry(self, workspace)
         if workspace in self.roots:  # what is late for a closed one is kept by nobody
             self._sessions[workspace] = sessions
         return sessions

@@ -116,7 +116,7 @@ class Stress:
             shown = sessions.find(None)
             assert isinstance(shown, Conversation)
             derived = sessions.usage(shown)
-            assert sessions.state.usage == derived
+            assert sessions.context.usage == derived
             assert sent.context is None or sent.context.tokens == derived.tokens
             await self.check_session(shown, workspace)
         today = await self.client.request("cost/detail", {"period": "day"})
@@ -127,7 +127,7 @@ class Stress:
 
     async def check_session(self, shown: Conversation, workspace: Workspace) -> None:
         """The counts that a session has kept, beside counts of its texts by the settings of now."""
-        services, session = self.client.server.services, shown.session
+        services, session = self.client.server.services, shown
         counter = services.conversations(workspace).counter(session.model)
         kept = [measure.tokens for measure in session.ledger().counts.measures]
         assert kept == [counter.message(turn).tokens for turn in session.turns]

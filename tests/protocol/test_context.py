@@ -291,7 +291,7 @@ async def test_a_request_of_one_session_too_many_is_assembled_on_from_the_last(
     assert cached == [False, True, True]
     sessions = talker.server.services.known_sessions(talker.server.services.roots.default)
     assert sessions is not None
-    assert len(list(sessions.store)) == SESSIONS_KEPT
-    kept = {one.session.id for one in sessions.store}
+    assert len(list(sessions.conversations)) == SESSIONS_KEPT
+    kept = {one.id for one in sessions.conversations.values()}
     assert not {"s0", "s1"} & kept, "the least recently used"
     assert set(sessions._states) <= kept, "and what was known of them"

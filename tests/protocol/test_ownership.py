@@ -33,7 +33,7 @@ from sidecar.workspace.counts import Counts
 from sidecar.workspace.documents import Documents, Snapshot
 from sidecar.workspace.live_sessions import LiveSessions
 from sidecar.workspace.services import Services
-from sidecar.workspace.sessions import ConversationState, CountedSession, Sessions
+from sidecar.workspace.sessions import ConversationState, CountedSession, SessionRegistry
 from sidecar.workspace.spending import Costs, Spending
 from sidecar.workspace.state import State
 from sidecar.workspace.windows import Windows
@@ -54,7 +54,7 @@ OWNED = (
     Windows,
     Counts,
     Documents,
-    Sessions,
+    SessionRegistry,
     Conversations,
     Workspace,
     Endpoints,
@@ -123,7 +123,7 @@ async def test_no_worker_is_given_a_session_a_cache_or_an_endpoint(
 
     def watched(pool: Any, work: Any, *args: Any) -> Any:
         holds = reached(functools.partial(work, *args))
-        assert not any(id(one.session) in holds for one in sessions.store), (
+        assert not any(id(one) in holds for one in sessions.conversations.values()), (
             "a session that is shown"
         )
         given.extend(holds.values())
@@ -498,7 +498,7 @@ def agents(**more: Any) -> CountedSession:
 
 def fed(client: Client, *sessions: CountedSession) -> None:
     services = client.server.services
-    services.conversations(services.roots.default).sessions.feed(sessions)
+    services.conversations(services.roots.default).sessions.set_agent_sessions(sessions)
 
 
 async def test_sessions_are_listed_and_selected_whoever_feeds_them(talker: Client) -> None:
@@ -613,14 +613,14 @@ async def test_questions_change_nothing(talker: Client) -> None:
     await talker.request("context/append", {"turns": [USER], "session": "s"})
     await settled(talker)
     changes = talker.server.services.conversations(talker.server.services.roots.default)
-    found = changes.sessions.store.get("s")
-    state = changes.sessions.state
+    found = changes.sessions.conversations.get("s")
+    state = changes.sessions.context
     await talker.request("context/usage", {})
     await talker.request("context/usage", {"session": "unknown"})
     await talker.request("context/preflight", {"text": "more", "model": MODEL})
     await talker.request("context/sessions", {})
-    assert changes.sessions.store.get("s") is found
-    assert changes.sessions.state is state
-    assert [one.session.id for one in changes.sessions.store] == ["s"]
+    assert changes.sessions.conversations.get("s") is found
+    assert changes.sessions.context is state
+    assert [one.id for one in changes.sessions.conversations.values()] == ["s"]
     gc.collect()
-    assert len(changes._orders) == 0, "no lock outlives its request"
+    assert len(changes._locks) == 0, "no lock outlives its request"

@@ -58,7 +58,7 @@ async def test_an_agents_session_is_shown_once_the_plugins_has_not_changed_for_a
     agents = CountedSession(
         id="a1", source="codex", updated_at=datetime.now(UTC), model="gpt-5", tokens=5_000
     )
-    services.sessions(services.roots.default).feed([agents])
+    services.sessions(services.roots.default).set_agent_sessions([agents])
 
     def shows(tokens: int) -> Any:
         return lambda status: bool(status["context"]) and status["context"]["tokens"] == tokens

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sidecar.context.session import Session
+from sidecar.context.conversation import Conversation
+from sidecar.context.plans import apply_plan, fit, make_plan
 from sidecar.context.window import Limit, Window
 from sidecar.counting.count import Measure, Method
 from sidecar.messages.turns import Turn
@@ -17,9 +18,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sidecar.config.settings import Truncation
+    from sidecar.context.params import FitParams
+    from sidecar.context.results import FitResult
 
 ENVELOPE = 4
 PRIMING = 3
+
+
+class Planner:
+    """A conversation's plans."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+
+    def make(self, max_tokens: int, **options: Any) -> FitResult:
+        return make_plan(self.conversation, max_tokens, **options)
+
+    def apply(self, plan_id: str) -> FitResult:
+        return apply_plan(self.conversation, plan_id)
+
+    def answer(self, params: FitParams, room: Window, **options: Any) -> FitResult:
+        return fit(self.conversation, params, room, **options)
+
+    def undo(self) -> bool:
+        return self.conversation.undo()
 
 
 class FakeCounter:
@@ -105,9 +127,9 @@ class Clock:
         self.time += timedelta(**by)
 
 
-def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> Session:
+def session(counter: FakeCounter | None = None, turns: Sequence[Turn] = ()) -> Conversation:
     """A session with these turns."""
-    made = Session("s1", counter or FakeCounter(), now=Clock())
+    made = Conversation("s1", counter or FakeCounter(), now=Clock())
     if turns:
         made.append(turns)
     return made

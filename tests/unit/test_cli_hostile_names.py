@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 
 from sidecar.cli import main
 from sidecar.config.paths import config_file, state_dir
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import save
-from sidecar.context.session import Session
 from sidecar.cost.book import CostBook
 from sidecar.cost.protocol import CostRecordParams
 from sidecar.counting.tokenizers import Tokenizers
@@ -111,7 +111,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     _spend(folder)
     state = State()
-    session = Session(NAME, ModelCounter(NAME, Tokenizers().for_model(NAME)))
+    session = Conversation(NAME, ModelCounter(NAME, Tokenizers().for_model(NAME)))
     session.append([Turn(role="user", content="hi")])
     state.save_sessions(folder.resolve().as_uri(), [save(session)], {NAME})
     monkeypatch.chdir(folder)

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from benchmarks.agents.claude import ClaudeHome
 from sidecar.cli import main
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.persist import save
-from sidecar.context.session import Session
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.workspace.state import State
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def test_shows_what_was_kept_and_nothing_of_the_text(tmp_path: Path) -> None:
     counter = ModelCounter("gpt-4o", Tokenizers().for_model("gpt-4o"))
-    session = Session("chat", counter)
+    session = Conversation("chat", counter)
     session.append([Turn(role="user", content="SECRET words")])
     state = State()
     state.save_sessions(tmp_path.as_uri(), [save(session)], {"chat"})

@@ -13,10 +13,9 @@ from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.persist import from_json, restore, save, to_json
 from sidecar.context.sections import Section, TextSource
-from sidecar.context.session import Session
 from sidecar.messages.usage import Usage
 from tests.fuzz.conversations import SHAPES, build, moves
-from tests.unit.context_fakes import FakeCalibration, FakeCounter, window
+from tests.unit.context_fakes import FakeCalibration, FakeCounter, Planner, window
 
 COUNTERS = {
     "a": FakeCounter("a"),
@@ -44,13 +43,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = Conversation(Session("s", COUNTERS["a"]))
+        self.known = Conversation("s", COUNTERS["a"])
         self.learned = FakeCalibration(1.0, 0)
         self.before_plan: tuple[int, list[Any]] | None = None
 
     @property
-    def session(self) -> Session:
-        return self.known.session
+    def session(self) -> Conversation:
+        return self.known
 
     def number(self) -> int:
         return occupancy(self.session, self.learned).tokens
@@ -99,7 +98,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(most=tokens, keep=st.integers(0, 3), summarize=st.booleans())
     def prune(self, most: int, keep: int, summarize: bool) -> None:
         before, turns = self.number(), list(self.session.turns)
-        plans = self.known.plans
+        plans = Planner(self.known)
         plan = plans.make(most, keep_turns=keep, summarize=summarize, calibration=self.learned)
         assert plan.tokens_before == before
         plans.apply(plan.plan_id)
@@ -113,14 +112,14 @@ class AnyOrder(RuleBasedStateMachine):
     def undo(self) -> None:
         assert self.before_plan is not None
         before, turns = self.before_plan
-        assert self.known.plans.undo()
+        assert self.known.undo()
         assert (self.number(), self.session.turns) == (before, turns)
-        assert not self.known.plans.undo()
+        assert not self.known.undo()
         self.before_plan = None
 
     @rule()
     def take_back_whatever_there_is(self) -> None:
-        self.known.plans.undo()
+        self.known.undo()
         self.before_plan = None
 
     @rule()
@@ -134,7 +133,7 @@ class AnyOrder(RuleBasedStateMachine):
         number = self.number()
         saved = from_json(to_json(save(self.session)))
         assert saved is not None
-        self.known = Conversation(restore(saved, self.session.counter))
+        self.known = restore(saved, self.session.counter)
         assert self.number() == number
         self.before_plan = None
 

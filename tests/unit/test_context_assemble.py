@@ -13,7 +13,6 @@ from sidecar.context.assemble import PRESETS, Assembler, last_lines, render
 from sidecar.context.conversation import Conversation
 from sidecar.context.params import AssembleParams
 from sidecar.context.sections import Section, TextSource
-from sidecar.context.session import Session
 from tests.unit.context_fakes import FakeCounter
 
 if TYPE_CHECKING:
@@ -124,11 +123,11 @@ def test_sensors_that_ask_for_no_context(sensor: str) -> None:
 
 
 def test_prefix_cache_hit_miss_and_reset() -> None:
-    conversation = Conversation(Session("s", FakeCounter()))
+    conversation = Conversation("s", FakeCounter())
 
     def ask(**params: Any) -> AssembleResult:
         asked = msgspec.convert(params, AssembleParams)
-        return conversation.assembler.assemble(asked, conversation.session.counter, [], 1_000)
+        return conversation.assembler.assemble(asked, conversation.counter, [], 1_000)
 
     first = ask(assistant="a", tools=[{"name": "t", "x": 1}])
     assert not first.prefix_cached

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import MARKS, ModelCounter, Sums, summed
 from sidecar.context.occupancy import UNSEEN, context_usage, occupancy
 from sidecar.context.params import PreflightParams
 from sidecar.context.persist import restore, save
 from sidecar.context.preflight import prompt_measure
-from sidecar.context.session import Session
 from sidecar.context.window import Limit, Window
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.kinds import kind_of
@@ -34,7 +34,7 @@ class Dialogue:
     def __init__(self, model: str, generation: str, learned: Calibrations, hidden: int) -> None:
         tokenizer = Tokenizers().for_model(model)
         self.generation, self.real = generation, hidden
-        self.session = Session("s", ModelCounter(model, tokenizer))
+        self.session = Conversation("s", ModelCounter(model, tokenizer))
         self.calibration = ConversationCalibration(learned, model, tokenizer.name, "editor")
 
     def ask(self, document: dict[str, Any]) -> tuple[Measure, bool]:
@@ -126,7 +126,7 @@ def test_what_came_after_a_report_is_off_by_marks_at_least() -> None:
 
 def test_what_a_template_puts_around_a_request_is_learned_and_kept() -> None:
     """Texts of a vocabulary that is run here: all that is not known is the template's part."""
-    session = Session("s", ModelCounter("gpt-4o", Tokenizers().for_model("gpt-4o")))
+    session = Conversation("s", ModelCounter("gpt-4o", Tokenizers().for_model("gpt-4o")))
     calibration = ConversationCalibration(Calibrations(), "gpt-4o", "o200k_base", "editor")
     real, missed = 9, []
     for number in range(8):

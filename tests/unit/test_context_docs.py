@@ -10,14 +10,15 @@ from typing import Any
 import msgspec
 
 from sidecar.context import params as wire
+from sidecar.context.conversation import Conversation, apply_set
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import context_usage
+from sidecar.context.plans import fit
 from sidecar.context.response import handle
-from sidecar.context.session import Session, apply_set
 from sidecar.context.window import Window, resolve_limit
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.replies import read_reply
-from sidecar.workspace.sessions import DEFAULT_ID, ConversationStore
+from sidecar.workspace.sessions import DEFAULT_ID
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "context.md"
 BLOCK = re.compile(r"^```json (request (?P<method>\S+)|result)\n(?P<body>.*?)^```", re.M | re.S)
@@ -27,17 +28,15 @@ class Played:
     """The requests of the page, answered by the room that the server asks."""
 
     def __init__(self) -> None:
-        self._known = ConversationStore()
+        self._known: dict[str, Conversation] = {}
 
     def ask(self, method: str, body: Any) -> Any:
         verb = method.removeprefix("context/")
         kind: Any = getattr(wire, f"{verb.capitalize()}Params")
         params = msgspec.convert(body, kind, strict=True)
         counter = ModelCounter("gpt-5", Tokenizers().for_model("gpt-5"))
-        known = self._known.get(params.session) or self._known.add(
-            Session(params.session or DEFAULT_ID, counter)
-        )
-        session = known.session
+        name = params.session or DEFAULT_ID
+        session = self._known.setdefault(name, Conversation(name, counter))
         window = Window(resolve_limit(request=session.limit))
         match verb:
             case "set":
@@ -45,12 +44,12 @@ class Played:
             case "append":
                 session.append(params.turns)
             case "fit":
-                return known.plans.answer(params, window)
+                return fit(session, params, window)
             case "assemble":
-                return known.assembler.assemble(params, counter, session.sections, window.usable)
+                return session.assembler.assemble(params, counter, session.sections, window.usable)
             case "response":
                 reply = read_reply(params.response)
-                return handle(session, known.plans, reply, window, tools=params.tools).result
+                return handle(session, reply, window, tools=params.tools).result
         return context_usage(session, window)
 
     @staticmethod

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, given, settings
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import occupancy
-from sidecar.context.plans import Plans
-from sidecar.context.session import Session
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
 from tests.fuzz.conversations import Case, cases, check
-from tests.unit.context_fakes import PRIMING, FakeCounter
+from tests.unit.context_fakes import PRIMING, FakeCounter, Planner
 
 if TYPE_CHECKING:
     from sidecar.context.results import FitResult
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
 def fit_case(case: Case) -> FitResult:
     """Plan, apply, plan again, apply again, undo; everything that must hold is asserted."""
-    session = Session("s", FakeCounter())
+    session = Conversation("s", FakeCounter())
     session.set_system(case.system)
     usage = None
     if case.usage is not None:
         prompt, out = case.usage
         usage = Usage(input_tokens=prompt, output_tokens=out, prompt_tokens=prompt)
     session.append(case.turns, usage)
-    plans = Plans(session)
+    plans = Planner(session)
     before = occupancy(session).tokens
     plan = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)
     assert plan.tokens_before == before
@@ -47,7 +46,7 @@ def fit_case(case: Case) -> FitResult:
     return plan
 
 
-def _again(case: Case, session: Session, plans: Plans) -> None:
+def _again(case: Case, session: Conversation, plans: Planner) -> None:
     """What was pruned is not pruned again."""
     turns = list(session.turns)
     again = plans.make(case.max_tokens, keep_turns=case.keep_turns, summarize=case.summarize)

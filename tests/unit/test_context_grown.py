@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.model_counts import grown_by
-from sidecar.context.session import Session
 from sidecar.counting.calibration import (
     Calibrations,
     ConversationCalibration,
@@ -30,7 +30,7 @@ class Told:
     def __init__(self, ratio: float) -> None:
         tokenizer = Tokenizers().for_model(MODEL)
         self.ratio, self.name = ratio, tokenizer.name
-        self.session = Session("s", ModelCounter(MODEL, tokenizer))
+        self.session = Conversation("s", ModelCounter(MODEL, tokenizer))
         self.shared = Calibrations()
         self.calibration = ConversationCalibration(self.shared, MODEL, tokenizer.name)
 

@@ -8,18 +8,17 @@ import msgspec
 import pytest
 
 from sidecar.context.assemble import PRESETS, render
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.occupancy import context_usage, occupancy
-from sidecar.context.plans import Plans
 from sidecar.context.sections import Section, TextSource
-from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration
 from sidecar.counting.count import Measure
 from sidecar.counting.messages import count_messages
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.messages.turns import Turn
 from sidecar.messages.usage import Usage
-from tests.unit.context_fakes import calls, output, reply, user, window
+from tests.unit.context_fakes import Planner, calls, output, reply, user, window
 
 TOOLS: list[dict[str, Any]] = [
     {"name": "read", "description": "Read a file", "parameters": {"properties": {"path": {}}}}
@@ -40,7 +39,7 @@ def test_a_session_counts_what_the_same_request_counts(model: str) -> None:
         Turn(role="user", content=[{"type": "text", "text": "And 这个? 🙂"}], name="ann"),
         reply("It doubles."),
     ]
-    session = Session("s", counter(model))
+    session = Conversation("s", counter(model))
     session.set_system("You are terse.")
     session.set_tools(TOOLS)
     session.append(turns)
@@ -67,11 +66,11 @@ def test_the_pack_holds_by_a_real_tokenizer() -> None:
 
 @pytest.mark.parametrize("summarize", [False, True])
 def test_pruning_by_a_real_tokenizer(summarize: bool) -> None:
-    session = Session("s", counter("gpt-5"))
+    session = Conversation("s", counter("gpt-5"))
     for number in range(40):
         turns = [user(f"Look at file {number}."), calls(f"c{number}"), output(f"c{number}", CODE)]
         session.append([*turns, reply(f"We decided to keep file {number}, because it is fine.")])
-    plans = Plans(session)
+    plans = Planner(session)
     plan = plans.make(6_000, summarize=summarize)
     assert plan.fits
     assert 5_000 < plan.tokens_after <= 6_000
@@ -82,7 +81,7 @@ def test_pruning_by_a_real_tokenizer(summarize: bool) -> None:
 
 def test_reports_teach_and_correct_what_comes_after_them() -> None:
     """A model that takes 1.4 times the estimate, and a hidden prompt of 900 tokens."""
-    session = Session("s", counter("unknown-9"))
+    session = Conversation("s", counter("unknown-9"))
     learned = ConversationCalibration(Calibrations(), "unknown-9", session.counter.tokenizer)
     off = []
     for number in range(30):

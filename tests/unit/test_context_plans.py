@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from sidecar.context import plans as plans_module
-from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.params import FitParams
-from sidecar.context.plans import Plans
+from sidecar.context.plans import apply_plan, make_plan
 from sidecar.context.summary import HEAD, summarise
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import NO_OUTPUT, Turn
@@ -22,6 +21,7 @@ from tests.unit.context_fakes import (
     PRIMING,
     FakeCalibration,
     FakeCounter,
+    Planner,
     calls,
     output,
     reply,
@@ -57,15 +57,15 @@ def exchange(number: int, size: int = 100) -> list[Turn]:
     ]
 
 
-def long_session(exchanges: int = 6) -> Plans:
+def long_session(exchanges: int = 6) -> Planner:
     made = session()
     made.set_system("system")
     for number in range(exchanges):
         made.append(exchange(number))
-    return Plans(made)
+    return Planner(made)
 
 
-def indexes(plans: Plans, *, most: int, keep_turns: int = 4) -> list[int]:
+def indexes(plans: Planner, *, most: int, keep_turns: int = 4) -> list[int]:
     return [one.index for one in plans.make(most, keep_turns=keep_turns).removed]
 
 
@@ -100,7 +100,7 @@ def test_the_last_turns_stay_even_if_it_does_not_fit() -> None:
 
 def test_a_pending_call_stays() -> None:
     made = session(turns=[*exchange(0), user("q"), calls("p1", "p2"), output("p1")])
-    plan = Plans(made).make(0, keep_turns=0)
+    plan = Planner(made).make(0, keep_turns=0)
     assert [one.index for one in plan.removed] == [0, 1, 2, 3, 4]
     assert plan.messages == made.turns[5:]
 
@@ -114,7 +114,7 @@ def test_what_a_vendor_would_refuse_goes_in_any_case() -> None:
         Turn(role="assistant", content=""),
         user("next"),
     ]
-    plan = Plans(session(turns=turns)).make(10**6)
+    plan = Planner(session(turns=turns)).make(10**6)
     assert [(one.index, one.reason) for one in plan.removed] == [
         (0, "orphan"),
         (2, "orphan"),
@@ -132,13 +132,13 @@ def test_what_a_vendor_would_refuse_goes_in_any_case() -> None:
 def test_nothing_else_goes_where_that_alone_makes_room() -> None:
     turns = [*exchange(0), output("never called", "x" * 500), user("q")]
     whole = occupancy(session(turns=turns)).tokens
-    plan = Plans(session(turns=turns)).make(whole - 500, keep_turns=1)
+    plan = Planner(session(turns=turns)).make(whole - 500, keep_turns=1)
     assert [(one.index, one.reason) for one in plan.removed] == [(4, "orphan")]
 
 
 def test_a_result_in_two_parts_is_no_orphan() -> None:
     turns = [user("q"), calls("c"), output("c", "one"), output("c", "two"), user("r")]
-    plans = Plans(session(turns=turns))
+    plans = Planner(session(turns=turns))
     assert plans.make(10**6).removed == []
     assert [one.index for one in plans.make(15, keep_turns=1).removed] == [1, 2, 3]
 
@@ -159,8 +159,8 @@ def test_calls_without_ids_are_paired_by_order_and_name() -> None:
         Turn(role="user", content=answers),
         user("and"),
     ]
-    assert Plans(session(turns=gemini)).make(10**6).removed == []
-    gone = Plans(session(turns=gemini)).make(40, keep_turns=1).removed
+    assert Planner(session(turns=gemini)).make(10**6).removed == []
+    gone = Planner(session(turns=gemini)).make(40, keep_turns=1).removed
     assert [one.index for one in gone] == [1, 2]
     ollama = [
         user("q"),
@@ -168,7 +168,7 @@ def test_calls_without_ids_are_paired_by_order_and_name() -> None:
         Turn(role="tool", content="x", name="a"),
         Turn(role="tool", content="too many", name="a"),
     ]
-    removed = Plans(session(turns=ollama)).make(10**6).removed
+    removed = Planner(session(turns=ollama)).make(10**6).removed
     assert [(one.index, one.reason) for one in removed] == [(3, "orphan")]
 
 
@@ -176,7 +176,7 @@ def test_the_messages_are_as_they_were_sent() -> None:
     turns = [Turn(role="user", content=[{"type": "text", "text": "q", "cache_control": {}}])]
     made = session(turns=turns)
     made.set_system("be kind")
-    plan = Plans(made).make(10**6)
+    plan = Planner(made).make(10**6)
     assert plan.messages == [Turn(role="system", content="be kind"), *turns]
 
 
@@ -185,7 +185,7 @@ class TestApply:
 
     def test_the_number_after_is_the_one_that_was_shown(self) -> None:
         plans = long_session()
-        made = plans._session
+        made = plans.conversation
         made.append([reply("x")], Usage(input_tokens=3_000, output_tokens=9, prompt_tokens=3_000))
         plan = plans.make(2_000)
         assert (plan.tokens_before, occupancy(made).tokens) == (3_009, 3_009)
@@ -197,7 +197,7 @@ class TestApply:
 
     def test_undo_brings_back_what_went_and_keeps_what_came(self) -> None:
         plans = long_session()
-        made = plans._session
+        made = plans.conversation
         before, turns = occupancy(made).tokens, list(made.turns)
         plans.apply(plans.make(500).plan_id)
         made.append([user("since")])
@@ -209,7 +209,7 @@ class TestApply:
 
     def test_undo_after_the_pruned_request_was_reported(self) -> None:
         plans = long_session()
-        made = plans._session
+        made = plans.conversation
         plan = plans.make(500)
         plans.apply(plan.plan_id)
         made.append(
@@ -221,7 +221,7 @@ class TestApply:
 
     def test_undo_after_a_model_switch_counts_anew(self) -> None:
         plans = long_session()
-        made = plans._session
+        made = plans.conversation
         turns = list(made.turns)
         plans.apply(plans.make(500).plan_id)
         made.counter = FakeCounter("other", weight=2)
@@ -234,19 +234,19 @@ class TestApply:
 
     def test_turns_are_not_counted_again(self) -> None:
         plans = long_session()
-        counter = plans._session.counter
+        counter = plans.conversation.counter
         assert isinstance(counter, FakeCounter)
         counter.asked.clear()
         plan = plans.make(500)
         plans.apply(plan.plan_id)
-        occupancy(plans._session)
+        occupancy(plans.conversation)
         plans.undo()
-        occupancy(plans._session)
+        occupancy(plans.conversation)
         assert counter.asked.count("tool") == counter.asked.count("assistant") == 0
 
     def test_as_a_request(self) -> None:
         plans = long_session()
-        made = plans._session
+        made = plans.conversation
         turns = list(made.turns)
         room = window(700, 0)
         shown = plans.answer(FitParams(), room, keep_turns=1)
@@ -260,25 +260,25 @@ class TestApply:
     def test_a_plan_for_another_state_is_refused(self) -> None:
         plans = long_session()
         plan = plans.make(500)
-        plans._session.append([user("more")])
+        plans.conversation.append([user("more")])
         for plan_id in (plan.plan_id, "s1/99"):
             with pytest.raises(SidecarError) as raised:
                 plans.apply(plan_id)
             assert raised.value.kind == "badParams"
 
     def test_a_reset_forgets_plans(self) -> None:
-        conversation = Conversation(long_session()._session)
-        plan = conversation.plans.make(500)
-        conversation.plans.apply(plan.plan_id)
+        conversation = long_session().conversation
+        plan = make_plan(conversation, 500)
+        apply_plan(conversation, plan.plan_id)
         conversation.reset()
         with pytest.raises(SidecarError):
-            conversation.plans.apply(plan.plan_id)
-        assert not conversation.plans.undo()
+            apply_plan(conversation, plan.plan_id)
+        assert not conversation.undo()
 
 
 def test_what_breaking_the_vendors_cache_costs() -> None:
     plans = long_session()
-    made = plans._session
+    made = plans.conversation
     cached = Usage(input_tokens=100, cache_read_tokens=900, prompt_tokens=1_000, output_tokens=5)
     made.append([reply("x")], cached)
     plan = plans.make(800)
@@ -294,8 +294,8 @@ def test_estimates_are_pruned_by_what_they_really_take() -> None:
     made = session(FakeCounter(method="estimate", error_percent=10.0))
     for number in range(8):
         made.append(exchange(number))
-    plain, learned = Plans(made).make(3_000), FakeCalibration(1.5, 4, 2.0)
-    corrected = Plans(made).make(3_000, calibration=learned)
+    plain, learned = Planner(made).make(3_000), FakeCalibration(1.5, 4, 2.0)
+    corrected = Planner(made).make(3_000, calibration=learned)
     assert len(corrected.removed) > len(plain.removed)
     assert corrected.tokens_before == occupancy(made, learned).tokens
     assert corrected.tokens_after <= 3_000
@@ -304,7 +304,7 @@ def test_estimates_are_pruned_by_what_they_really_take() -> None:
 class TestSummary:
     """The strategy `summarize`."""
 
-    def long(self) -> Plans:
+    def long(self) -> Planner:
         made = session()
         for number in range(6):
             made.append(
@@ -315,7 +315,7 @@ class TestSummary:
                     reply("Thinking aloud. " * 20 + f"We decided on option {number}."),
                 ]
             )
-        return Plans(made)
+        return Planner(made)
 
     def test_outcomes_and_decisions_stay_within_a_cap(self) -> None:
         plans = self.long()
@@ -330,11 +330,11 @@ class TestSummary:
         told = [turn for turn in plan.messages if turn.content == plan.summary]
         assert [turn.role for turn in told] == ["user"]
         plans.apply(plan.plan_id)
-        assert occupancy(plans._session).tokens == plan.tokens_after
+        assert occupancy(plans.conversation).tokens == plan.tokens_after
 
     def test_a_summary_of_a_summary_keeps_its_lines(self) -> None:
         plans = self.long()
-        made = plans._session
+        made = plans.conversation
         plans.apply(plans.make(4_000, keep_turns=2, summarize=True).plan_id)
         made.append([user("x" * 900), reply("y" * 900), user("z"), reply("!")])
         again = plans.make(3_900, keep_turns=2, summarize=True)
@@ -425,7 +425,7 @@ class TestSummary:
     def test_keeping_no_turns_leaves_a_conversation(self, summarize: bool) -> None:
         plans = self.long()
         plan = plans.make(0, keep_turns=0, summarize=summarize)
-        assert plan.messages == plans._session.turns[-4:]
+        assert plan.messages == plans.conversation.turns[-4:]
         assert not plan.fits
 
 
@@ -433,7 +433,7 @@ def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
     made = session(Forgetful())
     for number in range(500):
         made.append(exchange(number, size=400))
-    plans = Plans(made)
+    plans = Planner(made)
     occupancy(made)
     tracemalloc.start()
     for most in range(20_000, 100_000, 8_000):
@@ -450,7 +450,7 @@ def test_pruning_2000_turns_stays_within_a_bound_on_memory() -> None:
 def test_the_work_of_a_plan_grows_with_the_turns_and_no_faster() -> None:
     def asked(exchanges: int) -> int:
         plans = long_session(exchanges)
-        counter = plans._session.counter
+        counter = plans.conversation.counter
         assert isinstance(counter, FakeCounter)
         counter.asked.clear()
         plans.make(500, summarize=True)
@@ -461,7 +461,7 @@ def test_the_work_of_a_plan_grows_with_the_turns_and_no_faster() -> None:
 
 def test_the_priming_is_part_of_the_number() -> None:
     made = session(turns=[user("x")])
-    assert Plans(made).make(10).tokens_before == 1 + ENVELOPE + PRIMING
+    assert Planner(made).make(10).tokens_before == 1 + ENVELOPE + PRIMING
 
 
 NOTHING: list[dict[str, Any]] = [{}, {"content": ""}, {"content": []}]
@@ -515,7 +515,7 @@ def test_an_empty_tool_result_leaves_with_a_text_and_its_flag(
     call: dict[str, Any], given: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     turns = [user("q"), Turn(role="assistant", content=[call]), Turn(role="user", content=[given])]
-    plan = Plans(session(turns=[*turns, reply("a")])).make(10**6)
+    plan = Planner(session(turns=[*turns, reply("a")])).make(10**6)
     assert plan.messages == [*turns[:2], Turn(role="user", content=[sent]), reply("a")]
     assert plan.removed == []
 
@@ -523,5 +523,5 @@ def test_an_empty_tool_result_leaves_with_a_text_and_its_flag(
 @pytest.mark.parametrize("content", ["", [], None])
 def test_an_empty_turn_of_a_tool_leaves_with_a_text(content: Any) -> None:
     turns = [user("q"), calls("c"), msgspec.structs.replace(output("c"), content=content)]
-    plan = Plans(session(turns=[*turns, reply("a")])).make(10**6)
+    plan = Planner(session(turns=[*turns, reply("a")])).make(10**6)
     assert plan.messages[2] == output("c", NO_OUTPUT)

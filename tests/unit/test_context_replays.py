@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import occupancy
-from sidecar.context.session import Session
 from sidecar.messages.usage import normalise_usage
 from tests.unit.context_fakes import FakeCounter, calls, message_size, output, reply, user
 
@@ -88,7 +88,7 @@ def test_the_number_is_what_the_next_request_really_sends(
 ) -> None:
     rng = random.Random(seed)
     server = Server(shape)
-    session = Session("s", FakeCounter(weight=1))
+    session = Conversation("s", FakeCounter(weight=1))
     for number in range(40):
         asked = user("q" * rng.randrange(1, 4))
         if number % 7 == 3:
@@ -116,7 +116,7 @@ def test_the_number_is_what_the_next_request_really_sends(
 def test_compaction_is_noticed_when_it_happens_and_only_then(
     shape: Callable[[int, int, int, int], dict[str, Any]],
 ) -> None:
-    server, session = Server(shape), Session("s", FakeCounter(weight=1))
+    server, session = Server(shape), Conversation("s", FakeCounter(weight=1))
     noticed = []
     for number in range(20):
         if number == 12:

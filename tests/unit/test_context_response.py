@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sidecar.context.occupancy import occupancy
-from sidecar.context.plans import Plans
 from sidecar.context.response import (
     ReplyOutcome,
     handle,
@@ -22,6 +21,7 @@ from tests.unit.context_fakes import (
     PRIMING,
     FakeCalibration,
     FakeCounter,
+    Planner,
     reply,
     session,
     user,
@@ -91,7 +91,7 @@ ENDED: list[Any] = [
 
 def handled(response: Any, format: str | None, tools: list[dict[str, Any]]) -> ReplyOutcome:
     made = session(turns=[user("write it")])
-    return handle(made, Plans(made), read_reply(response, format), window(), tools=tools)
+    return handle(made, read_reply(response, format), window(), tools=tools)
 
 
 @pytest.mark.parametrize("form", CUT_TEXT)
@@ -169,8 +169,8 @@ def test_a_reply_that_fills_the_window_exhausted_the_window() -> None:
     made = session(turns=[user("x" * 900), reply("y" * 900), user("q"), reply("a"), user("now")])
     response = forms.openai(forms.WHOLE, "length")
     response["usage"] = {"prompt_tokens": 1_900, "completion_tokens": 100}
-    plans = Plans(made)
-    told = handle(made, plans, read_reply(response), window(2_000), keep_turns=1)
+    plans = Planner(made)
+    told = handle(made, read_reply(response), window(2_000), keep_turns=1)
     assert told.result.exhausted == "window"
     plan = told.result.plan
     assert plan is not None
@@ -195,7 +195,6 @@ def test_a_refused_prompt_is_an_exact_sample_and_names_the_window() -> None:
 
     told = handle(
         made,
-        Plans(made),
         read_reply({"error": error}),
         window(),
         keep_turns=1,
@@ -239,7 +238,7 @@ def test_the_schemas_of_the_session_serve_where_none_are_given() -> None:
     made = session()
     made.set_tools([schemas(MORE)[0]])
     reply = read_reply(forms.openai(forms.WHOLE, "length"))
-    told = handle(made, Plans(made), reply, window())
+    told = handle(made, reply, window())
     assert told.result.dropped[0].reason == "required parameter missing: mode"
     assert told.result.plan is None
 
@@ -249,7 +248,7 @@ def test_a_reply_without_usage_anchors_nothing() -> None:
     before = occupancy(made)
     response = forms.openai(forms.WHOLE, "stop")
     del response["usage"]
-    told = handle(made, Plans(made), read_reply(response), window())
+    told = handle(made, read_reply(response), window())
     assert (occupancy(made), told.result.usage) == (before, None)
     made.append([reply("y" * 7)])
     assert occupancy(made).tokens == before.tokens + 7 + 4
@@ -257,7 +256,7 @@ def test_a_reply_without_usage_anchors_nothing() -> None:
 
 def test_nothing_is_appended() -> None:
     made = session(turns=[user("x")])
-    handle(made, Plans(made), read_reply(forms.openai(forms.WHOLE, "stop")), window())
+    handle(made, read_reply(forms.openai(forms.WHOLE, "stop")), window())
     assert made.turns == [user("x")]
     assert occupancy(made).tokens == 18
 
@@ -268,14 +267,14 @@ def test_a_dropped_call_leaves_the_occupancy() -> None:
     cut = forms.openai(broken, "length")
     cut["choices"][0]["message"]["content"] = "z" * 150
     cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 150 + len("write ") + len(broken)}
-    done = handle(made, Plans(made), read_reply(cut), window())
+    done = handle(made, read_reply(cut), window())
     assert [call.name for call in done.result.dropped] == ["write"]
     assert occupancy(made).tokens == 1_150
     made.append([reply("z" * 150)])
     assert occupancy(made).tokens == 1_150
     again = forms.openai(forms.WHOLE, "tool_calls")
     again["usage"] = {"prompt_tokens": 1_160, "completion_tokens": 10}
-    after = handle(made, Plans(made), read_reply(again), window())
+    after = handle(made, read_reply(again), window())
     assert after.warnings == []
 
 
@@ -291,7 +290,7 @@ def test_a_cut_call_that_did_not_arrive_is_not_charged_to_the_kept_text() -> Non
     # Some vendors leave out what they had of a call that ran out of tokens.
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("z" * 250, '{"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
-    handle(made, Plans(made), read_reply(cut), window())
+    handle(made, read_reply(cut), window())
     size = occupancy(made)
     assert (size.tokens, size.method) == (1_251, "estimate")
     assert size.error_percent
@@ -305,7 +304,7 @@ def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
     gone = len("write ") + len(broken)
     # The text takes 5 % fewer tokens than its estimate says: what was reported is closer.
     cut = cut_call("z" * 5_000, broken, {"prompt_tokens": 1_000, "completion_tokens": 4_750 + gone})
-    handle(made, Plans(made), read_reply(cut), window())
+    handle(made, read_reply(cut), window())
     size = occupancy(made)
     assert (size.tokens, size.method) == (5_750, "estimate")
     assert 0 < (size.error_percent or 0) < 1
@@ -314,7 +313,7 @@ def test_a_short_cut_call_is_subtracted_from_a_long_reply() -> None:
 def test_a_reply_of_which_nothing_is_kept_leaves_the_reported_prompt() -> None:
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 993)])
     cut = cut_call("", '{"path"', {"prompt_tokens": 1_001, "completion_tokens": 1_000})
-    handle(made, Plans(made), read_reply(cut), window())
+    handle(made, read_reply(cut), window())
     size = occupancy(made)
     assert (size.tokens, size.method, size.error_percent) == (1_001, "endpoint", 0.0)
 
@@ -322,11 +321,11 @@ def test_a_reply_of_which_nothing_is_kept_leaves_the_reported_prompt() -> None:
 def test_a_cut_reply_that_the_client_throws_away_is_no_compaction() -> None:
     made = session(FakeCounter(method="estimate", error_percent=5.0), [user("x" * 493)])
     cut = cut_call("z" * 900, '{"', {"prompt_tokens": 500, "completion_tokens": 2_000})
-    handle(made, Plans(made), read_reply(cut), window())
+    handle(made, read_reply(cut), window())
     made.append([user("y" * 16)])
     again = forms.openai(forms.WHOLE, "tool_calls")
     again["usage"] = {"prompt_tokens": 520, "completion_tokens": 10}
-    assert handle(made, Plans(made), read_reply(again), window()).warnings == []
+    assert handle(made, read_reply(again), window()).warnings == []
 
 
 @pytest.mark.parametrize("appended", [True, False])
@@ -336,14 +335,14 @@ def test_a_retry_after_a_cut_off_is_no_compaction(appended: bool) -> None:
         cut = forms.openai("", "length")
         cut["choices"][0]["message"] = {"role": "assistant", "content": "y" * 4_000}
         cut["usage"] = {"prompt_tokens": 1_000, "completion_tokens": 4_000}
-        done = handle(made, Plans(made), read_reply(cut), window())
+        done = handle(made, read_reply(cut), window())
         assert [kind for kind, _ in done.warnings] == ["exhausted"]
         if appended:
             made.append([reply("y" * 4_000)])
     shorter = forms.openai("", "stop")
     shorter["choices"][0]["message"] = {"role": "assistant", "content": "ok"}
     shorter["usage"] = {"prompt_tokens": 300, "completion_tokens": 1}
-    done = handle(made, Plans(made), read_reply(shorter), window())
+    done = handle(made, read_reply(shorter), window())
     assert [kind for kind, _ in done.warnings] == ["compacted"]
 
 

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.context.conversation import apply_set
 from sidecar.context.counter import Sums, summed
 from sidecar.context.model_counts import TurnCounts, shares
 from sidecar.context.occupancy import context_usage, estimated_prompt, occupancy
 from sidecar.context.params import SectionSpec, SetParams
 from sidecar.context.persist import from_json, restore, save, to_json
-from sidecar.context.plans import Plans
 from sidecar.context.sections import OTHER_PERCENT, Section, TextSource
-from sidecar.context.session import apply_set
 from sidecar.counting.count import Measure
 from sidecar.errors import SidecarError
 from sidecar.messages.turns import Turn
@@ -27,6 +26,7 @@ from tests.unit.context_fakes import (
     PRIMING,
     FakeCalibration,
     FakeCounter,
+    Planner,
     calls,
     output,
     reply,
@@ -36,7 +36,7 @@ from tests.unit.context_fakes import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.context.session import Session
+    from sidecar.context.conversation import Conversation
 
 
 def usage(prompt: int, out: int, reasoning: int = 0, cached: int = 0) -> Usage:
@@ -53,7 +53,9 @@ def set_params(**values: object) -> SetParams:
     return msgspec.convert(values, SetParams)
 
 
-def count_chat(made: Session, total: int, turns: list[Turn], usage: Usage | None = None) -> None:
+def count_chat(
+    made: Conversation, total: int, turns: list[Turn], usage: Usage | None = None
+) -> None:
     """Append, and take the endpoint's count of the whole chat."""
     first = len(made.turns)
     made.append(turns, usage)
@@ -260,7 +262,7 @@ class TestChatTotals:
         made = session()
         for number in range(5):
             count_chat(made, 100 * (number + 1), [user("x" * 90), reply("y")])
-        plans = Plans(made)
+        plans = Planner(made)
         plans.apply(plans.make(260, keep_turns=1).plan_id)
         assert occupancy(made).tokens == 500 - 297
         count_chat(made, 222, [user("z")])
@@ -395,7 +397,7 @@ class TestRestart:
         saved = from_json(self.made())
         assert saved is not None
         with pytest.raises(SidecarError) as raised:
-            Plans(restore(saved, FakeCounter())).make(10)
+            Planner(restore(saved, FakeCounter())).make(10)
         assert raised.value.kind == "noText"
 
     @pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff"])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from sidecar.context.conversation import Conversation
 from sidecar.context.occupancy import context_usage, occupancy
 from sidecar.context.params import PreflightParams
 from sidecar.context.preflight import fitting, merged, preflight
 from sidecar.context.results import Alternative, PreflightResult, Reason
 from sidecar.context.sections import heaviest_tools
-from sidecar.context.session import Session
 from sidecar.context.thresholds import budget_message, crossed
 from sidecar.context.usage import ContextUsage
 from sidecar.context.window import level, severity
@@ -20,7 +21,9 @@ from sidecar.counting.listing import search
 from sidecar.endpoints.outcome import Capability
 from sidecar.models import catalogue
 from sidecar.workspace.models import Alternatives
-from sidecar.workspace.sessions import SESSIONS_KEPT, ConversationStore
+from sidecar.workspace.services import Services
+from sidecar.workspace.sessions import SESSIONS_KEPT, SessionRegistry
+from sidecar.workspace.state import State
 from tests.unit.context_fakes import (
     ENVELOPE,
     PRIMING,
@@ -33,6 +36,9 @@ from tests.unit.context_fakes import (
     user,
     window,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WARN_AT = (0.8, 0.95)
 MODELS = [
@@ -99,7 +105,7 @@ class TestThresholds:
         assert "The heaviest tool schemas: search (900)." in over
 
 
-def ask(made: Session, limit: int = 1_000, **params: Any) -> PreflightResult:
+def ask(made: Conversation, limit: int = 1_000, **params: Any) -> PreflightResult:
     asked = msgspec.convert(params, PreflightParams)
     return preflight(made, window(limit, 100), asked, models=MODELS, warn_at=WARN_AT)
 
@@ -189,25 +195,42 @@ class TestPreflight:
 class TestWhichSession:
     """The most recently updated."""
 
-    def test_the_most_recently_updated(self) -> None:
+    def test_the_most_recently_updated(self, sessions: SessionRegistry) -> None:
         clock = Clock()
-        known = ConversationStore()
-        first, second = (known.add(Session(name, FakeCounter(), now=clock)) for name in "ab")
-        assert known.current() is second
+        first, second = (Conversation(name, FakeCounter(), now=clock) for name in "ab")
+        sessions.put(first)
+        sessions.put(second)
+        assert sessions.newest_conversation() is second
         clock.on(seconds=1)
-        first.session.append([reply("x")])
-        assert known.get(None) is first
-        assert (known.get("b"), known.get("c")) == (second, None)
+        first.append([reply("x")])
+        assert sessions.newest_conversation() is first
+        assert (sessions.find("b"), sessions.find("c")) == (second, None)
 
-    def test_the_oldest_go_when_there_are_too_many(self) -> None:
-        clock = Clock()
-        known = ConversationStore()
-        for number in range(SESSIONS_KEPT + 5):
-            clock.on(seconds=1)
-            known.add(Session(f"s{number}", FakeCounter(), now=clock))
-        assert len(list(known)) == SESSIONS_KEPT
-        assert known.get("s4") is None
-        assert known.get("s5") is not None
+    def test_the_least_recently_used_go_when_there_are_too_many(
+        self, sessions: SessionRegistry
+    ) -> None:
+        for number in range(SESSIONS_KEPT + 4):
+            sessions.put(Conversation(f"s{number}", FakeCounter()))
+        sessions.put(Conversation("s4", FakeCounter()))
+        sessions.put(Conversation("new", FakeCounter()))
+        assert len(sessions.conversations) == SESSIONS_KEPT
+        assert sessions.find("s5") is None
+        assert sessions.find("s4") is not None
+
+    def test_a_restored_one_goes_before_one_that_was_used(self, sessions: SessionRegistry) -> None:
+        sessions.put(Conversation("newer", FakeCounter()), is_restored=True)
+        sessions.put(Conversation("older", FakeCounter()), is_restored=True)
+        for number in range(SESSIONS_KEPT - 1):
+            sessions.put(Conversation(f"s{number}", FakeCounter()))
+        assert sessions.find("older") is None
+        assert sessions.find("newer") is not None
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[SessionRegistry]:
+    services = Services(state=State(tmp_path))
+    yield services.sessions(services.roots.default)
+    services.workers.close()
 
 
 class TestAlternatives:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from sidecar.config.settings import Settings
+from sidecar.context.conversation import Conversation
 from sidecar.context.counter import ModelCounter
 from sidecar.context.sections import Section, SectionCount, TextSource
-from sidecar.context.session import Session
 from sidecar.counting.calibration import Calibrations, ConversationCalibration, document_key
 from sidecar.counting.count import Measure
 from sidecar.messages.turns import Turn
@@ -29,14 +29,14 @@ class Chat:
         self.shared = Services()
         self.counts = SectionCounts(self.shared.counts, self.shared.documents)
         self.tokenizer = self.shared.counts.tokenizers(SETTINGS).for_model(MODEL)
-        self.session = Session("a", ModelCounter(MODEL, self.tokenizer))
+        self.session = Conversation("a", ModelCounter(MODEL, self.tokenizer))
         self.session.sections = [Section(name="doc", source=TextSource(PROSE))]
 
     async def write(self, text: str) -> int:
         """Have another text in the section; the conversation's tokens with it."""
         (section,) = self.session.sections
         self.session.sections = [msgspec.structs.replace(section, source=TextSource(text))]
-        await self.counts.refresh(self.session, SETTINGS, ask=False)
+        await self.counts.refresh(self.session, SETTINGS)
         return self.session.total().tokens()
 
     def section(self) -> int:

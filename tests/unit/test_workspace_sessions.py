@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.context.session import Session
+from sidecar.context.conversation import Conversation
 from sidecar.context.usage import ContextUsage, SessionInfo
 from sidecar.workspace.services import Services
 from sidecar.workspace.sessions import PROTOCOL, CountedSession
@@ -38,14 +38,15 @@ def test_the_session_that_is_shown(
     sessions = services.sessions(services.roots.default)
     now = datetime.now(UTC)
     if mine is not None:
-        own = sessions.store.add(Session("mine", FakeCounter()))
-        own.session.updated_at = now - timedelta(minutes=mine)
+        own = Conversation("mine", FakeCounter())
+        own.updated_at = now - timedelta(minutes=mine)
+        sessions.put(own)
     if agents is not None:
         at = now - timedelta(minutes=agents)
         one = CountedSession(id="agents", source="Claude Code", updated_at=at, model="gpt-5")
-        sessions.feed([one])
+        sessions.set_agent_sessions([one])
     found = sessions.find(None)
-    name = found.id if isinstance(found, CountedSession) else found and found.session.id
+    name = found.id if isinstance(found, CountedSession) else found and found.id
     assert name == shown
     services.workers.close()
 
@@ -64,8 +65,8 @@ def test_a_conversation_of_another_server_changes_what_is_shown_when_its_own_ser
     sessions = services.sessions(services.roots.default)
     updated_at = datetime.now(UTC) - timedelta(minutes=minutes)
     info = SessionInfo.of("theirs", PROTOCOL, updated_at)
-    sessions.feed_elsewhere([ContextUsage(model="gpt-5", session=info)])
+    sessions.set_remote_conversations([ContextUsage(model="gpt-5", session=info)])
     shown = sessions.find(None)
     assert isinstance(shown, CountedSession)
-    assert sessions.next_change() == shown.updated_at + until
+    assert sessions.next_switch_at() == shown.updated_at + until
     services.workers.close()

@@ -49,9 +49,9 @@ class ContextUpdates:
             sessions = self._services.known_sessions(workspace)
             if sessions is None or not event.concerns(workspace):
                 continue
-            if event.uri is None or sessions.follows(event.uri):
+            if event.uri is None or sessions.follows_document(event.uri):
                 # Agents' sessions need no counting, so don't import what it needs.
-                has_conversations = any(sessions.store)
+                has_conversations = bool(sessions.conversations)
                 conversations = self._services.conversations
                 work = conversations(workspace).refresh if has_conversations else sessions.publish
                 self._scheduler.soon(("context", workspace), CONTEXT_SECONDS, work)
@@ -108,7 +108,7 @@ class Retries:
         self._services.publish(Event("endpoint"))
         for workspace in self._roots(settings):
             if self._services.known_sessions(workspace) is not None:
-                await self._services.conversations(workspace).ask_missed(model)
+                await self._services.conversations(workspace).retry_missed_counts(model)
 
     def _roots(self, settings: Settings) -> list[Workspace]:
         return [
@@ -124,7 +124,9 @@ class Retries:
     def _counts_for(self, workspace: Workspace, model: str) -> bool:
         services = self._services
         sessions = services.known_sessions(workspace)
-        if sessions is not None and any(row.session.model == model for row in sessions.store):
+        if sessions is not None and any(
+            one.model == model for one in sessions.conversations.values()
+        ):
             return True
         return any(
             services.roots.of_document(uri) is workspace and model_of(uri, workspace) == model
@@ -149,11 +151,11 @@ class Sharing:
 
     async def _share(self, workspace: Workspace) -> None:
         sessions, uri = self._services.known_sessions(workspace), workspace.uri
-        if sessions is None or uri is None or not (any(sessions.store) or uri in self._shared):
+        if sessions is None or uri is None or not (sessions.conversations or uri in self._shared):
             return
         await self._services.conversations(workspace).recount()
         self._shared.add(uri)
-        await self._write(uri, sessions.own_usages())
+        await self._write(uri, sessions.conversation_usages())
 
     async def _forget_closed(self) -> None:
         for uri in self._shared - {workspace.uri for workspace in self._services.roots}:
@@ -228,7 +230,7 @@ class Clock:
         key = "session age", workspace
         self._server.scheduler.cancel(key)
         sessions = self._services.known_sessions(workspace)
-        at = None if sessions is None else sessions.next_change()
+        at = None if sessions is None else sessions.next_switch_at()
         if sessions is not None and at is not None:
             seconds = (at - datetime.now(at.tzinfo)).total_seconds() + GRACE_SECONDS
             work = partial(self._publish, workspace)

@@ -16,11 +16,11 @@ from sidecar.messages.usage import Usage, normalise_usage
 from sidecar.server.commitment import commitment
 from sidecar.workspace.changes import (
     AppendTurns,
+    ApplyReply,
     Assemble,
     Fit,
     Reset,
     SetParts,
-    TakeReply,
     Undo,
     judge_prompt,
 )
@@ -77,7 +77,8 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
         session=params.session,
         model=params.model,
         asks_endpoint=True,
-        makes_current=not params.is_choice or conversations.sessions.choose(params.model or ""),
+        makes_current=not params.is_choice
+        or conversations.sessions.choose_model(params.model or ""),
         params=params,
         # Created here because only the event loop may read documents.
         documents={
@@ -87,7 +88,7 @@ async def _set(conversations: Conversations, params: p.SetParams) -> ContextUsag
         },
     )
     conversation, _ = await conversations.apply(change)
-    return conversations.sessions.latest(conversation)
+    return conversations.sessions.shown_usage(conversation)
 
 
 async def _append(conversations: Conversations, params: p.AppendParams) -> ContextUsage:
@@ -100,7 +101,7 @@ async def _append(conversations: Conversations, params: p.AppendParams) -> Conte
         total=total,
     )
     conversation, _ = await conversations.apply(change)
-    return conversations.sessions.latest(conversation)
+    return conversations.sessions.shown_usage(conversation)
 
 
 def _bare_total(usage: dict[str, Any] | None) -> int | None:
@@ -134,7 +135,7 @@ async def _find_session(
     """Search all sessions of the agents for an unknown session."""
     await conversations.restore()
     sessions, workspace = conversations.sessions, conversations.workspace
-    if session is None or sessions.find(session) or conversations.is_being_made(session):
+    if session is None or sessions.find(session) or conversations.is_changing(session):
         return
     await _find_all_sessions(server, workspace)
     counted = sessions.find(session)
@@ -146,7 +147,7 @@ async def _usage(
     server: SidecarServer, conversations: Conversations, params: p.UsageParams
 ) -> ContextUsage:
     await _find_session(server, conversations, params.session)
-    session = await conversations.look(params.session)
+    session = await conversations.find_counted(params.session)
     usage = None if session is None else conversations.sessions.usage(session)
     return usage_report(usage, conversations.workspace.costs)
 
@@ -158,7 +159,7 @@ async def _sessions(
     await conversations.recount()
     if params.all:
         await _find_all_sessions(server, workspace)
-        if conversations.sessions.is_stale:
+        if conversations.sessions.has_unfollowed_session:
             server.agent_sessions.read_all()
     rows = conversations.sessions.rows(every=params.all)
     for model in {row.model for row in rows if row.model and row.limit is None}:
@@ -175,7 +176,7 @@ async def _select(
     await _find_session(server, conversations, params.session)
     conversations.sessions.select(params.session)
     await conversations.refresh()
-    return conversations.sessions.state.usage or ContextUsage()
+    return conversations.sessions.context.usage or ContextUsage()
 
 
 async def _reset(conversations: Conversations, params: p.ResetParams) -> ContextUsage:
@@ -183,14 +184,14 @@ async def _reset(conversations: Conversations, params: p.ResetParams) -> Context
     sessions = conversations.sessions
     shown = sessions.find(params.session)
     agent = shown.source if isinstance(shown, CountedSession) else None
-    stored = sessions.store.get(sessions.id_to_change(params.session))
-    if stored is None and not conversations.is_being_made(params.session):
+    stored = sessions.conversations.get(sessions.id_to_change(params.session))
+    if stored is None and not conversations.is_changing(params.session):
         return ContextUsage(text=reset_text(agent, is_reset=False))
 
     change = Reset(session=params.session, makes_current=agent is None)
     conversation, _ = await conversations.apply(change)
-    text = reset_text(agent, is_reset=stored is None or not stored.session.is_empty)
-    return msgspec.structs.replace(sessions.latest(conversation), text=text)
+    text = reset_text(agent, is_reset=stored is None or not stored.is_empty)
+    return msgspec.structs.replace(sessions.shown_usage(conversation), text=text)
 
 
 async def _fit(
@@ -209,7 +210,7 @@ async def _undo(
     await _find_session(server, conversations, params.session)
     name = conversations.id_with_text(params.session)
     conversation, undone = await conversations.apply(Undo(session=name))
-    usage = conversations.sessions.latest(conversation)
+    usage = conversations.sessions.shown_usage(conversation)
     return msgspec.structs.replace(usage, text=undo_text(usage, undone))
 
 
@@ -220,7 +221,7 @@ async def _assemble(conversations: Conversations, params: p.AssembleParams) -> A
 
 async def _response(conversations: Conversations, params: p.ResponseParams) -> ResponseResult:
     workspace, services = conversations.workspace, conversations.services
-    change = TakeReply(
+    change = ApplyReply(
         session=params.session,
         model=params.model,
         params=params,
@@ -229,7 +230,7 @@ async def _response(conversations: Conversations, params: p.ResponseParams) -> R
         commit=commitment().make,
     )
     conversation, result = await conversations.apply(change)
-    calibration = conversations.sessions.calibration(conversation.session)
+    calibration = conversations.sessions.calibration_of(conversation)
     return msgspec.structs.replace(result, calibration=calibration_info(calibration))
 
 
@@ -237,13 +238,13 @@ async def _preflight(
     server: SidecarServer, conversations: Conversations, params: p.PreflightParams
 ) -> PreflightResult:
     await _find_session(server, conversations, params.session)
-    draft = await conversations.try_out(params.session, params.model)
+    draft = await conversations.draft_for_preflight(params.session, params.model)
     services, workspace = conversations.services, conversations.workspace
     judge = partial(
         judge_prompt,
         draft,
         params,
-        conversations.alternatives(draft.session),
+        conversations.alternatives(draft.conversation),
         services.spending(workspace),
         workspace.settings.context.warn_at,
     )
@@ -257,4 +258,4 @@ def _warn_of_caps(conversations: Conversations, cost_verdict: CostVerdict) -> No
     costs, sessions = conversations.workspace.costs, conversations.sessions
     capped = [reason.message for reason in cost_verdict.reasons if reason.kind.endswith("Cap")]
     if costs.cross_cap(is_over=bool(capped)):
-        sessions.warn("cap", " ".join(capped), sessions.state.usage)
+        sessions.warn("cap", " ".join(capped), sessions.context.usage)

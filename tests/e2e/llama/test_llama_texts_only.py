@@ -41,7 +41,7 @@ def some_text(source: random.Random, number: int) -> str:
 async def _turn_counts(client: Any) -> list[int]:
     """What the server of the texts counted of each turn, template apart."""
     [conversations] = client.server.services._conversations.values()
-    ledger = conversations.sessions.store.get("s").session.ledger()
+    ledger = conversations.sessions.conversations.get("s").ledger()
     return [measure.counted for measure in ledger.counts.measures]
 
 

@@ -42,7 +42,7 @@ LIBRARIES = (
 )  # fmt: skip
 ROOMS = (
     "sidecar.agents.readers", "sidecar.budget.evaluate", "sidecar.cli", "sidecar.config.load",
-    "sidecar.context.session", "sidecar.cost", "sidecar.counting.vocabulary_files",
+    "sidecar.context.conversation", "sidecar.cost", "sidecar.counting.vocabulary_files",
     "sidecar.counting.kinds", "sidecar.counting.vocabulary_files", "sidecar.endpoints.endpoint",
     "sidecar.endpoints.http", "sidecar.messages.content", "sidecar.server.schema",
     "sidecar.workspace.changes", "sidecar.workspace.conversations", "sidecar.workspace.history",
@@ -106,7 +106,7 @@ def test_only_the_agents_that_were_here_are_read(tmp_path: Path) -> None:
         "claude_lines",
     ]
     taking_conversations = (
-        "sidecar.context.session",
+        "sidecar.context.conversation",
         "sidecar.context.plans",
         "sidecar.messages.turns",
     )
