@@ -1,7 +1,7 @@
-"""aider: `.aider.chat.history.md` in the project, whose numbers are rounded.
+"""aider: `.aider.chat.history.md` in the project, with rounded numbers.
 
-A chat begins with a heading that has the only time; its text may hold lines that look like
-aider's own, which all begin with `> `.
+A chat starts with a heading, which has the only time. aider's own lines start with `> `, but
+text of the chat may look like them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 AGENT = "aider"
 _BAND = 75.0
-"""Percent: aider sums up to four calls of one message (three reflections), counts a streamed
-prompt by a tokenizer that need not be the model's, and rounds."""
+"""Percent. aider adds up to four calls of a message (three reflections), counts streamed prompts
+with its own tokenizer and rounds the sums."""
 _STARTED = re.compile(rb"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _MODEL = re.compile(rb"> (?:Main model|Model): (\S+)")
 _NUMBER = rb"([\d.,]+)([kM]?)"
@@ -70,23 +70,23 @@ READER = Aider()
 
 
 class _History(msgspec.Struct, dict=True):
-    """Of a history, after some of its lines."""
+    """The state of a history file."""
 
     folder: str
     chat: SessionState
-    """The newest chat; as new as the file, as no line but its heading has a time."""
+    """The newest chat. It is as new as the file, because only headings have a time."""
     started: datetime | None = None
     calls: int = 0
-    """Of the newest chat."""
+    """Number of calls in the newest chat."""
 
     @classmethod
     def of(cls, folder: str) -> _History:
-        """Return the state before the first line."""
+        """Return the initial state."""
         return cls(folder, SessionState(f"{folder}#", folder, folder))
 
     @property
     def ended(self) -> list[SessionState]:
-        """The chats that ended in the lines of this reading: not kept."""
+        """Chats that ended in the lines of this reading; not saved."""
         ended: list[SessionState] = self.__dict__.setdefault("ended_chats", [])
         return ended
 
@@ -116,7 +116,7 @@ class _History(msgspec.Struct, dict=True):
         self.chat = SessionState(f"{self.folder}#{started}", self.folder, self.folder)
 
     def _calls(self, numbers: re.Match[bytes]) -> Iterator[CallFinished]:
-        """Yield the calls of one message as one: aider counts them together."""
+        """Yield one call for each message: aider adds up the message's calls."""
         prompt, write, read, output = _counts(numbers)
         cost, chat = numbers.group(9), self.chat
         chat.active, chat.track = False, chat.track.call(CallSize(prompt, output))
@@ -138,7 +138,7 @@ class _History(msgspec.Struct, dict=True):
 
 
 def _counts(numbers: re.Match[bytes]) -> tuple[int, int, int, int]:
-    """Sent, of it written to and read from a cache, and received."""
+    """Return the tokens that were sent, cache writes and reads among them, and received."""
     pairs = zip(numbers.groups()[0:8:2], numbers.groups()[1:8:2], strict=True)
     sent, write, read, output = (_count(number, scale) for number, scale in pairs)
     return sent, write, read, output

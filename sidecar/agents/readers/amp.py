@@ -1,4 +1,4 @@
-"""Amp: `threads/T-*.json`, each thread one document, rewritten as a whole. No sub-agents."""
+"""Amp: `threads/T-*.json`, one document per thread, without sub-agents."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Usage(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """The parts of a call. OpenAI's models have what was no cache under its writes."""
+        """Tokens of the call. For OpenAI's models, uncached input is listed under cache writes."""
         fresh, write = token_count(self.input_tokens), token_count(self.cache_creation_input_tokens)
         if provider_of(self.model or "") == "openai":
             fresh, write = fresh + write, 0
@@ -90,7 +90,7 @@ class _Thread(Record):
 
     @property
     def replies(self) -> Iterator[tuple[str, _Usage]]:
-        """Messages with a usage, each by an id that stays."""
+        """Messages with usage, by ids that don't change."""
         for number, one in enumerate(self.messages or ()):
             if one.usage is not None:
                 yield str(number if one.message_id is None else one.message_id), one.usage

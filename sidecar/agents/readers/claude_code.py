@@ -1,7 +1,7 @@
-"""Claude Code: `projects/<slug of the folder>/<session>.jsonl`, sub-agents in folders below.
+"""Claude Code: `projects/<slug of the folder>/<session>.jsonl`, with sub-agents in folders below.
 
-A message comes in one line a content block, each with the usage so far: the largest output counts.
-Resumed and forked sessions and sidechains repeat messages by their id.
+Each content block of a message has a line with the usage so far, so the largest output counts.
+Resumed and forked sessions and sidechains repeat messages with the same id.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ClaudeCode(StoreReader):
         return None
 
     def is_copy(self, store: Store) -> bool:
-        """A background fork copies its parent's lines and names no parent; its kind shows it."""
+        """Return whether this is a background fork, which starts with its parent's lines."""
         for line in first_records(store, decode, _HEAD):
             if line.session_kind or line.cwd:
                 return line.session_kind == "bg"
@@ -96,32 +96,32 @@ READER = ClaudeCode()
 
 
 class _Transcript(msgspec.Struct):
-    """Of a transcript, after some of its lines."""
+    """The state of a transcript."""
 
     session: SessionState
     is_live: bool
-    """Whether a main conversation can be in it."""
+    """Whether the transcript may contain a main conversation."""
     timestamp: str | None = None
-    """Of the newest line that has one."""
+    """Time of the newest line that has one."""
     folder: str = ""
-    """Of the newest line that names one."""
+    """Folder of the newest line that has one."""
     message: str | None = None
     """The newest message of the main conversation."""
     titles: dict[str, str] = {}
-    """By its kind, where the newest title stands."""
+    """Position of the newest title of each kind."""
     costs: CostCheck = msgspec.field(default_factory=CostCheck)
     own_cost: float = 0.0
-    """USD of the session by the newest `cost-state`."""
+    """USD of the session in the newest `cost-state`."""
     newest_call: CallFinished | None = None
-    """Of the main conversation."""
+    """The newest call of the main conversation."""
 
     @classmethod
     def of(cls, store: Store) -> _Transcript:
-        """Return the state before the first line."""
+        """Return the initial state."""
         return cls(SessionState(Path(store.path).stem), store.live)
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield each message once, with the most output that these lines give."""
+        """Yield each message once, with the largest output in these lines."""
         replies: dict[str, tuple[int, TranscriptLine]] = {}
         newest: str | None = None
         for line in lines.records(decode):
@@ -157,7 +157,7 @@ class _Transcript(msgspec.Struct):
     def _apply(
         self, line: TranscriptLine, call: tuple[ClaudeMessage, MessageUsage] | None, lines: Lines
     ) -> None:
-        """Take what a line says of the main conversation."""
+        """Apply a line of the main conversation."""
         session = self.session
         if (title_kind := line.title_kind) is not None:
             self.titles[title_kind] = lines.position
@@ -178,7 +178,7 @@ class _Transcript(msgspec.Struct):
             self._measure(*call)
 
     def _measure(self, message: ClaudeMessage, usage: MessageUsage) -> None:
-        """Take a line of a message, of which several may come: the most output counts."""
+        """Apply a line of a message. The line with the most output counts."""
         session, reading = self.session, reading_of(message, usage)
         known = session.track.newest
         if known is not None and message.id is not None and message.id == self.message:
@@ -191,7 +191,7 @@ class _Transcript(msgspec.Struct):
         session.track = session.track.call(reading)
 
     def _summary(self, line: TranscriptLine, path: str) -> Iterator[CallFinished]:
-        """Yield the call, or calls in one, that made the summary of a compaction."""
+        """Yield the calls that made a compaction's summary, as one."""
         made, at = self.costs.apply(line, path), parse_iso_time(line.timestamp)
         if made is None or at is None:
             return
@@ -209,7 +209,7 @@ class _Transcript(msgspec.Struct):
         )
 
     def _keep_call(self, name: str | None, replies: dict[str, tuple[int, TranscriptLine]]) -> None:
-        """Keep the newest call of the main conversation, with the cost that it has so far."""
+        """Remember the newest call of the main conversation, with its cost so far."""
         call = next(_calls(name, replies[name][1], self.session.id), None) if name else None
         known = self.newest_call
         if call is not None and known is not None and call.request == known.request:
@@ -230,7 +230,7 @@ class _Transcript(msgspec.Struct):
 
 
 def _calls(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFinished]:
-    """The calls behind a line: one, but for a message that other models had a part in."""
+    """Yield the calls of a line: several if other models contributed to the message."""
     at = parse_iso_time(entry.timestamp)
     if entry.call is None or at is None:
         return
@@ -267,7 +267,7 @@ def _calls(request: str, entry: TranscriptLine, session: str) -> Iterator[CallFi
 
 
 def _projects(places: Places) -> Iterator[Path]:
-    """The folders that hold a folder for each project."""
+    """Return the folders that contain a folder per project."""
     for folder in agent_folders(places, AGENT):
         yield folder if folder.name == "projects" else folder / "projects"
 
@@ -284,10 +284,9 @@ def _of_project(folder: str) -> Iterator[Store]:
 
 
 def _newest(folder: str) -> list[Store]:
-    """The newest session of a folder that bears another name than the roots give it.
+    """Return the newest session in a folder whose name does not match its project.
 
-    Folders can be renamed, and their lines say where the agent works. Sub-agents' folders, which
-    most sessions have, are not listed for that.
+    A folder may have been renamed; its lines name the project. Folders of sub-agents are skipped.
     """
     names = (one for one in list_folder(folder) if _is_main(one.name))
     stores = (found for entry in names for found in stores_from_entry(AGENT, entry))
@@ -299,22 +298,22 @@ def _is_main(name: str) -> bool:
 
 
 def _slug(path: str) -> str:
-    """What the folder of a project that lies at `path`, or below it, begins with.
+    """Return the beginning of the folder name of projects at or below `path`.
 
-    Several paths can give the same; their lines distinguish them.
+    Several paths may have the same slug; the lines tell them apart.
     """
     name = re.sub(r"[^a-zA-Z0-9]", "-", unicodedata.normalize("NFC", path))
     return name[:_LONGEST_SLUG]
 
 
 def _given(places: Places) -> tuple[str, ...]:
-    """The name that a user gives to the folder of all projects alike."""
+    """Return the name that the user gave to the folder of every project."""
     name = places.variable("CLAUDE_CODE_PROJECT_DIR_NAME")
     return (name,) if name else ()
 
 
 def _below(folder: Path, path: str) -> tuple[str, ...]:
-    """The parts of `path` below a folder; none where it is elsewhere."""
+    """Return the parts of `path` below a folder; None if it is elsewhere."""
     with suppress(ValueError):
         return Path(path).relative_to(folder).parts
     return ()

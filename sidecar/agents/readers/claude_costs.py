@@ -1,8 +1,8 @@
-"""Calls of Claude Code that no message tells: those that made the summary of a compaction.
+"""Find Claude Code's calls that made a compaction's summary, which no message records.
 
-`cost-state` lines say what a session took of each model so far, sub-agents and summaries included.
-Where a compaction lies between two of them, or before the first, what no message since then
-accounts for made the summary, by the model of the conversation that was compacted.
+`cost-state` lines contain each model's total usage so far, including sub-agents and summaries. If a
+compaction lies between two of them, or before the first, the usage that no message accounts for
+belongs to the summary.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 _NOTHING: ModelParts = (0, 0, 0, 0, 0)
 _MOST_MESSAGES = 500
-"""A turn with more is not compared: no state holds so many."""
+"""Turns with more messages are not checked, to bound the state."""
 
 
 class CostCheck(msgspec.Struct):
-    """Of a transcript, since its newest `cost-state`, or since its first line."""
+    """Usage of a transcript since its last `cost-state`."""
 
     totals: dict[str, ModelParts] = {}
-    """Of each model in that line."""
+    """Each model's usage in the last `cost-state`."""
     at: str | None = None
-    """When it was written."""
+    """Time of the last `cost-state`."""
     messages: dict[str, tuple[str, ModelParts]] = {}
-    """The model of each message since, and what it took."""
+    """Model and usage of each message since then."""
     compacted_model: str | None = None
-    """The model of the conversation that was compacted since, if one was."""
+    """Model of the conversation that was compacted since then, if any."""
 
     def add_message(self, name: str, model: str | None, usage: MessageUsage) -> None:
-        """Add a message, or its newest line: the one with the most output counts."""
+        """Add a message, keeping the line with the most output."""
         if len(self.messages) <= _MOST_MESSAGES:
             _add(self.messages, name, model, usage)
 
     def apply(self, line: TranscriptLine, path: str) -> tuple[str, Usage] | None:
-        """Apply a `cost-state`; return the model and usage of the summaries since the last one."""
+        """Apply a `cost-state`; return the model and usage of summaries since the last one."""
         totals: dict[str, ModelParts] = {}
         for name, used in (line.model_usage or {}).items():
             totals[_bare(name)] = _sum((totals.get(_bare(name), _NOTHING), used.parts))
@@ -75,14 +75,14 @@ class CostCheck(msgspec.Struct):
 
 
 def _growth(before: dict[str, ModelParts], after: dict[str, ModelParts]) -> dict[str, ModelParts]:
-    """Return what each model took between two totals: all of it if they began again."""
+    """Return each model's usage between two totals; the whole of the second if they restarted."""
     grown = {name: _less(parts, before.get(name, _NOTHING)) for name, parts in after.items()}
     has_all = before.keys() <= after.keys()
     return grown if has_all and all(min(parts) >= 0 for parts in grown.values()) else after
 
 
 def _bare(model: str) -> str:
-    """Return a model's name as the messages have it: totals add a marker of a large window."""
+    """Return a model's name without the marker of a large window that totals contain."""
     return parse(model.removesuffix("[1m]")).bare
 
 
@@ -100,7 +100,7 @@ def _less(one: ModelParts, other: ModelParts) -> ModelParts:
 def _of_subagents(
     path: str, since: datetime | None, until: datetime | None
 ) -> dict[str, tuple[str, ModelParts]]:
-    """Return what each message of a transcript's sub-agents took between two times."""
+    """Return the usage of each message of the transcript's sub-agents between two times."""
     messages: dict[str, tuple[str, ModelParts]] = {}
     for found in find_files("claude-code", Path(path).with_suffix("") / "subagents", ".jsonl"):
         with open_quietly(found.path) as file:

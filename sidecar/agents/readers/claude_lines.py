@@ -1,4 +1,4 @@
-"""The lines of Claude Code's transcripts of which something is read."""
+"""The lines of Claude Code's transcripts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sidecar.messages.usage import Usage, usage_from_parts
 _SYNTHETIC = "<synthetic>"
 _MARKED_SINCE = (2, 1, 300)
 _UNFINISHED = (None, "tool_use", "pause_turn")
-"""Stop reasons after which the agent goes on; also of a message's lines before its last."""
+"""Stop reasons after which the agent continues; lines before a message's last have them too."""
 TITLES = ("custom_title", "ai_title", "summary")
-"""Fields of lines: the user's own title comes before the agent's, and that before a summary."""
+"""Fields with a title, in order of preference: the user's, the agent's, a summary."""
 
 
 class _Split(Record):
@@ -31,7 +31,7 @@ _NO_SPLIT = _Split()
 
 
 class PartUsage(Record):
-    """Tokens of one call: of a message, or of one iteration of it."""
+    """Tokens of one call, either of a message or of one of its iterations."""
 
     type: str | None = None
     model: str | None = None
@@ -51,7 +51,7 @@ class MessageUsage(PartUsage):
 
     @property
     def searches(self) -> int:
-        """Web searches that the vendor made, and bills apart."""
+        """Web searches, which are billed separately."""
         return (self.server_tool_use and self.server_tool_use.web_search_requests) or 0
 
 
@@ -64,11 +64,11 @@ class ClaudeMessage(Record):
 
 class _CompactMetadata(CamelRecord):
     post_tokens: TokenCount = None
-    """Claude Code's own estimate of what a compaction left."""
+    """Claude Code's estimate of the context size after a compaction."""
 
 
 class ModelUsage(CamelRecord):
-    """What a session took of one model so far, sub-agents and compactions included."""
+    """A model's usage in a session so far, including sub-agents and compactions."""
 
     input_tokens: TokenCount = None
     output_tokens: TokenCount = None
@@ -91,12 +91,10 @@ class ModelUsage(CamelRecord):
 
 
 ModelParts = tuple[int, int, int, int, int]
-"""Fresh input, cache reads and writes, of these those for an hour, and output."""
+"""Fresh input, cache reads, cache writes, one-hour cache writes among them, and output."""
 
 
 class TranscriptLine(CamelRecord):
-    """A line of a transcript."""
-
     type: str | None = None
     subtype: str | None = None
     uuid: str | None = None
@@ -118,12 +116,12 @@ class TranscriptLine(CamelRecord):
     tool_use_result: msgspec.Raw = msgspec.Raw(b"")
     compact_metadata: _CompactMetadata | None = None
     model_usage: dict[str, ModelUsage] | None = None
-    """Of a `cost-state`."""
+    """Set in a `cost-state`."""
     message: ClaudeMessage | None = None
 
     @property
     def starts_turn(self) -> bool:
-        """Whether a user's line is a prompt or a tool's result: an interruption is neither."""
+        """Whether this is a prompt or a tool's result. An interruption is neither."""
         if self.is_meta:
             return False
         marks = (self.prompt_source, self.turn_position, self.tool_use_result)
@@ -131,26 +129,26 @@ class TranscriptLine(CamelRecord):
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the agent has nothing more to do after this line of a conversation."""
+        """Whether the agent is idle after this line."""
         if self.type != "assistant" or self.message is None:
             return self.type == "user" and not self.starts_turn
         return self.call is None or self.message.stop_reason not in _UNFINISHED
 
     @property
     def title_kind(self) -> str | None:
-        """Which of `TITLES` the line gives the session."""
+        """The field in `TITLES` that the line sets, if any."""
         if self.custom_title:
             return "custom_title"
         return "ai_title" if self.ai_title else "summary" if self.summary else None
 
     @property
     def title(self) -> str | None:
-        """The title that the line gives the session."""
+        """The title that the line sets, if any."""
         return self.custom_title or self.ai_title or self.summary
 
     @property
     def call(self) -> tuple[ClaudeMessage, MessageUsage] | None:
-        """The message and usage of a model's reply; None for all else."""
+        """Message and usage of a model's reply; None for other lines."""
         message = self.message
         if self.type != "assistant" or message is None or message.usage is None:
             return None
@@ -161,7 +159,7 @@ decode = typed.decoder(TranscriptLine)
 
 
 def _marks_prompts(version: str | None) -> bool:
-    """Whether a version of Claude Code marks the lines that start a turn."""
+    """Return whether this version of Claude Code marks lines that start a turn."""
     try:
         numbers = tuple(map(int, (version or "").split(".")))
     except ValueError:
@@ -170,7 +168,7 @@ def _marks_prompts(version: str | None) -> bool:
 
 
 def reading_of(message: ClaudeMessage, usage: MessageUsage) -> CallSize:
-    """What the last call of a message sent and got; its numbers are the sums of its calls."""
+    """Return the size of a message's last call. The message's own numbers are sums of its calls."""
     calls = [part for part in usage.iterations or () if part.type in (None, "message")]
     last = calls[-1] if len(calls) > 1 else usage
     numbers = usage_of(last)
@@ -200,12 +198,12 @@ def sum_of(parts: list[PartUsage]) -> Usage:
 
 
 def five_minutes(numbers: Usage, usage: MessageUsage) -> int:
-    """Of the cache writes those that live five minutes; the rest's time to live is not given."""
+    """Return the cache writes with a lifetime of five minutes."""
     split = (usage.cache_creation or _NO_SPLIT).ephemeral_5m_input_tokens or 0
     return min(split, numbers.cache_write_tokens - numbers.cache_write_1h_tokens)
 
 
 def tier_of(usage: MessageUsage) -> str:
-    """Fast mode has prices of its own, as a service tier has; so has a place it is confined to."""
+    """Return the service tier for prices; fast mode and regional inference have their own."""
     tier = normal_tier(usage.speed) or normal_tier(usage.service_tier)
     return tier + region_suffix(usage.inference_geo)

@@ -1,6 +1,6 @@
-"""Cline before 4.0 and Roo Code: `tasks/<id>/ui_messages.json` in VS Code's storage, each a whole.
+"""Cline before 4.0 and Roo Code: `tasks/<id>/ui_messages.json` in VS Code's global storage.
 
-The numbers of a call are JSON in the text of a message, beside the prompt, which is not decoded.
+A message's text contains JSON with the call's numbers next to the prompt, which is not decoded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Numbers(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """The cache comes beside the input, but where Roo says that it is OpenAI's form."""
+        """Tokens of the call. Cached tokens don't overlap the input, except in OpenAI's format."""
         parts = (
             token_count(self.tokens_in),
             token_count(self.cache_reads),
@@ -76,7 +76,7 @@ class _Message(CamelRecord):
 
     @property
     def numbers(self) -> _Numbers | None:
-        """Those of a call; None for all other messages, and while none are known."""
+        """Numbers of a call; None for other messages, and before they are known."""
         if self.say != "api_req_started":
             return None
         with suppress(msgspec.DecodeError):
@@ -116,7 +116,7 @@ class Tasks(NamedFiles, StoreReader):
     name = "ui_messages.json"
 
     def __init__(self, agent: str, extension: str, *, has_copies: bool = False) -> None:
-        """`has_copies`: a task's folder holds a repository too; they are polled, not watched."""
+        """`has_copies`: task folders contain a git repository, so poll instead of watching."""
         self.agent = agent
         self._extension, self._has_copies = extension, has_copies
 
@@ -165,18 +165,18 @@ def _events(agent: str, path: Path, data: bytes) -> StoreContents:
 
 
 def reported_usd(cost: Number) -> Decimal | None:
-    """What an agent says that a call cost; None where it does not, or for what none can cost."""
+    """Return the cost that an agent reports; None if it is missing or impossible."""
     return None if cost is None or cost < 0 else Decimal(repr(cost))
 
 
 def _condensed(track: ContextTrack, one: _Message) -> ContextTrack:
-    """The size after a summary, where it is recorded."""
+    """Return the size after a summary, if recorded."""
     size = token_count(one.context_condense.new_context_tokens if one.context_condense else None)
     return track.call(CallSize(size)) if size else track.compaction()
 
 
 def _model(one: _Message, models: Sequence[_Used]) -> tuple[str | None, str]:
-    """The model of a call and its provider: by the message, else by what was in use then."""
+    """Return model and provider of a call, from its message or those in use at the time."""
     info = one.model_info
     if info is not None and info.model_id:
         return info.model_id, info.provider_id or provider_of(info.model_id)
@@ -191,7 +191,7 @@ def _models(path: Path) -> Sequence[_Used]:
 
 
 def _folder(task: Path) -> str:
-    """The folder that a task works in: by its own item, else by the list of all tasks."""
+    """Return the folder that a task works in."""
     if item := try_decode_file(task / "history_item.json", _Item):
         return item.folder
     items = try_decode_file(task.parents[1] / "state" / "taskHistory.json", list[_Item]) or ()

@@ -1,7 +1,7 @@
-"""Cline since its version 4: `~/.cline/data/sessions/<id>/`, shared by the CLI and all editors.
+"""Cline since 4.0: `~/.cline/data/sessions/<id>/`, shared by the CLI and all editors.
 
-Beside the older tasks, which nobody writes any more. The messages are rewritten as a whole; each
-reply has the numbers of its call, all input in one of them, cached or not.
+Messages are rewritten as a whole. Each reply has the numbers of its call; the input includes cached
+tokens.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Reply(CamelRecord):
 
     @property
     def usage(self) -> Usage | None:
-        """Of the call that it answers; None for what is no reply, or has no numbers."""
+        """Tokens of the reply's call; None for other messages."""
         usage = self.metrics.usage if self.metrics else None
         return usage if usage and usage.prompt_tokens + usage.output_tokens else None
 
@@ -127,7 +127,7 @@ READER = TwoStores(
 
 
 def _events(store: Store, data: bytes) -> StoreContents:
-    """Return the calls of a conversation, and its session if it is no sub-agent's."""
+    """Return the calls of a conversation, and its session unless it is a sub-agent's."""
     document, manifest = decode_document(data, _File), _manifest(store.path)
     session = SessionState(document.session_id or Path(store.path).parent.name)
     session.work_in(manifest.folder)
@@ -165,7 +165,7 @@ def _events(store: Store, data: bytes) -> StoreContents:
 
 
 def _store_at(messages: Path) -> Store | None:
-    """Return a conversation, which changes with its session's manifest: that has the state."""
+    """Return a conversation's store, which also changes with its session's manifest."""
     session = messages.parent.name
     store = store_from_path(AGENT, messages, live=messages.name.startswith(f"{session}."))
     manifest = store_from_path(AGENT, messages.with_name(f"{session}.json"))
@@ -176,6 +176,6 @@ def _store_at(messages: Path) -> Store | None:
 
 
 def _manifest(path: str) -> _Manifest:
-    """That of the session in whose folder a file lies; an empty one where it cannot be read."""
+    """Return the manifest of a file's session; an empty one if it is unreadable."""
     folder = Path(path).parent
     return try_decode_file(folder / f"{folder.name}.json", _Manifest) or _Manifest()

@@ -1,8 +1,8 @@
 """Codex: `sessions/YYYY/MM/DD/rollout-<time>-<thread>.jsonl`, later compressed or archived.
 
-Calls come as `token_usage_record` in new versions and as `token_count` events in all. The events
-are written again and again with unchanged totals; threads that were forked or spawned begin with a
-copy of their parent's lines (see `codex_forks`).
+New versions write a `token_usage_record` per call, all versions `token_count` events, which repeat
+with unchanged totals. Forked and spawned threads start with a copy of their parent's lines; see
+`codex_forks`.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ READER = Codex()
 
 
 class _Rollout(RolloutState):
-    """Of a rollout, after some of its lines."""
+    """The state of a rollout."""
 
     session: SessionState = msgspec.field(default_factory=lambda: SessionState(""))
-    """The conversation that the file holds, copies of the parent's lines included."""
+    """The conversation in the file, including lines copied from its parent."""
     summary: str | None = None
-    """The response that made the summary of the newest compaction."""
+    """The response that made the newest compaction's summary."""
     awaits_summary: bool = False
-    """Whether a summary was written whose usage is still to come."""
+    """Whether a summary was written whose usage is still missing."""
 
     @classmethod
     def of(cls, path: str) -> _Rollout:
-        """Return the state before the first line."""
+        """Return the initial state."""
         session = SessionState("", ended=_FOLDERS[1] in Path(path).parts)
         return cls(_thread_of(path), session=session)
 
@@ -107,7 +107,7 @@ class _Rollout(RolloutState):
         yield self.session.snapshot()
 
     def _apply(self, line: RolloutLine, payload: Payload, position: str) -> CallFinished | None:
-        """Take a line into the state; return the call that it reports, if that is a new one."""
+        """Apply a line; return the call that it reports, unless it is known."""
         kind, session = line.kind, self.session
         session.at = parse_iso_time(line.timestamp) or session.at
         session.window = payload.model_context_window or session.window
@@ -138,7 +138,7 @@ class _Rollout(RolloutState):
         return None
 
     def _count(self, line: RolloutLine, info: Info) -> CallFinished | None:
-        """Take an event of usage, which may repeat the last one."""
+        """Apply a usage event, which may repeat the last one."""
         session = self.session
         session.window = info.model_context_window or session.window
         session.model = session.model or info.model
@@ -154,7 +154,7 @@ class _Rollout(RolloutState):
         return self._call(line, parts, request, info.model, is_summary=is_summary)
 
     def _record(self, line: RolloutLine, payload: Payload) -> CallFinished | None:
-        """Take a usage record: a call of this thread, or of one that it holds a copy of."""
+        """Apply a usage record of this thread or of one whose lines it copied."""
         if payload.usage is None:
             return None
         is_named = payload.response_id is not None and payload.response_id == self.summary
@@ -209,7 +209,7 @@ class _Rollout(RolloutState):
 
 
 def _provider(named: str | None, model: str) -> str:
-    """Codex' own providers by our names; the model's maker for a provider that a user named."""
+    """Return our name of a provider, or the model's maker if the user defined the provider."""
     known = {"openai": "openai", "ollama": "ollama", "oss": "ollama", "lmstudio": "lmstudio"}
     return known.get(named or "openai") or provider_of(model) or str(named)
 
@@ -221,10 +221,10 @@ _TURN = {
     "turn_complete": False,
     "turn_aborted": False,
 }
-"""By kind of line, whether a turn is under way after it."""
+"""Whether a turn is running after each kind of line."""
 
 
 def _thread_of(path: str) -> str:
-    """The thread that a file's name says."""
+    """Return the thread id in a file's name."""
     found = _THREAD.search(os.path.basename(path))
     return found.group(1) if found else os.path.basename(path)

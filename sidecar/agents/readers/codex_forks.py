@@ -1,8 +1,8 @@
-"""Where a copied history ends: threads that were forked or spawned begin with their parent's lines.
+"""Find where the lines copied from a parent end in forked and spawned Codex threads.
 
-The copies bear new times or the old ones. In this order: ordinals, where the first own one is
-named; turns, and totals, that the parent's file has as well; when a turn was begun. Without the
-parent's file, a pause ends the copy, which is written at once.
+Copies may have new or old times. These are checked in order: ordinals, if the first own one is
+named; turns and totals that the parent's file contains too; the time at which a turn began.
+Without the parent's file, a pause ends the copy, which is written at once.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _STARTS = ("turn_context", "task_started", "turn_started")
 
 
 class Parent(NamedTuple):
-    """What identifies a parent's lines: its turns' ids, and its totals after each call."""
+    """Identifies a parent's lines: the ids of its turns and its totals after each call."""
 
     turns: frozenset[str] = frozenset()
     totals: frozenset[UsageParts] = frozenset()
 
 
 def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Parent) -> bool:
-    """Whether a line of a thread that has a parent is its own, and so all after it."""
+    """Return whether this line of a thread, and so every later one, is its own."""
     kind = one.kind
     if state.first_ordinal is not None and one.ordinal is not None:
         return one.ordinal >= state.first_ordinal
@@ -58,7 +58,7 @@ def is_own(state: RolloutState, one: RolloutLine, payload: Payload, parent: Pare
 
 
 def _is_later(state: RolloutState, one: RolloutLine, payload: Payload) -> bool:
-    """Whether a line was first written after the thread began, as far as its times say."""
+    """Return whether a line was first written after the thread began, judged by its times."""
     began, at = parse_iso_time(state.began), parse_iso_time(one.timestamp)
     if began is None or at is None or at < began:
         return False
@@ -77,7 +77,7 @@ def _time(value: float | str | None) -> datetime | None:
 
 
 def parent_of(path: str, thread: str | None) -> Parent:
-    """What is known of a thread's parent; nothing where its file is gone."""
+    """Return what identifies a thread's parent; empty if its file is gone."""
     if thread is None:
         return Parent()
     for found in _files_of(path, thread):
@@ -91,7 +91,7 @@ def parent_of(path: str, thread: str | None) -> Parent:
 
 @lru_cache(maxsize=8)
 def _read(path: str, _size: int, _mtime_ns: int) -> Parent:
-    """The turns and totals in a rollout, as it is at a size and time. Raises OSError."""
+    """Return the turns and totals of a rollout of a given size and time. Raises OSError."""
     turns: set[str] = set()
     totals: set[UsageParts] = set()
     with open_quietly(path) as file:
@@ -106,7 +106,7 @@ def _read(path: str, _size: int, _mtime_ns: int) -> Parent:
 
 
 def _files_of(path: str, thread: str) -> Iterator[str]:
-    """The rollouts of a thread in the home that `path` lies in: days around its id's time."""
+    """Return the rollouts of a thread, from the folders of the days around its creation."""
     home = next(
         (one.parent for one in Path(path).parents if one.name in ("sessions", "archived_sessions")),
         None,
@@ -121,7 +121,7 @@ def _files_of(path: str, thread: str) -> Iterator[str]:
 
 
 def _days(sessions: Path, thread: str) -> list[Path]:
-    """The folders that a thread may have been begun in: its id begins with the time (UUIDv7)."""
+    """Return the folders in which a thread may have begun: its id (UUIDv7) starts with the time."""
     try:
         at = datetime.fromtimestamp(int(thread.replace("-", "")[:12], 16) / 1000, UTC)
     except (ValueError, OverflowError, OSError):

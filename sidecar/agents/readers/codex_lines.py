@@ -1,4 +1,4 @@
-"""The lines of Codex' rollouts of which something is read, and what is kept between readings."""
+"""The lines of Codex' rollouts, and the state between readings."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sidecar.messages.usage import Usage, usage_from_prompt
 
 _KIND = re.compile(rb'"type"\s*:\s*"(?:token_|session_meta"|turn_|task_|compacted"|thread_)')
 KIND_WITHIN = 320
-"""Bytes: the types of a line and of its payload stand before all else."""
+"""Bytes at the start of a line that contain its type and that of its payload."""
 
 SUMMARY_OUTPUT = b'"compaction_output"'
-"""In the line of a compaction's summary."""
+"""In the line with a compaction's summary."""
 
 UsageParts = tuple[int, int, int, int, int]
-"""Input, of it cached and written, output, of it reasoning."""
+"""Input, cached and written tokens among it, output, reasoning tokens among it."""
 
 
 class Tokens(Record):
-    """Tokens of a call, or of a thread so far; cached and written tokens are part of the input."""
+    """Tokens of a call or of a whole thread. The input includes cached and written tokens."""
 
     input_tokens: TokenCount = None
     cached_input_tokens: TokenCount = None
@@ -33,7 +33,6 @@ class Tokens(Record):
 
     @property
     def parts(self) -> UsageParts:
-        """What a call, or all of them, took."""
         return (
             self.input_tokens or 0,
             self.cached_input_tokens or 0,
@@ -44,7 +43,7 @@ class Tokens(Record):
 
 
 class Info(Record):
-    """What a `token_count` says; `total_token_usage` is of the thread, never an occupancy."""
+    """Contents of a `token_count`. `total_token_usage` covers the thread and is no occupancy."""
 
     total_token_usage: Tokens | None = None
     last_token_usage: Tokens | None = None
@@ -53,14 +52,14 @@ class Info(Record):
 
 
 class ThreadSettings(Record):
-    """What `thread_settings_applied` changes."""
+    """Settings that `thread_settings_applied` changes."""
 
     model: str | None = None
     cwd: str | None = None
 
 
 class Payload(Record):
-    """The named fields of all lines."""
+    """Fields of the payloads of all lines."""
 
     type: str | None = None
     id: str | None = None
@@ -74,7 +73,7 @@ class Payload(Record):
     subagent_history_start_ordinal: int | str | None = None
     turn_id: str | None = None
     root_turn_id: str | None = None
-    """The turn that a person began: of a sub-agent's turn that of its root thread."""
+    """The turn that a person started; for a sub-agent's turn, that of its root thread."""
     started_at: float | str | None = None
     thread_name: str | None = None
     thread_settings: ThreadSettings | None = None
@@ -92,13 +91,13 @@ class Payload(Record):
 
     @property
     def is_persons(self) -> bool | None:
-        """Whether a person began the turn; None where the line does not say."""
+        """Whether a person started the turn; None if unknown."""
         known = self.turn_id is not None and self.root_turn_id is not None
         return self.turn_id == self.root_turn_id if known else None
 
     @property
     def parent(self) -> str | None:
-        """The thread whose history this one may begin with a copy of."""
+        """The thread whose history this one may start with."""
         spawned = re.search(rb'"parent_thread_id"\s*:\s*"([^"]+)"', bytes(self.source))
         return (
             self.forked_from_id
@@ -112,8 +111,6 @@ class _Metadata(Record):
 
 
 class RolloutLine(Record):
-    """A line."""
-
     type: str | None = None
     timestamp: str | None = None
     ordinal: int | None = None
@@ -122,12 +119,12 @@ class RolloutLine(Record):
 
     @property
     def is_summary(self) -> bool:
-        """Whether it is the summary of a compaction, whose usage comes next."""
+        """Whether this is a compaction's summary, whose usage follows."""
         return self.metadata is not None and bool(self.metadata.compaction_output)
 
     @property
     def kind(self) -> str | None:
-        """The line's type, of an event that of its payload."""
+        """The line's type, or the payload's type for events."""
         return self.payload.type if self.type == "event_msg" and self.payload else self.type
 
 
@@ -135,58 +132,58 @@ entry = typed.decoder(RolloutLine)
 
 
 def is_read(data: bytes, start: int, end: int) -> bool:
-    """Whether the line that begins with `data[start:end]` may be of a kind that is read."""
+    """Return whether the line starting at `data[start:end]` may be of a kind that is read."""
     return bool(_KIND.search(data, start, end)) or data.find(b'"payload"', start, end) < 0
 
 
 def usage_of(parts: UsageParts) -> Usage:
-    """The parts of a call that do not overlap."""
+    """Return the usage without overlapping parts."""
     prompt, cached, written, output, reasoning = parts
     return usage_from_prompt(prompt, cached, written, 0, output, reasoning)
 
 
 def reading_of(tokens: Tokens, model: str | None, window: int | None) -> CallSize:
-    """What a call sent and got; an estimate of Codex' own, which has a total alone, is none."""
+    """Return the size of a call; None for Codex' own estimates, which only have a total."""
     prompt, _, _, output, _ = tokens.parts
     return CallSize(prompt, output, model, window)
 
 
 class RolloutState(msgspec.Struct):
-    """Of one rollout, after some of its lines."""
+    """The state of one rollout."""
 
     thread: str
     owner: str | None = None
-    """The thread that a person sees: of a sub-agent the one that started it."""
+    """The thread that the user sees: a sub-agent's is the one that started it."""
     named: bool = False
-    """Whether the `session_meta` that names the file was read."""
+    """Whether the `session_meta` of the file's own thread was read."""
     parent: str | None = None
-    """The thread whose lines this one may begin with a copy of."""
+    """The thread whose lines this one may start with."""
     began: str | None = None
-    """When the thread was made, in ISO 8601."""
+    """Time at which the thread was created, in ISO 8601."""
     first_ordinal: int | None = None
-    """Ordinals below are the parent's."""
+    """Lower ordinals belong to the parent."""
     copied: bool = False
     """Whether a parent's `session_meta` was seen."""
     copied_at: str | None = None
-    """When the newest line was written that is a copy or may be one."""
+    """Time of the newest line that is or may be a copy."""
     own: bool = False
-    """Whether all lines from here on are the thread's own."""
+    """Whether all further lines belong to the thread itself."""
     subagent: bool = False
     resumed: bool = False
-    """Whether the present turn of a sub-agent's thread is a person's, who resumed it."""
+    """Whether a person resumed this sub-agent's thread and started the current turn."""
     records: bool = False
-    """Whether there are usage records: then they alone count."""
+    """Whether there are usage records; then events don't count."""
     count: int = 0
-    """Calls so far."""
+    """Number of calls so far."""
     total: UsageParts | None = None
     last: UsageParts | None = None
-    """Of the newest event that counted."""
+    """The last event that counted."""
     model: str | None = None
     cwd: str | None = None
     provider: str | None = None
 
     def begin(self, meta: Payload, at: str | None) -> None:
-        """Take a `session_meta`: the first names the file, later ones are copied."""
+        """Apply a `session_meta`. The first one is the file's own, later ones are copies."""
         if self.named:
             self.copied = self.copied or meta.id != self.thread
             return
@@ -201,13 +198,13 @@ class RolloutState(msgspec.Struct):
         self.first_ordinal = int(ordinal) if str(ordinal or "").isdecimal() else None  # type: ignore[arg-type]
 
     def change(self, settings: Payload | ThreadSettings) -> None:
-        """Take a turn's settings."""
+        """Apply a turn's settings."""
         self.model, self.cwd = settings.model or self.model, settings.cwd or self.cwd
 
     def fresh_parts(self, info: Info) -> UsageParts | None:
-        """The tokens of the call that an event reports; None where it repeats the last one.
+        """Return the tokens of the call that an event reports; None if it repeats the last one.
 
-        Old versions say only what the thread took so far: the call is the difference.
+        Old versions only contain the thread's total, so the call is the difference.
         """
         total, before = info.total_token_usage, self.total
         if total is not None:

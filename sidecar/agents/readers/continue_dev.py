@@ -1,4 +1,4 @@
-"""Continue: `dev_data/*/tokensGenerated.jsonl`, a line a call: sums alone, of no session."""
+"""Continue's extensions: `dev_data/*/tokensGenerated.jsonl`, a line per call, without sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ContinueDev(NamedFiles, StoreReader):
 
 
 class _File(msgspec.Struct):
-    """Of a file whose lines each say all that is needed."""
+    """The state of a file: only the number of lines."""
 
     lines: int = 0
 

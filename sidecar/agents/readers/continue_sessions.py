@@ -1,7 +1,8 @@
-"""Continue: `sessions/<session>.json` of its command line, and `dev_data/` of its extensions.
+"""Continue's command line: `sessions/<session>.json`; `continue_dev` reads its extensions.
 
-A session is one document without times, written whole at each save. Its usage counts all calls, its
-messages only those that are left: aborted turns, summaries and sub-agents are the difference.
+A session is one document without times, rewritten at each save. Its usage covers all calls, but
+its messages only those that are left. The difference belongs to aborted turns, summaries and
+sub-agents.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ AGENT = "continue"
 _INDEX = "sessions.json"
 _UNTITLED = "Untitled Session"
 _SILENT_SECONDS = 3_600.0
-"""A session that was not saved for so long waits for no message of a call that it counted."""
+"""After this time without a save, no message will follow for usage without one."""
 
 
 class _Cached(Record):
@@ -62,7 +63,7 @@ class _Reasoning(Record):
 
 
 class _MessageUsage(Record):
-    """Of a reply, in OpenAI's form."""
+    """Usage of a reply, in OpenAI's format."""
 
     model: str | None = None
     prompt_tokens: Number = None
@@ -70,7 +71,7 @@ class _MessageUsage(Record):
     completion_tokens: Number = None
     completion_tokens_details: _Reasoning | None = None
     cost_cents: Number = None
-    """By Continue's own list, rounded."""
+    """Rounded, from Continue's own price list."""
 
     @property
     def usage(self) -> Usage:
@@ -96,12 +97,12 @@ class _Item(CamelRecord):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the agent has more to do after this item."""
+        """Whether the agent continues after this item."""
         return not self.message or self.message.role != "assistant" or bool(self.tool_call_states)
 
 
 class _SessionUsage(CamelRecord):
-    """Of all calls since the session, or the fork that it is, began."""
+    """Usage of all calls since the session or fork began."""
 
     prompt_tokens: Number = None
     completion_tokens: Number = None
@@ -120,30 +121,30 @@ class _Session(CamelRecord):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a turn is under way, as far as the messages say."""
+        """Whether a turn is running, judged by the messages."""
         items = self.history or []
         return bool(items) and items[-1].is_waiting
 
     @property
     def model(self) -> str | None:
-        """Of the newest reply."""
+        """Model of the newest reply."""
         return next((one.model for one in reversed(self.replies) if one.model), None)
 
     @property
     def replies(self) -> list[_MessageUsage]:
-        """Of the messages that are left, those with the numbers of a call."""
+        """Usage of the remaining replies."""
         messages = (item.message for item in self.history or ())
         used = (one.usage for one in messages if one and one.role == "assistant")
         return [one for one in used if one and token_count(one.prompt_tokens)]
 
 
 class _State(msgspec.Struct):
-    """Of a session, after some of its savings. A summary takes the place of its messages."""
+    """The state of a session. A summary replaces its messages."""
 
     replies: dict[str, tuple[int, int]] = {}
-    """Prompt and output of each reply that was read, by `_numbered`; 0 for a fork's parent's."""
+    """Prompt and output of each reply, by `_numbered`; 0 for replies copied from a parent."""
     rest: tuple[int, int] = (0, 0)
-    """The same of all calls that left no reply."""
+    """Prompt and output of all calls without a reply."""
 
     @property
     def prompt(self) -> int:
@@ -187,7 +188,7 @@ READER = TwoStores(ContinueSessions(), ContinueDev(), lambda path: not path.ends
 
 
 def _events(store: Store, state: _State) -> StoreContents:
-    """Return the session, and the calls that are new since `state`."""
+    """Return the session and the calls that are new since `state`."""
     document = decode_file(store.path, _Session)
     session = SessionState(
         document.session_id or Path(store.path).stem, at=time_from_ns(store.mtime_ns)
@@ -210,7 +211,7 @@ def _events(store: Store, state: _State) -> StoreContents:
 def _reply_calls(
     store: Store, document: _Session, session: SessionState, state: _State
 ) -> Iterator[CallFinished]:
-    """Yield the calls of new replies, the newest first, and note them in the state."""
+    """Yield the calls of new replies, newest first, and add them to the state."""
     numbered, total = _numbered(document.replies), document.usage or _SessionUsage()
     left = token_count(total.prompt_tokens) - state.prompt - state.rest[0]
     new = {key: reply for key, reply in numbered.items() if key not in state.replies}
@@ -229,7 +230,7 @@ def _reply_calls(
 def _rest(
     store: Store, document: _Session, session: SessionState, state: _State, *, has_new: bool
 ) -> CallFinished | None:
-    """Return the new calls that no reply accounts for, as one: only their sum is known."""
+    """Return all new calls without a reply as one call, because only their sum is known."""
     total = document.usage or _SessionUsage()
     prompt = token_count(total.prompt_tokens) - state.prompt
     output = token_count(total.completion_tokens) - state.output
@@ -244,7 +245,7 @@ def _rest(
 
 
 def _numbered(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
-    """Replies by their tokens, which stay the same when other messages go."""
+    """Return replies by keys that don't change when other messages are removed."""
     found: dict[str, _MessageUsage] = {}
     for one in replies:
         usage, number = one.usage, 0
@@ -256,7 +257,7 @@ def _numbered(replies: list[_MessageUsage]) -> dict[str, _MessageUsage]:
 
 
 def _call(store: Store, session: SessionState, model: str, usage: Usage, key: str) -> CallFinished:
-    """Return a call, as new as the file: no message has a time."""
+    """Return a call with the file's time, because messages have none."""
     return CallFinished(
         at=time_from_ns(store.mtime_ns),
         agent=AGENT,
@@ -270,7 +271,7 @@ def _call(store: Store, session: SessionState, model: str, usage: Usage, key: st
 
 
 def _store_at(path: str) -> Store | None:
-    """Return a session without the inode: the file is written whole, and may be replaced."""
+    """Return a session without its inode, because saving may replace the file."""
     if not path.endswith(".json") or os.path.basename(path) == _INDEX:
         return None
     store = store_from_path(AGENT, path)
@@ -288,7 +289,7 @@ class _Model(CamelRecord):
 
 
 class _Settings(Record):
-    """`config.json`, or a `config.yaml` that is JSON."""
+    """`config.json`, or a `config.yaml` that contains JSON."""
 
     models: list[_Model] | None = None
 
@@ -298,7 +299,7 @@ _FIELD = re.compile(rb"[ -]*(model|contextLength): *[\"']?([^\s\"'#]+)")
 
 
 def _window(home: Path, model: str) -> int | None:
-    """Return the window that the user's settings give to a model, in tokens."""
+    """Return a model's context window in the user's settings, in tokens."""
     windows = _windows_of_yaml(home / "config.yaml")
     for name in ("config.json", "config.yaml"):
         for one in (try_decode_file(home / name, _Settings) or _Settings()).models or ():
@@ -308,7 +309,7 @@ def _window(home: Path, model: str) -> int | None:
 
 
 def _windows_of_yaml(path: Path) -> dict[str, int | None]:
-    """Return the windows of the models in a YAML file that has a line for each key."""
+    """Return the models' windows in a YAML file with one line per key."""
     items: list[dict[bytes, bytes]] = []
     outermost = None
     with suppress(OSError):
