@@ -1,7 +1,7 @@
 """VS Code's Copilot Chat: `workspaceStorage/<id>/chatSessions/<session>.jsonl` (older: `.json`).
 
-The extension may write more exactly beside it: a database of traces, and debug logs. Of a session,
-each call is taken from the best of the three that has it: traces, debug log, chat session.
+The extension may also write a database of traces and debug logs, which are more precise. Each
+call is taken from the best of the three: traces, then debug log, then chat session.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CopilotChat(StoreReader):
 
 @lru_cache(maxsize=256)
 def _title(path: str, title_at: str) -> str | None:
-    """The title in a line, which may hold a whole session."""
+    """Return the title in a line, which may contain a whole session."""
     with open_quietly(path) as file:
         file.seek(int(title_at.partition("@")[0]))
         line = file.readline(LONGEST_LINE)
@@ -106,27 +106,26 @@ READER = CopilotChat()
 
 
 class _State(msgspec.Struct):
-    """Of a chat session, after some of its lines."""
+    """The state of a chat session."""
 
     path: str
     session: SessionState
     chat: Chat = msgspec.field(default_factory=Chat)
     until: float | None = None
-    """Milliseconds since 1970: turns from here on stand in a better store."""
+    """Milliseconds since 1970. Later turns are in a better store."""
     is_shown: bool = False
 
     @classmethod
     def of(cls, path: str, until: float | None = None) -> _State:
-        """Return the state before the first line. `until` may be known from a reading before."""
+        """Return the initial state."""
         return cls(path, SessionState(_session_of(path), rank=_CHAT), until=until)
 
     @property
     def workspace(self) -> str:
-        """The project's folder."""
         return _project(self.path).workspace
 
     def read(self, lines: Lines) -> Iterable[CallFinished]:
-        """Replay some lines; turns that are taken back among them were billed all the same."""
+        """Replay some lines. Turns that are removed in them were billed nevertheless."""
         self.find_better_stores()
         calls: dict[str, CallFinished] = {}
         changed: set[int] = set()
@@ -140,7 +139,7 @@ class _State(msgspec.Struct):
                 lines.skipped += 1
                 continue
             if self.chat.custom_title or one.path == _TITLE:
-                # With the time: the line at this place is another one after the file was rewritten.
+                # Include the time: after the file was rewritten, another line has this position.
                 self.session.title_at = f"{lines.position}@{os.stat(self.path).st_mtime_ns}"
                 self.chat.custom_title = None
             changed = _changed(self.chat, one, changed, known)
@@ -148,13 +147,13 @@ class _State(msgspec.Struct):
         return calls.values()
 
     def find_better_stores(self) -> None:
-        """Note from when on traces or a debug log have the session's turns."""
+        """Note the time from which traces or a debug log have the session's turns."""
         traced = spans.traced_since(str(_traces_of(self.path)), _session_of(self.path))
         begins = (traced, spans.log_begins(str(_log_of(self.path))), self.until)
         self.until = min((at for at in begins if at is not None), default=None)
 
     def calls(self, numbers: Iterable[int]) -> dict[str, CallFinished]:
-        """The calls of turns by their ids, but those that a better store has."""
+        """Return the calls of some turns by id, without those in a better store."""
         session, requests = self.chat.session_id or self.session.id, self.chat.requests or ()
         turns = (requests[number] for number in numbers if number < len(requests))
         return {
@@ -168,7 +167,7 @@ class _State(msgspec.Struct):
         chat, session = self.chat, self.session
         if not chat.turns:
             if self.is_shown:
-                raise StartOverError  # the session is empty now: only a new reading removes it
+                raise StartOverError  # the session is empty now and must disappear
             return ()
         self.is_shown = True
         newest = chat.turns[-1]
@@ -183,7 +182,7 @@ class _State(msgspec.Struct):
 
 
 def _read_flat(store: Store, until: float | None) -> StoreRead:
-    """Read a session in the older form, a file that is rewritten as a whole."""
+    """Read a session in the older format, which is rewritten as a whole."""
     held = _State.of(store.path, until)
     held.chat = decode_file(store.path, Chat)
     held.find_better_stores()
@@ -201,18 +200,18 @@ def _read_flat(store: Store, until: float | None) -> StoreRead:
 
 
 class _Until(msgspec.Struct, frozen=True, array_like=True, tag="until"):
-    """What is kept of a session in the older form: as `_State.until`."""
+    """What is saved of a session in the older format."""
 
     until: float | None
 
 
 def _moves_turns(one: mutations.Mutation) -> bool:
-    """Whether turns may go away, or others come into their places."""
+    """Return whether a line may remove or replace turns."""
     return one.kind == mutations.INITIAL or (one.path[:1] == ("requests",) and len(one.path) < 3)
 
 
 def _changed(chat: Chat, one: mutations.Mutation, before: set[int], known: int) -> set[int]:
-    """The turns whose calls are to be handed on, after one more line."""
+    """Return the indexes of the turns whose calls a line may change."""
     if not _moves_turns(one):
         number = one.path[1] if one.path[:1] == ("requests",) else None
         return before | {number} if isinstance(number, int) else before
@@ -223,7 +222,7 @@ def _changed(chat: Chat, one: mutations.Mutation, before: set[int], known: int) 
 
 
 def _replayed(chat: Chat, one: mutations.Mutation) -> Chat:
-    """A session after one more line, which changes it. Raises msgspec.DecodeError."""
+    """Return the session after one more line. Raises msgspec.DecodeError."""
     if one.kind == mutations.INITIAL:
         return typed.decode(one.value, Chat)
     mutations.apply(chat, one)
@@ -231,14 +230,14 @@ def _replayed(chat: Chat, one: mutations.Mutation) -> Chat:
 
 
 def _matters(data: bytes, start: int, end: int) -> bool:
-    """Whether a line may change what is kept, by its beginning: most are about a reply's parts."""
+    """Return whether a line may change the state, judged by its beginning. Most lines don't."""
     path = data[start : data.find(b"]", start, end) + 1]
     is_initial = data.find(b'"kind":0', start, min(end, start + 40)) >= 0
     return is_initial or not any(name in path for name in _CONTENT)
 
 
 def _window(path: str, chat: Chat) -> int | None:
-    """The window of the selected model: by the session, the debug log's list, the user's list."""
+    """Return the selected model's context window: from the session, the debug log or the user."""
     window = chat.window
     name, user = (chat.selected or "").rpartition("/")[2], _user_of(path)
     if window is None and name:
@@ -247,7 +246,7 @@ def _window(path: str, chat: Chat) -> int | None:
 
 
 def _log_state(path: Path) -> spans.LogState:
-    """Return the state of a debug log before its first line."""
+    """Return the initial state of a debug log."""
     project, name = _project(str(path)), _session_of(str(path))
     session = SessionState(name, rank=_LOG)
     session.work_in("\n".join(project.named_folders))
@@ -268,7 +267,7 @@ def _transcript_session(store: Store) -> SessionSnapshot:
 
 
 def _watched(user: Path) -> Iterator[str]:
-    """The folders that stores are in: other extensions fill theirs with many thousands."""
+    """Yield the folders with stores. Other extensions keep thousands of files next to them."""
     for entry in list_folder(user / "workspaceStorage"):
         yield os.path.join(entry.path, _CHATS)
         yield os.path.join(entry.path, _EXTENSION)
@@ -277,7 +276,7 @@ def _watched(user: Path) -> Iterator[str]:
 
 
 def _of_storage(path: str) -> Iterator[Store]:
-    """The stores of one project's folder."""
+    """Yield the stores of a project."""
     folder = Path(path)
     yield from _chats(folder / _CHATS)
     extension = folder / _EXTENSION
@@ -290,7 +289,7 @@ def _of_storage(path: str) -> Iterator[Store]:
 
 
 def _chats(folder: Path) -> Iterator[Store]:
-    """The chat sessions in a folder; of one in both forms the log, which VS Code reads first."""
+    """Yield the chat sessions in a folder. Of a session in both formats, VS Code reads the log."""
     names = {entry.name for entry in list_folder(folder)}
     for name in sorted(names):
         if name.endswith(".jsonl") or f"{name}l" not in names:
@@ -298,7 +297,7 @@ def _chats(folder: Path) -> Iterator[Store]:
 
 
 def _stores_at(path: str) -> Iterator[Store]:
-    """The store at a path, where it is one."""
+    """Yield the store at a path, if it is one."""
     kind, store = _kind(path), None
     if kind == _TRACE:
         store = database_store(AGENT, path)
@@ -309,7 +308,7 @@ def _stores_at(path: str) -> Iterator[Store]:
 
 
 def _kind(path: str) -> int | None:
-    """Which of the stores a file is."""
+    """Return which kind of store a file is."""
     parts = Path(path).parts[-4:]
     if parts[-2:] == (_EXTENSION.lower(), _TRACES):
         return _TRACE
@@ -323,13 +322,12 @@ def _kind(path: str) -> int | None:
 
 
 def _storage_of(path: str) -> Path:
-    """The project's folder that a store lies in."""
+    """Return the `workspaceStorage` folder of a store."""
     above = Path(path).parents
     return above[{_CHAT: 1, _TRANSCRIPT: 2, _LOG: 3}[_kind(path) or _CHAT]]
 
 
 def _project(path: str) -> Storage:
-    """The project of a store."""
     return storage(str(_storage_of(path)))
 
 
@@ -342,7 +340,7 @@ def _log_of(chat: str) -> Path:
 
 
 def _user_of(path: str) -> Path | None:
-    """The user data that a store lies in."""
+    """Return the user data folder of a store."""
     above = Path(path).parents
     return next((one.parent for one in above if one.name.endswith("Storage")), None)
 
@@ -353,7 +351,7 @@ def _traces_of(path: str) -> Path:
 
 
 def _project_of(user: Path, session: str) -> Storage:
-    """The project that a session is about."""
+    """Return the project of a session."""
     for one in storages(user):
         folder = Path(one.path)
         names = (folder / _CHATS / f"{session}{suffix}" for suffix in _SUFFIXES)
@@ -363,7 +361,7 @@ def _project_of(user: Path, session: str) -> Storage:
 
 
 def _known_until(state: bytes) -> float | None:
-    """From when on a better store had the turns, as it was known at the last reading."""
+    """Return `_State.until` of the last reading."""
     known = reader_state(state, _State)
     if known is not None:
         return known.until

@@ -1,7 +1,7 @@
-"""Copilot CLI: `session-store.db`, a row a call; `session-state/<session>/events.jsonl` beside it.
+"""Copilot CLI: `session-store.db` with a row per call, and `session-state/<session>/events.jsonl`.
 
-The events have the output alone. What a session says of itself as it shuts down covers an unknown
-part of it, and is not read.
+The events only contain the output. The sums at a session's end cover an unknown part of it and
+are not used.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ _TURN = {
     "assistant.turn_end": False,
     "session.shutdown": False,
 }
-"""By kind of event, whether a turn is under way after it."""
+"""Whether a turn is running after each kind of event."""
 _details = typed.decoder(list[_Detail])
 
 
 class _Row:
-    """A call, of whatever columns there are."""
+    """A call. The columns differ between versions."""
 
     def __init__(self, values: tuple[object, ...], names: tuple[str, ...]) -> None:
         found = dict(zip(names, values, strict=True))
@@ -98,7 +98,7 @@ class _Row:
 
     @property
     def category(self) -> Category:
-        """A compaction has no message of an assistant; a sub-agent has a window of its own."""
+        """A compaction has no assistant message; a sub-agent has its own context window."""
         if self._found.get("initiator") == "compaction":
             return "summary"
         initiator = str(self._found.get("initiator") or "")
@@ -107,14 +107,14 @@ class _Row:
 
     @property
     def usage(self) -> Usage:
-        """The input holds what the cache read and wrote, the output the reasoning."""
+        """The input includes cache reads and writes, the output includes reasoning."""
         numbers = (self._found.get(f"{name}_tokens") for name in _NUMBERS)
         prompt, read, write, output, reasoning = (max(0, int(str(one or 0))) for one in numbers)
         return usage_from_prompt(prompt, read, write or self._written, 0, output, reasoning)
 
     @property
     def _written(self) -> int:
-        """By the bill, where the column has a wrong 0."""
+        """Cache writes from the bill, if the column is 0 by mistake."""
         text = self._found.get("token_details_json")
         try:
             details = _details(text) if isinstance(text, str | bytes) else []
@@ -174,13 +174,13 @@ READER = CopilotCli()
 
 
 class _Rows(msgspec.Struct):
-    """Of the database, after some of its rows."""
+    """The state of the database."""
 
     row: int = 0
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
 
     def call(self, row: _Row) -> None:
-        """Take a call into its session."""
+        """Apply a call to its session."""
         session = self.sessions.get(row.session)
         if session is None:
             session = self.sessions[row.session] = SessionState(row.session, rank=1)
@@ -194,7 +194,7 @@ class _Rows(msgspec.Struct):
 
 def _events_of_rows(folder: str, connection: sqlite3.Connection, state: _Rows) -> StoreContents:
     newest = _newest_row(connection)
-    if newest < state.row:  # the rows were written anew
+    if newest < state.row:  # the rows were replaced
         state.row, state.sessions = 0, {}
     folders = _folders(connection)
     calls: list[CallFinished] = []
@@ -242,7 +242,7 @@ def _newest_row(connection: sqlite3.Connection) -> int:
 
 
 def _folders(connection: sqlite3.Connection) -> dict[str, str | None]:
-    """The folders of all sessions."""
+    """Return the folders of all sessions."""
     if not {"id", "cwd"} <= columns(connection, "sessions"):
         return {}
     rows = connection.execute("SELECT id, cwd FROM sessions").fetchall()
@@ -250,9 +250,9 @@ def _folders(connection: sqlite3.Connection) -> dict[str, str | None]:
 
 
 def _rows_since(path: str) -> str | None:
-    """Return when the database began to have calls, in ISO 8601; None if it has none.
+    """Return when the database began to record calls, in ISO 8601; None if it has none.
 
-    A session's own rows do not tell: its events may be read before its first row is written.
+    A session's own rows don't show this: its events may be read before its first row is written.
     """
     if not os.path.exists(path):
         return None
@@ -262,20 +262,20 @@ def _rows_since(path: str) -> str | None:
 
 
 class _Events(msgspec.Struct):
-    """Of a session's events, after some of them. They know no call's size."""
+    """The state of a session's events, which don't contain the size of a call."""
 
     session: SessionState
     until: str | None = None
-    """ISO 8601: calls from here on are rows of the database."""
+    """ISO 8601. Later calls are in the database."""
     tier: str | None = None
 
     @classmethod
     def of(cls, folder: str) -> _Events:
-        """Return the state before the first line."""
+        """Return the initial state."""
         return cls(SessionState(os.path.basename(folder), track=ContextTrack(why=NO_USAGE)))
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
-        """Yield what the events hold of calls from before the database had them."""
+        """Yield the calls from before the database recorded them."""
         folder, session = Path(lines.path).parent, self.session
         session.work_in(_cwd_in(str(folder)))
         self.until = self.until or _rows_since(str(folder.parents[1] / _STORE))
@@ -300,7 +300,8 @@ class _Events(msgspec.Struct):
 
     @property
     def _window(self) -> int | None:
-        """By the agent's own word, else by the tier: models of a million tokens are held to less"""
+        """Context window as reported, or by tier: some models are limited to less than they
+        support."""
         session = self.session
         if session.window or not self.tier or not session.model:
             return session.window
@@ -325,7 +326,7 @@ class _Events(msgspec.Struct):
 
 
 def _cwd_in(folder: str) -> str | None:
-    """The folder that a session works in, by its `workspace.yaml`."""
+    """Return the folder in a session's `workspace.yaml`."""
     try:
         with open_quietly(os.path.join(folder, "workspace.yaml")) as file:
             found = _CWD.search(file.read(_HEAD).decode("utf-8", "replace"))

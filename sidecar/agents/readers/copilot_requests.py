@@ -1,8 +1,7 @@
-"""What is kept of VS Code's chat sessions: their requests, slim, and what these say.
+"""The parts of VS Code's chat sessions that are kept: requests without their text.
 
-`promptTokens` of a request is its newest call's prompt, so it is a context and never a bill;
-`completionTokens` is the output of the whole turn. A turn's input can only be known from
-`modelTotals`.
+A request's `promptTokens` is the prompt of its newest call: a context size, not a bill.
+`completionTokens` is the output of the whole turn. Only `modelTotals` contains a turn's input.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _Usage(CamelRecord):
 
 
 class CallTotals(CamelRecord):
-    """A model and what a call, or a whole turn, took of it."""
+    """A model and its usage in a call or turn."""
 
     model: str | None = None
     input_tokens: Number = None
@@ -62,7 +61,7 @@ class CallTotals(CamelRecord):
 
     @property
     def usage(self) -> Usage:
-        """In parts that do not overlap."""
+        """Usage without overlapping parts."""
         prompt, cached = token_count(self.input_tokens), token_count(self.cached_tokens)
         return usage_from_prompt(prompt, cached, 0, 0, token_count(self.output_tokens), 0)
 
@@ -82,7 +81,7 @@ class _Round(Record):
 
 
 class _Metadata(CamelRecord):
-    """Of a finished turn. `compacted` is worked out here: no text of a summary is kept."""
+    """Metadata of a finished turn. `compacted` is derived here, without keeping the summary."""
 
     prompt_tokens: Number = None
     output_tokens: Number = None
@@ -110,8 +109,6 @@ class _Result(CamelRecord):
 
 
 class CopilotTurn(CamelRecord):
-    """A turn."""
-
     request_id: str | None = None
     timestamp: Number = None
     model_id: str | None = None
@@ -126,12 +123,12 @@ class CopilotTurn(CamelRecord):
 
     @property
     def is_live(self) -> bool:
-        """Whether the turn is under way."""
+        """Whether the turn is running."""
         return self.model_state is not None and self.model_state.value not in _SEALED
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the turn ended; None while it is under way."""
+        """When the turn ended; None while it is running."""
         if self.is_live:
             return None
         completed = self.model_state.completed_at if self.model_state else None
@@ -139,13 +136,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def compacted(self) -> bool:
-        """Whether the turn ended with a summary: its prompt is the size before."""
+        """Whether the turn ended with a summary. Its prompt is the size before."""
         names = [one.name for one in (self.agent, self.slash_command) if one]
         return "compact" in names or self._metadata.compacted
 
     @property
     def prompt(self) -> int:
-        """Tokens of the newest call's prompt; 0 where they were not reported."""
+        """Prompt tokens of the newest call; 0 if unknown."""
         result = self.result or _Result()
         older = result.usage or _Usage()
         numbers = (self.prompt_tokens, self._metadata.prompt_tokens, result.prompt_tokens)
@@ -153,13 +150,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def last_output(self) -> int:
-        """Tokens of the newest call's reply, as far as that is known: of a finished turn."""
+        """Output tokens of a finished turn's newest call, as far as known."""
         finished = self.model_state is None or self.model_state.value == _COMPLETE
         return token_count(self._metadata.output_tokens) if finished else 0
 
     @property
     def output(self) -> int:
-        """Tokens of the whole turn's replies, at least."""
+        """Output tokens of the whole turn, at least."""
         result = self.result or _Result()
         older = token_count(result.output_tokens) or token_count(
             (result.usage or _Usage()).completion_tokens
@@ -172,13 +169,13 @@ class CopilotTurn(CamelRecord):
 
     @property
     def model(self) -> str | None:
-        """The model that served it."""
+        """The model that served the turn."""
         named = (self.model_id or "").rpartition("/")[2]
         return self._metadata.resolved_model or (named if named != "auto" else None) or None
 
     @property
     def provider(self) -> str:
-        """Who bills it: by the vendor in the model's id."""
+        """Who bills the turn, from the vendor in the model's id."""
         vendor = (self.model_id or "copilot/").partition("/")[0]
         return _VENDORS.get(vendor) or provider_of(vendor + "/" + (self.model or ""))
 
@@ -204,9 +201,9 @@ class _Selected(CamelRecord):
 
     @property
     def window(self) -> int | None:
-        """Tokens: the prompt's and the output's, as VS Code's own ring has it.
+        """Context window in tokens: prompt and output limit, as in VS Code's indicator.
 
-        Where a provider gives the whole window as the prompt's, nothing is added to it.
+        If the provider gives the whole window as prompt limit, the output limit is not added.
         """
         limits = self.metadata or _Limits()
         chosen = token_count(
@@ -224,7 +221,7 @@ class _Input(CamelRecord):
 
 
 class Chat(CamelRecord):
-    """A session. None of its text is in it."""
+    """A session without its text."""
 
     session_id: str | None = None
     custom_title: str | None = None
@@ -234,24 +231,24 @@ class Chat(CamelRecord):
 
     @property
     def turns(self) -> list[CopilotTurn]:
-        """The requests that are there now."""
+        """The current requests."""
         return [one for one in self.requests or () if one is not None]
 
     @property
     def window(self) -> int | None:
-        """Tokens that the selected model takes; None where the session does not say."""
+        """Context window of the selected model in tokens, if known."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.window if selected else None
 
     @property
     def selected(self) -> str | None:
-        """The selected model's id, with its vendor."""
+        """Id of the selected model, including its vendor."""
         selected = self.input_state.selected_model if self.input_state else None
         return selected.identifier if selected else None
 
     @property
     def track(self) -> ContextTrack:
-        """What the requests say of the size."""
+        """The conversation's size."""
         track = ContextTrack()
         for one in self.turns:
             if one.compacted:
@@ -262,7 +259,7 @@ class Chat(CamelRecord):
 
 
 def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[CallFinished]:
-    """A turn as it was billed: by model where the totals are there, else as far as it is known."""
+    """Return the billed calls of a turn: one per model if totals exist, else what is known."""
     at = time_from_ms(request.timestamp)
     parts = _parts(request)
     if at is None or request.request_id is None:
@@ -283,7 +280,7 @@ def calls_of(request: CopilotTurn, session: str, workspace: str) -> Iterator[Cal
 
 
 def _parts(request: CopilotTurn) -> Sequence[tuple[str | None, Usage]]:
-    """Models and what they used; at least one."""
+    """Return models and their usage; at least one."""
     totals = [one for one in request.model_totals or () if one is not None]
     if totals:
         return [(one.model or request.model, one.usage) for one in totals]

@@ -1,7 +1,7 @@
-"""Single calls of VS Code's Copilot: its debug logs, and its database of traces.
+"""Single calls of VS Code's Copilot, from its debug logs and its database of traces.
 
-Both say each call with all its input, cached or not, and bear the same span ids. In traces, a span
-`invoke_agent` holds the sum of its calls.
+Both contain each call with its whole input, cached or not, under the same span ids. In traces,
+an `invoke_agent` span holds the sum of its calls.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _HEAD = 64 << 10
 _NANO = 10**9
 _LONG_AGO = 0.0
 TRACE_RANK = 2
-"""Of a session's stores, traces are the best."""
+"""Traces are the best of a session's stores."""
 _ASIDE = ("title", "categori", "inline", "nes", "commit", "intent", "subagent", "search")
-"""Parts of the names of requests that are beside the conversation."""
+"""Parts of the names of requests that don't belong to the conversation."""
 _WRITTEN = "gen_ai.usage.cache_creation.input_tokens"
 _COLUMNS = {"span_id", "operation_name", "chat_session_id", "start_time_ms"}
 _NANO_AIU = "copilot_chat.copilot_usage_nano_aiu"
@@ -65,13 +65,13 @@ class _Line(Record, rename="camel"):
 
     @property
     def is_main(self) -> bool:
-        """Whether it is a call of the conversation itself."""
+        """Whether this call belongs to the conversation itself."""
         name = (self.attrs.debug_name if self.attrs else None) or ""
         return self.status in (None, "ok") and not _is_aside(name)
 
     @property
     def is_summary(self) -> bool:
-        """Whether it is a call that made a summary."""
+        """Whether this call made a summary."""
         return "summar" in ((self.attrs.debug_name if self.attrs else None) or "").lower()
 
 
@@ -79,15 +79,15 @@ _line = typed.decoder(_Line)
 
 
 class LogState(msgspec.Struct):
-    """Of a debug log, after some of its lines."""
+    """The state of a debug log."""
 
     session: SessionState
     workspace: str
     folder: str
-    """Where the log lies, and its list of models."""
+    """Folder of the log and its list of models."""
     child: bool
     until: float | None = None
-    """Milliseconds since 1970: calls from here on stand in a better store."""
+    """Milliseconds since 1970. Later calls are in a better store."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         session = self.session
@@ -111,7 +111,7 @@ class LogState(msgspec.Struct):
         yield self.session.snapshot()
 
     def _calls(self, line: _Line, attrs: _Attributes) -> Iterator[CallFinished]:
-        """Yield the call that a line reports, also a failed one that was answered nonetheless."""
+        """Yield the call that a line reports, including a failed one that got a reply."""
         at, nano = time_from_ms(line.ts), attrs.copilot_usage_nano_aiu
         if at is None or (self.until is not None and (line.ts or 0) >= self.until):
             return
@@ -133,10 +133,10 @@ _TURN = ("turn_start", "user_message", "turn_end")
 
 
 def log_begins(path: str) -> float | None:
-    """From when on a debug log has its session's calls, in milliseconds since 1970.
+    """Return the time from which a debug log has its session's calls, in ms since 1970.
 
-    One that was cut, which begins elsewhere than with `session_start`, had them all. None where
-    there is none.
+    A truncated log, which does not start with `session_start`, had them all. None if there is no
+    log.
     """
     with suppress(OSError):
         for line in first_lines(path, _HEAD):
@@ -162,7 +162,7 @@ class _Model(Record):
 
 
 def window_in(folder: str, model: str | None) -> int | None:
-    """A model's window by the list beside a debug log; its three limits do not add up."""
+    """Return a model's context window in a debug log's list. Its three limits don't add up."""
     path = os.path.join(folder, "models.json")
     try:
         return _windows(path, os.stat(path).st_mtime_ns).get(model or "")
@@ -182,8 +182,6 @@ def _windows(path: str, _mtime_ns: int) -> dict[str, int]:
 
 
 class CallSpan(msgspec.Struct, frozen=True):
-    """A call."""
-
     row: int
     id: str
     at_ms: float
@@ -196,7 +194,7 @@ class CallSpan(msgspec.Struct, frozen=True):
 
 
 def _spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
-    """Yield the calls after a row; none of a form that is not known."""
+    """Yield the calls after a row; none if the format is unknown."""
     known = columns(connection, "spans")
     if not known >= _COLUMNS:
         return
@@ -223,7 +221,7 @@ def _spans(connection: sqlite3.Connection, after: int) -> Iterator[CallSpan]:
 
 
 class TraceState(msgspec.Struct):
-    """Of a database of traces, after some of its rows."""
+    """The state of a database of traces."""
 
     row: int = 0
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
@@ -232,9 +230,9 @@ class TraceState(msgspec.Struct):
 def trace_events(
     project_of: Callable[[str], Storage], connection: sqlite3.Connection, state: TraceState
 ) -> StoreContents:
-    """The calls after the last row; from the first where the rows were written anew.
+    """Read the calls after the last row, or all of them if the rows were replaced.
 
-    `project_of`: the project that a session is about, by the session's id.
+    `project_of` returns the project of a session, by its id.
     """
     newest = connection.execute("SELECT max(rowid) FROM spans").fetchone()[0] or 0
     if newest < state.row:
@@ -271,7 +269,7 @@ def _call(span: CallSpan, session: str, at: datetime, workspace: str) -> CallFin
 
 
 def traced_since(path: str, session: str) -> float | None:
-    """From when on traces have a session's calls, in milliseconds since 1970; None for never."""
+    """Return the time from which traces have a session's calls, in ms since 1970, or None."""
     if not os.path.exists(path):
         return None
     try:
@@ -293,7 +291,7 @@ def _is_aside(name: str) -> bool:
 
 
 def _whole(number: object) -> int:
-    """A number, of an attribute in text too; 0 where it is none."""
+    """Return a number of an attribute, which may be text; 0 if it is none."""
     try:
         return token_count(float(number))  # type: ignore[arg-type]
     except (TypeError, ValueError):

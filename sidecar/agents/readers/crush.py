@@ -1,6 +1,6 @@
 """Crush: `.crush/crush.db` in each project.
 
-A session's tokens are those of its newest call, and so no sum; its cost is the sum.
+A session's token columns describe its newest call; its cost is the sum of all calls.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _listed(path: str, _mtime_ns: int) -> tuple[Path, ...]:
-    """The databases on a list, as it is at a time. Raises OSError."""
+    """Return the databases in a list of a given time. Raises OSError."""
     projects = decode_file(path, _Projects).projects or ()
     folders = (os.path.join(one.path, one.data_dir or ".crush") for one in projects if one.path)
     return tuple(Path(folder) / "crush.db" for folder in folders)
 
 
 def _model(connection: sqlite3.Connection, session: str) -> tuple[str | None, str]:
-    """The model of a session's newest reply, and its provider."""
+    """Return model and provider of a session's newest reply."""
     if not {"model", "provider", "session_id", "created_at"} <= columns(connection, "messages"):
         return None, ""
     row = connection.execute(
@@ -63,7 +63,7 @@ def _model(connection: sqlite3.Connection, session: str) -> tuple[str | None, st
 
 
 def _folder(path: str) -> str:
-    """The project that a database is about."""
+    """Return the project of a database."""
     folder = os.path.dirname(path)
     return os.path.dirname(folder) if os.path.basename(folder) == ".crush" else folder
 
@@ -131,7 +131,7 @@ def _session(name: str, folder: str, row: dict[str, Any], model: str | None) -> 
 
 
 def _at(value: object) -> datetime | None:
-    """A time in seconds since 1970; older versions wrote milliseconds."""
+    """Return a time in seconds since 1970; older versions wrote milliseconds."""
     if not isinstance(value, int | float):
         return None
     return time_from_ms(value if value > 1e11 else value * 1000)

@@ -1,8 +1,8 @@
 """Gemini CLI: `tmp/<project>/chats/session-*.jsonl` (older: `.json`), sub-agents in folders below.
 
-A line is a message, and a message that changes is written again under the same id. `$set` replaces
-fields of the session, among them all messages; `$rewindTo` takes back a message and all after it,
-which stay billed. A session that is resumed repeats its messages without their tokens.
+A line is a message; a changed message is written again with the same id. `$set` replaces fields
+of the session, which may include all messages. `$rewindTo` removes a message and all later ones;
+they stay billed. A resumed session repeats its messages without their tokens.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ if TYPE_CHECKING:
 AGENT = "gemini-cli"
 _SUFFIXES = (".jsonl", ".json")
 _KEPT = 50
-"""Messages that are kept between readings; a rewind to an older one reads the file again."""
+"""Number of messages to keep between readings. A rewind beyond them reads the file again."""
 _NOTHING = (b"", b"null", b"[]", b'""')
 
 
 class _Tokens(Record):
     input: TokenCount = None
-    """All of the prompt, what was cached too."""
+    """The whole prompt, including cached tokens."""
     output: TokenCount = None
     cached: TokenCount = None
     thoughts: TokenCount = None
-    """Beside `output`."""
+    """Not part of `output`."""
     tool: TokenCount = None
-    """Tool-use prompts, beside `input`."""
+    """Prompts for tool use, not part of `input`."""
 
     @property
     def usage(self) -> Usage:
-        """The same in parts that do not overlap."""
+        """The same without overlapping parts."""
         thoughts = self.thoughts or 0
         prompt = (self.input or 0) + (self.tool or 0)
         return usage_from_prompt(
@@ -79,30 +79,28 @@ class _Message(CamelRecord):
     model: str | None = None
     tokens: _Tokens | None = None
     content: msgspec.Raw = msgspec.Raw(b"")
-    """Only whether there is any is read."""
+    """Decoded only as far as to see whether it is empty."""
     tool_calls: msgspec.Raw = msgspec.Raw(b"")
 
     @property
     def reading(self) -> CallSize | None:
-        """The size of its call; None for all but a model's reply with numbers."""
+        """Size of the message's call; None unless it is a reply with numbers."""
         if self.type != "gemini" or self.tokens is None:
             return None
         return CallSize.of(self.tokens.usage, self.model)
 
     @property
     def ends_turn(self) -> bool:
-        """Whether it is the last reply of a turn.
+        """Whether this is the last reply of a turn.
 
-        A reply's tools are written once they have run; until then a reply that only calls tools has
-        no content.
+        Tools are written after they have run; until then, a reply that only calls tools has no
+        content.
         """
         is_empty = bytes(self.content) in _NOTHING
         return self.type == "gemini" and not is_empty and bytes(self.tool_calls) in _NOTHING
 
 
 class _Fields(CamelRecord):
-    """Fields of a session."""
-
     session_id: str | None = None
     last_updated: str | None = None
     summary: str | None = None
@@ -110,7 +108,7 @@ class _Fields(CamelRecord):
 
 
 class _Line(_Message):
-    """A line: a message, fields of the session, a change of them, or a rewind."""
+    """A message, the session's fields, a change of them, or a rewind."""
 
     set_: _Fields | None = msgspec.field(default=None, name="$set")
     rewind_to: str | None = msgspec.field(default=None, name="$rewindTo")
@@ -163,7 +161,7 @@ READER = GeminiCli()
 
 
 class _Log(msgspec.Struct):
-    """A session's file as far as it was read."""
+    """The state of a session's file."""
 
     session: SessionState
     workspace: str
@@ -171,13 +169,13 @@ class _Log(msgspec.Struct):
     first: str | None = None
     """Id of the first message."""
     messages: list[tuple[str, CallSize | None]] = []
-    """The newest messages of the conversation by their ids, each with the size of its call."""
+    """The newest messages of the conversation by id, with the sizes of their calls."""
     has_older: bool = False
-    """Whether older messages are no longer kept."""
+    """Whether older messages have been dropped."""
 
     @classmethod
     def of(cls, store: Store) -> _Log:
-        """Return the state before the first line."""
+        """Return the initial state."""
         path = Path(store.path)
         project, name = (path.parents[1], path.stem) if store.live else _parent_of(path)
         session = SessionState(name)
@@ -199,7 +197,7 @@ class _Log(msgspec.Struct):
         return () if self.is_subagent else (self.session.snapshot(),)
 
     def change(self, fields: _Fields) -> Iterable[_Message]:
-        """Take fields of the session; return its messages if they are among them."""
+        """Apply fields of the session; return its messages if they are among them."""
         session = self.session
         self._name(fields.session_id)
         session.at = parse_iso_time(fields.last_updated) or session.at
@@ -209,7 +207,7 @@ class _Log(msgspec.Struct):
         return fields.messages
 
     def _apply(self, line: _Line) -> Iterable[_Message]:
-        """Take a line; return the messages in it."""
+        """Apply a line; return its messages."""
         self._name(line.session_id)
         if line.rewind_to is not None:
             self._rewind(line.rewind_to)
@@ -225,7 +223,7 @@ class _Log(msgspec.Struct):
             self.session.id = session
 
     def _put(self, message: _Message) -> None:
-        """Take a message that is new or has changed."""
+        """Add or replace a message."""
         name, reading = message.id or "", message.reading
         start = max(0, len(self.messages) - _KEPT)
         for position in range(start, len(self.messages)):
@@ -244,11 +242,11 @@ class _Log(msgspec.Struct):
         if message.type in ("user", "gemini"):
             session.active = not message.ends_turn
         if message.type == "gemini":
-            # A session that is resumed begins another file, which has no reply.
+            # A resumed session starts another file without a reply.
             session.rank = 1
 
     def _measure(self) -> bool:
-        """Take the size from the newest reply with numbers; return whether one is kept."""
+        """Take the size from the newest reply with numbers; return whether there is one."""
         readings = [reading for _, reading in self.messages[-_KEPT:] if reading]
         if not readings and len(self.messages) > _KEPT:
             readings = [reading for _, reading in self.messages if reading]
@@ -260,16 +258,16 @@ class _Log(msgspec.Struct):
         return bool(readings)
 
     def _replace(self, messages: list[_Message]) -> None:
-        """Take all messages of the conversation anew.
+        """Replace all messages of the conversation.
 
-        Where they hold a reply that was measured, the session is resumed; otherwise, where they
-        hold another reply, the conversation was compressed.
+        If they contain a known reply with numbers, the session was resumed; if they contain
+        another reply, the conversation was compressed.
         """
         readings = dict(self.messages)
         is_new = self.first is None
         is_same = bool(messages) and messages[0].id == self.first
         if is_same and not any(message.type == "gemini" for message in messages):
-            return  # a resumption writes its first message before it repeats the conversation
+            return  # a resumed session writes its first message before it repeats the conversation
         self.messages = []
         for message in messages:
             reading = readings.get(message.id or "")
@@ -325,7 +323,7 @@ def _of_project(folder: str) -> Iterator[Store]:
 
 
 def _parent_of(path: Path) -> tuple[Path, str]:
-    """The project and the session that a sub-agent's file is of."""
+    """Return the project and session of a sub-agent's file."""
     return path.parents[2], path.parent.name
 
 
@@ -335,7 +333,7 @@ def _folder(project: str) -> str:
 
 
 def _workspace(project: str) -> str | None:
-    """The folder that a project's folder stands for, by Gemini CLI's own list of projects."""
+    """Return the folder of a project, from Gemini CLI's own list of projects."""
     path = os.path.join(os.path.dirname(project), os.pardir, "projects.json")
     try:
         listed = _listed(path, os.stat(path).st_mtime_ns)
@@ -350,7 +348,7 @@ class _Projects(Record):
 
 @lru_cache(maxsize=8)
 def _listed(path: str, _mtime_ns: int) -> dict[str, str]:
-    """Folders by the names, and by the older hashes, of their projects. Raises OSError."""
+    """Return folders by the names and older hashes of their projects. Raises OSError."""
     projects = decode_file(path, _Projects).projects
     hashed = {_hash(folder): folder for folder in projects}
     return hashed | {name: folder for folder, name in projects.items()}

@@ -1,6 +1,6 @@
-"""Goose: `sessions/sessions.db`. Plain columns are the newest call, `accumulated_*` all of them.
+"""Goose: `sessions/sessions.db`. Plain columns hold the newest call, `accumulated_*` the sums.
 
-Newer databases have a `usage_ledger` with a row a request, which then is the bill.
+Newer databases have a `usage_ledger` with a row per request, which is used as the bill.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _config(row: dict[str, Any]) -> _Config:
 
 
 def _at(value: object) -> datetime | None:
-    """A time: text, or seconds or milliseconds since 1970."""
+    """Return a time from text, or from seconds or milliseconds since 1970."""
     if isinstance(value, int | float):
         return time_from_ms(value if value > 1e11 else value * 1000)
     return parse_iso_time(value if isinstance(value, str) else None)
@@ -59,7 +59,7 @@ class Goose(OneDatabase):
         return tuple(home / "sessions" / "sessions.db" for home in agent_folders(places, AGENT))
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return a name, but not one that was made from what was said."""
+        """Return the session's name, unless Goose made it from messages."""
         return (
             (row.get("name") or row.get("description")) if row.get("user_set_name") != 0 else None
         )
@@ -97,7 +97,7 @@ READER = Goose()
 
 
 def _of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | None:
-    """A row of the ledger of requests."""
+    """Return the call of a row of the ledger."""
     at = _at(row.get("created_at") or row.get("timestamp") or session.get("updated_at"))
     prompt, output = whole(row.get("input_tokens")), whole(row.get("output_tokens"))
     read = whole(row.get("cache_read_tokens") or row.get("cache_read_input_tokens"))
@@ -106,7 +106,7 @@ def _of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | 
         return None
     model, amount = str(row.get("model") or "unknown"), row.get("cost")
     cost = parse_usd(amount) if isinstance(amount, int | float) else None
-    # All other costs are by Goose's own price list.
+    # All other costs come from Goose's own price list.
     is_billed = row.get("cost_source") == "provider"
     form = usage_from_prompt if prompt >= read + write else usage_from_parts
     return CallFinished(
@@ -125,7 +125,7 @@ def _of_request(session: dict[str, Any], row: dict[str, Any]) -> CallFinished | 
 
 
 def _of_session(row: dict[str, Any]) -> CallFinished | None:
-    """All calls of a session together: older databases hold no more."""
+    """Return all calls of a session as one, because older databases contain no more."""
     at = _at(row.get("updated_at"))
     prompt = whole(row.get("accumulated_input_tokens"))
     output = whole(row.get("accumulated_output_tokens"))

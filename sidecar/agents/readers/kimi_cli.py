@@ -1,4 +1,5 @@
-"""Kimi CLI: `sessions/<md5 of the folder>/<session>/wire.jsonl`, each status with the context."""
+"""Kimi CLI: `sessions/<md5 of the folder>/<session>/wire.jsonl`, with the context in each
+status."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _COMPACTIONS = ("CompactionBegin", "CompactionEnd")
 
 
 class _Tokens(Record):
-    """Tokens in parts that do not overlap."""
+    """Tokens without overlapping parts."""
 
     input_other: TokenCount = None
     output: TokenCount = None
@@ -63,7 +64,7 @@ class _Entry(Record):
 
     @property
     def status(self) -> _Payload | None:
-        """What a status says; None for all else."""
+        """The status in this line, if any."""
         message = self.message
         return message.payload if message and message.type == "StatusUpdate" else None
 
@@ -94,14 +95,14 @@ READER = KimiCli()
 
 
 class _Wire(msgspec.Struct):
-    """Of a session's file, after some of its lines."""
+    """The state of a session's file."""
 
     session: SessionState
     workspace: str
 
     @classmethod
     def of(cls, folder: Path) -> _Wire:
-        """Return the state before the first line."""
+        """Return the initial state."""
         session, known = SessionState(folder.name), _workspace(folder)
         session.work_in(known or f"md5:{folder.parent.name}")
         return cls(session, known or "")
@@ -146,7 +147,7 @@ class _Wire(msgspec.Struct):
 
 
 def _workspace(session: Path) -> str | None:
-    """The folder that a session's place stands for, by Kimi's own list of folders."""
+    """Return the folder of a session, from Kimi's own list of folders."""
     known = try_decode_file(session.parents[2] / "kimi.json", _Known) or _Known()
     paths = (one.path for one in known.work_dirs or () if one.path)
     return next((path for path in paths if _hash(path) == session.parent.name), None)

@@ -1,8 +1,8 @@
-"""Kimi Code: `sessions/<workspace>/<session>/agents/<agent>/wire.jsonl`, a folder an agent.
+"""Kimi Code: `sessions/<workspace>/<session>/agents/<agent>/wire.jsonl`, one folder per agent.
 
-`main` is the conversation; `state.json` of the session has its folder and title. Each call writes
-`usage.record`, whose model is the user's alias: `llm.request` before it names the real one. Forks
-copy all lines.
+`main` is the conversation; the session's `state.json` has its folder and title. Each call writes
+a `usage.record` with the user's alias of the model; the preceding `llm.request` has the real
+name. Forks copy all lines.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KINDS = re.compile(
 
 
 class _Tokens(CamelRecord):
-    """Tokens in parts that do not overlap."""
+    """Tokens without overlapping parts."""
 
     input_other: TokenCount = None
     output: TokenCount = None
@@ -77,7 +77,7 @@ class _Session(CamelRecord):
     cwd: str | None = None
     title: str | None = None
     title_kind: str | None = None
-    """A `replaceable` title is made of a prompt."""
+    """A `replaceable` title is made from a prompt."""
     archived: bool | None = None
     forked_from: str | None = None
 
@@ -115,7 +115,7 @@ class KimiCode(LineFiles, StoreReader):
         return _with_state(store) if store else None
 
     def is_copy(self, store: Store) -> bool:
-        """Whether the session is a fork, which names the session that it was copied from."""
+        """Return whether the session is a fork, which names its origin."""
         return _session(store.path).forked_from is not None
 
     def read(self, store: Store, state: bytes = b"") -> StoreRead:
@@ -127,7 +127,7 @@ class KimiCode(LineFiles, StoreReader):
         return _session(store.path).own_title
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the window in the user's settings: the smallest of the model's aliases."""
+        """Return the context window in the user's settings, the smallest of the model's aliases."""
         home = _session_folder(session.path).parents[2]
         config = try_decode_toml(home / "config.toml", _Config) or _Config()
         aliases = (config.models or {}).values()
@@ -139,7 +139,7 @@ READER = KimiCode()
 
 
 class _Wire(msgspec.Struct):
-    """Of one agent's wire, after some of its lines."""
+    """The state of an agent's file."""
 
     session: SessionState
     path: str
@@ -160,14 +160,14 @@ class _Wire(msgspec.Struct):
             yield self.session.snapshot()
 
     def _read_state_file(self) -> None:
-        """Read what `state.json` holds about the session now, also if no line is new."""
+        """Apply `state.json`, which may change without new lines."""
         kept, session = _session(self.path), self.session
         session.work_in(kept.cwd)
         session.parent, session.ended = kept.forked_from, bool(kept.archived)
         session.title_at = _STATE if kept.own_title else None
 
     def _apply(self, line: _Line) -> CallFinished | None:
-        """Apply a line to the state; return the call that it reports, if any."""
+        """Apply a line; return the call that it reports, if any."""
         session, kind = self.session, line.type or ""
         session.at = time_from_ms(line.time) or session.at
         if kind == "llm.request":
@@ -179,14 +179,14 @@ class _Wire(msgspec.Struct):
         elif kind == "context.apply_compaction":
             session.track = session.track.compaction()
         elif kind in ("token_counting.rebased", "token_counting.truncated"):
-            # Kimi's own estimate of what is left after a compaction or an undo.
+            # Kimi's own estimate after a compaction or an undo.
             session.track = session.track.estimate(line.tokens or 0, session.model)
         elif kind == "usage.record" and line.usage is not None:
             return self._call(line, line.usage.usage)
         return None
 
     def _call(self, line: _Line, usage: Usage) -> CallFinished | None:
-        """Return the call of a `usage.record`; one that belongs to no turn made a summary."""
+        """Return the call of a `usage.record`. One outside of turns made a summary."""
         session, is_turn = self.session, line.usage_scope != "session"
         if is_turn and usage.prompt_tokens:
             session.track = session.track.call(CallSize.of(usage, session.model))
@@ -208,12 +208,12 @@ class _Wire(msgspec.Struct):
 
 
 def _session(path: str) -> _Session:
-    """Return what `state.json` holds about the session that a wire is of."""
+    """Return the `state.json` of a file's session."""
     return try_decode_file(_session_folder(path) / _STATE, _Session) or _Session()
 
 
 def _with_state(store: Store) -> Store:
-    """Return a wire as a sub-agent's, or as the conversation's, which changes with its state."""
+    """Return the store of an agent's file; the conversation's also changes with `state.json`."""
     if os.path.basename(os.path.dirname(store.path)) != _MAIN:
         return msgspec.structs.replace(store, live=False)
     state = store_from_path(AGENT, str(_session_folder(store.path) / _STATE))

@@ -1,4 +1,4 @@
-"""Agents that keep all sessions in one SQLite database."""
+"""Base of agents that keep all sessions in one SQLite database."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class DatabaseState(msgspec.Struct):
-    """Of a database, after some of its rows."""
+    """The state of a database."""
 
     at: str | float | None = None
-    """The newest change that was read, as the database writes its times."""
+    """Time of the newest change, in the database's own unit."""
     sessions: dict[str, SessionState] = msgspec.field(default_factory=dict)
-    """Main conversations by their ids."""
+    """Main conversations by id."""
     skipped: int = 0
-    """Rows of the last reading that are broken."""
+    """Broken rows of the last reading."""
 
     def passed(self, at: object) -> None:
-        """Note the time of a row that was read."""
+        """Note the time of a row."""
         if isinstance(at, str | int | float):
             both = (self.at, at) if isinstance(at, type(self.at)) else (at,)
             self.at = max(both)  # type: ignore[type-var]
@@ -44,20 +44,20 @@ class OneDatabase(StoreReader):
     """See `sidecar.agents.events.StoreReader`."""
 
     table: str
-    """The table with a row for each session."""
+    """The table with a row per session."""
 
     def paths(self, places: Places) -> tuple[Path, ...]:
-        """Return where the agent's databases lie."""
+        """Return the paths of the agent's databases."""
         raise NotImplementedError
 
     def changes(
         self, path: str, connection: sqlite3.Connection, state: DatabaseState
     ) -> Iterable[CallFinished]:
-        """Take the rows that changed since `state.at` into the state; return their calls."""
+        """Apply the rows that changed since `state.at`; return their calls."""
         raise NotImplementedError
 
     def title_of(self, row: dict[str, Any]) -> object:
-        """Return the title in a row of the table of sessions."""
+        """Return the title in a row of the sessions' table."""
         raise NotImplementedError
 
     def folders(self, places: Places) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class OneDatabase(StoreReader):
 def rows(
     connection: sqlite3.Connection, table: str, where: str = "1", *values: object
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows by the names of whatever columns there are; none if there is no such table."""
+    """Yield rows as dictionaries, whatever the columns are; none if the table does not exist."""
     if not columns(connection, table):
         return
     cursor = connection.execute(f"SELECT * FROM {table} WHERE {where}", values)  # noqa: S608
@@ -109,10 +109,10 @@ def rows(
 
 
 def whole(number: object) -> int:
-    """A column's number of tokens; 0 where it has none."""
+    """Return a column's number of tokens; 0 if it is none."""
     return int(number) if isinstance(number, int | float) and 0 < number <= 10**12 else 0
 
 
 def text(value: object) -> str | None:
-    """A column's text, as long as a name may be; None where it has none."""
+    """Return a column's text, truncated to the longest allowed name; None if it is none."""
     return value[:LONGEST_ID] if isinstance(value, str) and value else None

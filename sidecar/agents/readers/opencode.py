@@ -1,7 +1,7 @@
 """opencode: `opencode*.db` since 1.2, files below `storage/` before; other tables since 2.0.
 
-Forks copy messages under new ids, and an upgrade leaves the old tables behind. So a call is
-identified by fields that a copy keeps: its time, model and tokens. Kilo Code keeps such a database.
+Forks copy messages under new ids, and upgrades leave the old tables behind. Therefore a call is
+identified by fields that copies share: time, model and tokens. Kilo Code has the same database.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _State(msgspec.Struct):
-    """How far a database was read. Times are in milliseconds since 1970."""
+    """How far a database has been read. Times are in milliseconds since 1970."""
 
     message: int = 0
-    """The newest change of a message."""
+    """Time of the newest change of a message."""
     session_message: int = 0
-    """The newest change in the table of that name, which replaces `message`."""
+    """The same for the table of that name, which replaces `message`."""
     sessions: dict[str, Number] = {}
-    """The newest change of each main session."""
+    """Time of the newest change of each main session."""
 
 
 class _SessionTime(Record):
@@ -92,7 +92,7 @@ class OpenCode(StoreReader):
     """See `sidecar.agents.events.StoreReader`."""
 
     def __init__(self, agent: str, files: str | None = None) -> None:
-        """`files`: what the name of a database begins with; by default the agent's name."""
+        """`files`: beginning of the databases' names; by default the agent's name."""
         self._agent, self._files = agent, files or agent
 
     @property
@@ -101,7 +101,7 @@ class OpenCode(StoreReader):
 
     def folders(self, places: Places) -> tuple[str, ...]:
         homes = self._homes(places)
-        # The usual database is named before it exists, so that the first session is seen at once.
+        # Include the usual database before it exists, to see the first session immediately.
         databases = [os.path.join(home, f"{self._files}.db") for home in homes]
         databases += [path for home in homes for path in self._databases(places, home)]
         files = (os.path.join(home, part) for home in homes for part in (_SESSIONS, _MESSAGES))
@@ -144,7 +144,7 @@ class OpenCode(StoreReader):
         return _titles(store).get(title_at)
 
     def window(self, places: Places, session: StoredSession) -> int | None:
-        """The window that the user's settings give to the session's model."""
+        """Return the context window of the session's model in the user's settings."""
         return own_window(places, self.agent, session.cwd or "", session.model or "")
 
     def _databases(self, places: Places, home: str) -> list[str]:
@@ -161,7 +161,7 @@ class OpenCode(StoreReader):
         )
 
     def _events_of_rows(self, connection: sqlite3.Connection, state: _State) -> StoreContents:
-        """Return the finished calls among the messages that changed, and the changed sessions.
+        """Return the finished calls among the changed messages, and the changed sessions.
 
         opencode updates its rows in place.
         """
@@ -211,7 +211,7 @@ READER = OpenCode("opencode")
 
 
 def _sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
-    """All sessions; those of the newer table win."""
+    """Return all sessions; those of the newer table take precedence."""
     found: dict[str, _Row] = {}
     wanted = ("parent_id", "title", "time_updated", "fork_session_id", "fork_boundary")
     for table in ("session", "session_v2"):
@@ -229,7 +229,7 @@ def _sessions(connection: sqlite3.Connection) -> dict[str, _Row]:
 
 @lru_cache(maxsize=8)
 def _titles(store: Store) -> dict[str, str]:
-    """The sessions' titles by their ids."""
+    """Return the sessions' titles by id."""
     if store.path.endswith(".json"):
         session = decode_file(store.path, _SessionFile)
         return {session.id: session.title} if session.id and session.title else {}
@@ -239,7 +239,8 @@ def _titles(store: Store) -> dict[str, str]:
 
 
 def _is_copied(row: _Row, seq: int | None) -> bool:
-    """Whether a message came with a fork: up to its boundary they have their parent's numbers."""
+    """Return whether a message was copied by a fork: up to its boundary, numbers are the
+    parent's."""
     boundary = row.boundary if row.forked else None
     return isinstance(boundary, int) and seq is not None and seq <= boundary
 
@@ -249,8 +250,8 @@ def _changed(
 ) -> Iterator[tuple[str, int, int | None, bytes | None]]:
     """Yield the messages that changed at `since` (milliseconds) or later.
 
-    Of each its session, the time of the change, its number, and the data of a reply. Messages of
-    the old table are left out once their session is in the new one.
+    Each has its session, the time of the change, its number, and a reply's data. Messages in the
+    old table are left out if their session is in the new one.
     """
     known = columns(connection, table)
     if not {"session_id", "time_updated", "data"} <= known:
@@ -279,7 +280,7 @@ def _session(row: _Row, rank: int) -> SessionState:
 
 
 def _apply(session: SessionState, message: OpenCodeMessage) -> bool:
-    """Take the next older message into a session; return whether no older one is needed."""
+    """Apply the next older message to a session; return whether no older one is needed."""
     if message.role not in ("user", "assistant"):
         return False
     if session.active is None:
@@ -301,7 +302,7 @@ def _apply(session: SessionState, message: OpenCodeMessage) -> bool:
 
 
 def _measured(connection: sqlite3.Connection, row: _Row) -> SessionState:
-    """Return a session with its size, from its newest messages back to the last call."""
+    """Return a session with its size, read backwards from its newest message to the last call."""
     session = _session(row, rank=1)
     compacted = _compacted_at(connection, row.id)
     for kind, at, data in _messages(connection, row.id):
@@ -322,7 +323,7 @@ def _measured(connection: sqlite3.Connection, row: _Row) -> SessionState:
 def _messages(
     connection: sqlite3.Connection, session: str
 ) -> Iterator[tuple[str | None, int, bytes]]:
-    """Yield kind, time and data of a session's newest messages, newest first."""
+    """Yield kind, time and data of a session's messages, newest first."""
     for table, kind, order in (
         ("session_message", "type", "seq"),
         ("message", "NULL", "time_created"),
@@ -343,9 +344,9 @@ def _messages(
 
 
 def _compacted_at(connection: sqlite3.Connection, session: str) -> int:
-    """Return when a session was last compacted, in milliseconds since 1970; 0 for never.
+    """Return when a session was last compacted, in milliseconds since 1970, or 0.
 
-    A part's type stands at its beginning; the rest of it is not searched.
+    The type is at the beginning of a part; only that is searched.
     """
     if not {"session_id", "time_created", "data"} <= columns(connection, "part"):
         return 0
@@ -358,7 +359,7 @@ def _compacted_at(connection: sqlite3.Connection, session: str) -> int:
 
 
 def _events_of_session(path: str, data: bytes) -> StoreContents:
-    """Read a session from an older version's file, and its size from its message files."""
+    """Read a session of an older version, and its size from its message files."""
     file = decode_document(data, _SessionFile)
     if file.id is None or file.parent_id:
         return StoreContents()

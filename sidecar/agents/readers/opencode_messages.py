@@ -1,4 +1,4 @@
-"""opencode's messages: the few fields of them that are read."""
+"""The fields of opencode's messages that are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Tokens(Record):
     input: Number = None
     output: Number = None
     reasoning: Number = None
-    """Beside the output, as the cache is beside the input."""
+    """Not part of the output; likewise, cached tokens are not part of the input."""
     cache: _Cache | None = None
 
     @property
@@ -47,7 +47,7 @@ class MessagePath(Record):
 
 
 class OpenCodeMessage(Record):
-    """The `data` of a message. Of `summary` only whether it is true is read."""
+    """The `data` of a message. `summary` is only decoded as true or false."""
 
     role: str | None = None
     session_id: str | None = msgspec.field(default=None, name="sessionID")
@@ -58,14 +58,14 @@ class OpenCodeMessage(Record):
     time: _Time | None = None
     path: MessagePath | None = None
     cost: Number = None
-    """By opencode's own list; 0 for a model that is not in it."""
+    """From opencode's own price list; 0 for a model that it does not contain."""
     finish: str | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
     summary: msgspec.Raw = msgspec.Raw(b"null")
 
     @property
     def ends_turn(self) -> bool:
-        """Whether the agent has nothing more to do after this message."""
+        """Whether the agent is idle after this message."""
         if self.role != "assistant" or bytes(self.error) != b"null":
             return self.role == "assistant"
         return bool(self.time and self.time.completed) and self.finish != "tool-calls"
@@ -76,12 +76,12 @@ class OpenCodeMessage(Record):
 
     @property
     def named(self) -> tuple[str, str]:
-        """The model, and who serves it."""
+        """Model and provider."""
         model = self.model if isinstance(self.model, _Model) else _Model()
         return self.model_id or model.id or "unknown", self.provider_id or model.provider_id or ""
 
     def call(self, agent: str, session: str, folder: str, child: bool) -> CallFinished | None:
-        """The call that a finished message is."""
+        """The call of a finished message."""
         time = self.time or _Time()
         at = time_from_ms(time.created)
         if self.tokens is None or at is None or not time.completed:
@@ -104,4 +104,4 @@ class OpenCodeMessage(Record):
 
 
 decode = typed.decoder(OpenCodeMessage)
-"""Raises msgspec.DecodeError."""
+"""Decode a message. Raises msgspec.DecodeError."""

@@ -1,4 +1,4 @@
-"""opencode's own settings: the windows that a user gives to models."""
+"""Context windows that users configure for models in opencode's settings."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class _Settings(Record):
 
 
 def own_window(places: Places, agent: str, folder: str, model: str) -> int | None:
-    """The window in tokens that a project's settings give to a model, or else the user's.
+    """Return a model's context window in the project's settings, or else the user's.
 
-    The smallest one where several providers of the model have windows of their own.
+    If several providers of the model have windows, the smallest one counts.
     """
     for path in _paths(places, agent, folder):
         try:
@@ -63,7 +63,7 @@ def _paths(places: Places, agent: str, folder: str) -> list[str]:
 
 @lru_cache(maxsize=32)
 def _settings(path: str, _mtime_ns: int) -> _Settings:
-    """Settings in JSON with comments. Raises OSError."""
+    """Read settings, which are JSON with comments. Raises OSError."""
     with open_quietly(path) as file:
         text = file.read(_LARGEST).decode("utf-8", "replace")
     plain = _COMMENTS.sub(lambda found: found[1] or "", text)

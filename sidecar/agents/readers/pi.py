@@ -45,11 +45,11 @@ _FAILED = ("aborted", "error")
 
 class _Cost(Record):
     total: Number = None
-    """USD, by the prices of the user's or Pi's own list."""
+    """USD, from the user's or Pi's own price list."""
 
 
 class _Usage(CamelRecord):
-    """Tokens in parts that do not overlap."""
+    """Tokens without overlapping parts."""
 
     input: TokenCount = None
     output: TokenCount = None
@@ -78,7 +78,7 @@ class _Entry(CamelRecord):
 
     @property
     def call(self) -> tuple[_Message, Usage] | None:
-        """Return a reply and its usage; None for all else."""
+        """A reply and its usage; None for other lines."""
         message = self.message
         if message is None or message.role != "assistant" or message.usage is None:
             return None
@@ -103,7 +103,7 @@ class _Provider(CamelRecord):
     model_overrides: dict[str, _Model] | None = None
 
     def window(self, model: str) -> int | None:
-        """Return the window of a model in tokens, if it is set."""
+        """Context window of the model in tokens, if set."""
         models = [one for one in self.models or () if one.id == model]
         models += filter(None, [(self.model_overrides or {}).get(model)])
         return next((one.context_window for one in models if one.context_window), None)
@@ -125,7 +125,7 @@ class Pi(LineFiles, StoreReader):
     inner = "sessions"
 
     def is_copy(self, store: Store) -> bool:
-        """Whether the session is a fork, which names the session that it was copied from."""
+        """Return whether the session is a fork, which names its origin."""
         entries = first_records(store, _entry, _HEAD)
         header = next((entry for entry in entries if entry.type == "session"), _Entry())
         return header.parent_session is not None
@@ -138,7 +138,8 @@ class Pi(LineFiles, StoreReader):
         return entry.name if entry else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the window in the user's settings: the smallest of the model's providers."""
+        """Return the context window in the user's settings, the smallest of the model's
+        providers."""
         path = Path(session.path).parents[2] / "models.json"
         settings = try_decode_file(path, _Settings) or _Settings()
         windows = (one.window(session.model or "") for one in (settings.providers or {}).values())
@@ -149,14 +150,14 @@ READER = Pi()
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """What the branch that ends with an entry holds."""
+    """The state of the branch that ends with an entry."""
 
     track: ContextTrack = ContextTrack()
     active: bool | None = None
 
 
 class _Session(msgspec.Struct, dict=True):
-    """Of a session's file, after some of its lines. The newest entry ends the active branch."""
+    """The state of a session's file. The newest entry ends the active branch."""
 
     session: SessionState
     tip: str | None = None
@@ -164,14 +165,14 @@ class _Session(msgspec.Struct, dict=True):
 
     @classmethod
     def of(cls, name: str) -> _Session:
-        """Return the state before the first line."""
+        """Return the initial state."""
         state = cls(SessionState(name))
         state.nodes = {}
         return state
 
     @property
     def nodes(self) -> dict[str, _Node] | None:
-        """All entries by their ids, only while a file is read from its start: not kept."""
+        """All entries by id while a file is read from its start; not saved."""
         return self.__dict__.get("nodes")
 
     @nodes.setter
@@ -198,7 +199,7 @@ class _Session(msgspec.Struct, dict=True):
         return (self.session.snapshot(),)
 
     def _extend_branch(self, entry: _Entry, name: str) -> None:
-        """Let an entry be the newest one of the active branch, wherever that forks."""
+        """Make an entry the newest one of the active branch, which may fork anywhere."""
         session = self.session
         node = _Node(session.track, session.active)
         if entry.parent_id != self.tip:
@@ -221,7 +222,7 @@ class _Session(msgspec.Struct, dict=True):
             session.track = session.track.call(CallSize.of(entry.call[1], message.model))
 
     def _call(self, entry: _Entry) -> CallFinished | None:
-        """Return what a line bills: replies of branches that were left, and failed ones, too."""
+        """Return the call of a line, including those of abandoned branches and failed ones."""
         at = parse_iso_time(entry.timestamp)
         if entry.call is None or at is None:
             return None

@@ -1,7 +1,7 @@
-"""Qwen Code: `projects/<project>/chats/*.jsonl`, a line a message and one for each event.
+"""Qwen Code: `projects/<project>/chats/*.jsonl`, with a line per message and per event.
 
-New versions write `ui_telemetry` for each call, also for calls without a message: sub-agents,
-memory, compression and discarded retries. In older chats only the replies report calls.
+New versions write `ui_telemetry` for each call, also for those without a message: sub-agents,
+memory, compression and discarded retries. In older chats only replies report calls.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _KINDS = re.compile(
     rb'"type"\s*:\s*"(?:user|assistant|tool_result)"|"subtype"\s*:\s*"(?:ui_|chat_|custom_)'
 )
 _KIND_WITHIN = 640
-"""Bytes: ids, the folder and the time stand before a line's type."""
+"""Bytes. Ids, folder and time come before a line's type."""
 _RESPONSE = "qwen-code.api_response"
 _UNMATCHED = 50
-"""Calls that a line of the other kind may still report."""
+"""Number of calls for which the other kind of line may follow."""
 
 
 class _Usage(CamelRecord):
-    """Of a reply, in Gemini's form."""
+    """Usage of a reply, in Gemini's format."""
 
     prompt_token_count: TokenCount = None
     candidates_token_count: TokenCount = None
@@ -151,16 +151,16 @@ READER = QwenCode()
 
 
 class _Chat(msgspec.Struct):
-    """A chat as far as it was read."""
+    """The state of a chat."""
 
     session: SessionState
     without_reply: list[tuple[int, int]] = []
-    """Prompt and output tokens of telemetry calls that no reply has matched."""
+    """Prompt and output tokens of telemetry calls without a matching reply."""
     without_telemetry: list[tuple[int, int]] = []
-    """Prompt and output tokens of replies that no telemetry call has matched."""
+    """Prompt and output tokens of replies without a matching telemetry call."""
     undecided: list[CallFinished] = []
-    """Calls since the last reply. A reply shows that they are its attempts; where the conversation
-    is compressed instead, they made the summary."""
+    """Calls since the last reply. If a reply follows, they were its attempts; if a compression
+    follows, they made the summary."""
 
     def read(self, lines: Lines) -> Iterator[CallFinished]:
         for line in lines.records_of(_line, _KINDS.search, within=_KIND_WITHIN):
@@ -172,7 +172,7 @@ class _Chat(msgspec.Struct):
         return (self.session.snapshot(),)
 
     def _calls(self, line: _Line) -> Iterator[CallFinished]:
-        """Take a line into the state; yield the calls that it reports or decides on."""
+        """Apply a line; yield the calls that it reports or categorises."""
         session, payload = self.session, line.system_payload or _Payload()
         session.id = line.session_id or session.id
         session.work_in(line.cwd)
@@ -197,7 +197,7 @@ class _Chat(msgspec.Struct):
         self.undecided.clear()
 
     def _reply(self, line: _Line, usage: Usage) -> Iterator[CallFinished]:
-        """Take a reply; yield its call unless telemetry reported it."""
+        """Apply a reply; yield its call unless telemetry reported it."""
         session = self.session
         session.model = line.model or session.model
         reading = CallSize.of(usage, line.model, line.context_window_size)
@@ -207,7 +207,7 @@ class _Chat(msgspec.Struct):
             yield from self._call(line, line.model, usage, request)
 
     def _response(self, line: _Line, event: _Event) -> Iterator[CallFinished]:
-        """Take a telemetry call; yield it if its category is known and no reply reported it."""
+        """Apply a telemetry call; yield it if its category is known and no reply reported it."""
         usage = event.usage
         is_own = event.subagent_name is None
         if is_own and _is_matched(usage, self.without_telemetry, self.without_reply):
@@ -239,7 +239,7 @@ class _Chat(msgspec.Struct):
 
 
 def _is_matched(usage: Usage, others: list[tuple[int, int]], own: list[tuple[int, int]]) -> bool:
-    """Whether a line of the other kind reported the same call; if not, one may still come."""
+    """Return whether a line of the other kind reported the same call; else expect one."""
     tokens = usage.prompt_tokens, usage.output_tokens
     if tokens in others:
         others.remove(tokens)
@@ -256,7 +256,8 @@ def _usage(
     thoughts: int | None,
     total: int | None,
 ) -> Usage:
-    """In parts that do not overlap: the total shows whether thoughts are part of the output."""
+    """Return usage without overlapping parts. The total shows whether the output includes
+    thoughts."""
     sent, got, thought = prompt or 0, output or 0, thoughts or 0
     if total == sent + got + thought:
         got += thought

@@ -1,4 +1,4 @@
-"""An agent whose newer versions keep their sessions elsewhere, in another form."""
+"""Reader of an agent whose newer versions store sessions in another place and format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class TwoStores(StoreReader):
-    """Both forms at once. See `sidecar.agents.events.StoreReader`."""
+    """Combines the readers of a new and an old format."""
 
     def __init__(self, new: StoreReader, old: StoreReader, is_old: Callable[[str], bool]) -> None:
-        """`is_old`: whether the store at a path is of the older form."""
+        """`is_old`: whether the store at a path has the old format."""
         self._new, self._old, self._is_old = new, old, is_old
 
     @property

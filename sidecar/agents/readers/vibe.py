@@ -1,7 +1,7 @@
 """Mistral Vibe 3: `logs/session/unified/<session>/`, with journals, generations and `meta.json`.
 
-Each `core_input` of a journal that reports a reply is a call. A journal goes when two later
-generations were saved, so each generation's sum says what calls were in journals that are gone.
+Each `core_input` of a journal that reports a reply is a call. Vibe deletes a journal after it
+has saved two more generations; a generation's sum includes the calls of deleted journals.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 AGENT = "vibe"
 _UNIFIED, _META = "unified", "meta.json"
 _CURRENT = "CURRENT"
-"""A file of every session, also of sub-agents, which have no `meta.json`."""
+"""A file of every session, including those of sub-agents, which have no `meta.json`."""
 
 
 class _Tokens(Record):
-    """Tokens of a call; what a cache held is part of the input."""
+    """Tokens of a call. The input includes cached tokens."""
 
     input_tokens: TokenCount = None
     cached_input_tokens: TokenCount = None
@@ -97,10 +97,10 @@ class _Line(Record):
 
 class _PublicSession(CamelRecord):
     root_session_id: str | None = None
-    """The main conversation that a sub-agent works for."""
+    """The main conversation of a sub-agent."""
     context_usage: _CamelTokens | None = None
     token_usage: _CamelTokens | None = None
-    """Of all calls of the session so far."""
+    """Usage of all calls of the session so far."""
     updated_at: float | None = None
 
 
@@ -130,7 +130,7 @@ class _Meta(Record):
     end_time: str | None = None
     title: str | None = None
     title_source: str | None = None
-    """An `auto` title is made of a prompt."""
+    """An `auto` title is made from a prompt."""
     archived_at: str | None = None
     environment: _Environment | None = None
     config: _ModelName | None = None
@@ -194,7 +194,7 @@ class VibeSessions(StoreReader):
         return meta.own_title if meta else None
 
     def window(self, places: Places, session: StoredSession) -> int | None:  # noqa: ARG002
-        """Return the window in the user's settings."""
+        """Return the context window in the user's settings."""
         home = Path(session.path).parents[4]
         settings = try_decode_toml(home / "config.toml", _Settings) or _Settings()
         meta = try_decode_file(session.path, _Meta) or _Meta()
@@ -209,15 +209,15 @@ READER = TwoStores(
 
 
 class _Session(msgspec.Struct):
-    """Of a session, after some of its journals."""
+    """The state of a session."""
 
     session: SessionState
     offsets: dict[str, int] = {}
-    """Bytes that were read of each journal that is there."""
+    """Bytes read of each existing journal."""
     sequence: int = 0
-    """Of the newest record, or generation, that was read."""
+    """Number of the newest record or generation that was read."""
     billed: tuple[int, int, int] = (0, 0, 0)
-    """Input, of it cached, and output of all calls up to there."""
+    """Input, cached input among it, and output of all calls so far."""
 
     def read(self, folder: Path) -> StoreContents:
         """Read what is new of the session."""
@@ -242,7 +242,7 @@ class _Session(msgspec.Struct):
         return StoreContents(calls, [self.session.snapshot()], skipped)
 
     def _describe(self, meta: _Meta) -> None:
-        """Take what `meta.json` holds about the session now."""
+        """Apply `meta.json`."""
         session = self.session
         session.work_in(meta.folder)
         session.at = session.at or parse_iso_time(meta.end_time)
@@ -251,7 +251,7 @@ class _Session(msgspec.Struct):
         session.ended = meta.archived_at is not None
 
     def _missed_calls(self, folder: Path, meta: _Meta) -> Iterator[CallFinished]:
-        """Yield the calls of journals that went before they were read, as one: their sum."""
+        """Yield the calls of journals that were deleted before they were read, as one sum."""
         saved = _oldest_generation(folder)
         public = saved.snapshot.session if saved and saved.snapshot else None
         if saved is None or public is None or saved.snapshot_sequence <= self.sequence:
@@ -267,7 +267,7 @@ class _Session(msgspec.Struct):
             yield msgspec.structs.replace(call, is_unread_past=True)
 
     def _apply(self, line: _Line, meta: _Meta) -> Iterator[CallFinished]:
-        """Apply a record to the state; yield the call that it reports, if any."""
+        """Apply a record; yield the call that it reports, if any."""
         payload, sequence = line.payload, line.sequence or 0
         if line.type != "core_input" or payload is None or sequence <= self.sequence:
             return
@@ -312,7 +312,7 @@ class _Session(msgspec.Struct):
 
 
 def _parts(tokens: _Tokens | _CamelTokens | None) -> tuple[int, int, int]:
-    """Input, of it cached, and output."""
+    """Return input, cached input among it, and output."""
     if tokens is None:
         return 0, 0, 0
     return tokens.input_tokens or 0, tokens.cached_input_tokens or 0, tokens.output_tokens or 0
@@ -324,20 +324,20 @@ def _oldest_generation(folder: Path) -> _Projection | None:
 
 
 def _meta(folder: Path) -> _Meta:
-    """Return what `meta.json` holds: for a sub-agent, which has none, that of its main session."""
+    """Return `meta.json`, or that of the main session for a sub-agent."""
     if meta := try_decode_file(folder / _META, _Meta):
         return meta
     saved = _oldest_generation(folder)
     public = saved.snapshot.session if saved and saved.snapshot else None
     root = public.root_session_id if public else None
-    if root in (None, folder.name):  # the `meta.json` of a main session comes later
+    if root in (None, folder.name):  # a main session whose `meta.json` does not exist yet
         raise OSError("not a complete session")
     meta = try_decode_file(folder.parent / root / _META, _Meta) or _Meta()
     return msgspec.structs.replace(meta, parent_session_id=root)
 
 
 def _session_at(folder: str) -> Store | None:
-    """Return a session, as large and as new as its journals and `meta.json` are together."""
+    """Return a session's store, with the size and time of its journals and `meta.json`."""
     meta, current = os.path.join(folder, _META), os.path.join(folder, _CURRENT)
     found = store_from_path(AGENT, meta) or store_from_path(AGENT, current, live=False)
     if found is None:

@@ -1,4 +1,4 @@
-"""Mistral Vibe before 3.0: `logs/session/<session>/meta.json`, with context and sums."""
+"""Mistral Vibe before 3.0: `logs/session/<session>/meta.json`, with the context size and sums."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class VibeStats(NamedFiles, StoreReader):
 
 
 def _events(folder: str, data: bytes) -> StoreContents:
-    """Return a session, and all its calls together: there is no more detail."""
+    """Return a session and the sum of its calls, because there is no more detail."""
     meta = decode_document(data, _Meta)
     stats, session = meta.stats or _Stats(), SessionState(meta.session_id or folder)
     session.work_in(meta.folder)

@@ -1,6 +1,7 @@
-"""Zed: `threads/threads.db`, each thread one JSON document, mostly compressed.
+"""Zed: `threads/threads.db`, with one JSON document per thread, mostly compressed.
 
-Its usage by message has the newest call of each turn alone: the bill is the cumulative usage.
+The usage by message only covers the newest call of each turn, so the bill is the cumulative
+usage.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MOST = 256 << 20
 
 
 class _Tokens(Record):
-    """Zeros are left out; the parts do not overlap."""
+    """Tokens without overlapping parts. Zeros are left out."""
 
     input_tokens: Number = None
     output_tokens: Number = None
@@ -62,7 +63,7 @@ class _User(Record):
 
 
 class _Agent(Record):
-    """A model's reply, of which nothing is read."""
+    """A model's reply; nothing in it is read."""
 
 
 class _Message(Record):
@@ -80,13 +81,13 @@ class _Message(Record):
 class _Thread(Record):
     messages: list[_Message | str] | None = None
     request_token_usage: dict[str, _Tokens] | list[_Tokens] | None = None
-    """By the user message that was answered; in threads before 0.3.0 a list, the newest last."""
+    """Usage by user message; before 0.3.0 a list, newest last."""
     cumulative_token_usage: _Tokens | None = None
     model: _Model | None = None
 
     @property
     def newest(self) -> Usage | None:
-        """What the newest call of the newest measured turn took; None before the first reply."""
+        """Usage of the newest call; None before the first reply."""
         known = self.request_token_usage or {}
         if isinstance(known, list):
             return known[-1].usage
@@ -105,7 +106,7 @@ _thread = typed.decoder(_Thread)
 def _rows(
     connection: sqlite3.Connection, since: str | float | None = None
 ) -> Iterator[tuple[str, str, str | None, str, str | None, str | None, bytes]]:
-    """Id, time, title, form, parent, folders and document of threads."""
+    """Yield id, time, title, format, parent, folders and document of threads."""
     known = columns(connection, "threads")
     if not {"id", "updated_at", "data_type", "data"} <= known:
         return
@@ -120,7 +121,7 @@ def _rows(
 
 
 def _decoded(form: str, data: bytes | str) -> _Thread:
-    """A thread. Raises OSError or msgspec.DecodeError where it is damaged."""
+    """Decode a thread. Raises OSError or msgspec.DecodeError if it is damaged."""
     found = data.encode() if isinstance(data, str) else data
     return _thread(decompress(found, _MOST) if form == "zstd" else found)
 
@@ -165,7 +166,7 @@ READER = Zed()
 def _bill(
     name: str, parent: str | None, folders: str | None, at: datetime, thread: _Thread
 ) -> CallFinished:
-    """Return all calls of a thread together, by its cumulative usage."""
+    """Return all calls of a thread as one, from its cumulative usage."""
     made = thread.model or _Model()
     model = made.model or "unknown"
     return CallFinished(
