@@ -1,4 +1,4 @@
-"""JSON bodies to typed messages and back: msgspec for custom messages, lsprotocol for LSP."""
+"""Decoding and encoding of messages: msgspec for custom messages, lsprotocol for LSP."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]+|[\]}]+', re.DOTALL)
 class RefusedBodyError(BadParamsError):
     """A body that cannot be parsed; the message quotes nothing of it.
 
-    `outline` holds the readable members of the message, with False for each object or array, so
-    that a request can still be answered by its id.
+    `outline` has the members that can be read, with False for each object or array. A request can
+    thus still be answered by its id.
     """
 
     def __init__(self, reason: str, outline: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ def parse(body: Body) -> Any:
     """Parse a body as JSON with finite numbers, at most `MAX_DEPTH` levels deep.
 
     Raises:
-        RefusedBodyError: the body is anything else.
+        RefusedBodyError: The body is not such JSON.
     """
     try:
         value = _decoded(body)
@@ -51,7 +51,7 @@ def parse(body: Body) -> Any:
         raise RefusedBodyError("the body is not UTF-8", _replaced(body)) from None
     except (ValueError, RecursionError):
         raise RefusedBodyError("the body is not valid JSON", _outline(body)) from None
-    # A long body is mostly one string: walking its value is faster than scanning its bytes.
+    # A long body is mostly one string, so that walking its value is faster than scanning it.
     suspect = len(body) >= _LONG_BYTES or body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if suspect and _is_too_deep(value):
         raise RefusedBodyError(f"the body is nested over {MAX_DEPTH} deep", _outline(body))
@@ -87,14 +87,13 @@ def _is_too_deep(value: Any) -> bool:
     """Return whether a value is more than `MAX_DEPTH` levels deep, without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
-        level = [child for each in level for child in _children(each)]
+        level = [child for parent in level for child in _children(parent)]
         if not level:
             return False
     return True
 
 
 def _children(value: Any) -> list[Any]:
-    """Return the objects and arrays in an object or array."""
     if isinstance(value, dict):
         return [child for child in value.values() if isinstance(child, dict | list)]
     if isinstance(value, list):
@@ -134,43 +133,20 @@ def dump(message: Any, converter: Converter) -> bytes:
         ValueError: the message contains a number that is not finite.
         TypeError, RecursionError: the message is not JSON.
     """
-    body = _flat(message)
-    if body is None:
-        text = json.dumps(
-            message,
-            default=lambda value: plain(value, converter),
-            separators=(",", ":"),
-            allow_nan=False,
-        )
-        body = text.encode("ascii")
+    body = json.dumps(
+        message,
+        default=lambda value: plain(value, converter),
+        separators=(",", ":"),
+        allow_nan=False,
+    ).encode("ascii")
     return b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
-def _flat(message: Any) -> bytes | None:
-    """Encode an answer whose result is a flat custom struct of plain ASCII values, else None.
-
-    For such answers, counts among them, msgspec takes a third of the time.
-    """
-    result = message.get("result") if isinstance(message, dict) else None
-    if not isinstance(result, msgspec.Struct):
-        return None
-    for value in msgspec.structs.astuple(result):
-        if type(value) not in _PLAIN or (type(value) is float and not math.isfinite(value)):
-            return None
-    with suppress(UnicodeEncodeError, OverflowError):
-        body = msgspec.json.encode(message)
-        return body if body.isascii() else None
-    return None
-
-
-_PLAIN = frozenset((str, int, float, bool, type(None)))
-
-
 def strict_converter() -> Converter:
-    """Return lsprotocol's converter, stricter about types and tolerant of unknown enum values.
+    """Return lsprotocol's converter with strict types and support for unknown enum values.
 
-    It does not convert other values to strings or numbers. Unknown enum values are dropped from
-    lists, and count as absent in optional members, as LSP asks.
+    It does not convert other values to strings or numbers. As LSP requires, it drops unknown enum
+    values from lists and treats them as absent in optional members.
     """
     converter: Converter = default_converter()  # type: ignore[no-untyped-call]
     for kind in (str, int, bool):
@@ -189,11 +165,10 @@ def _is_enum_list(kind: Any) -> bool:
 
 
 def _is_optional_enum(kind: Any) -> bool:
-    return any(_is_enum(each) and kind == Optional[each] for each in get_args(kind))  # noqa: UP045
+    return any(_is_enum(arg) and kind == Optional[arg] for arg in get_args(kind))  # noqa: UP045
 
 
 def _known_members(values: Any, kind: Any) -> list[Enum]:
-    """Structure a list of enum values; unknown values are dropped."""
     if not isinstance(values, list):
         raise TypeError
     members = (_member(get_args(kind)[0], value) for value in values)
@@ -201,7 +176,6 @@ def _known_members(values: Any, kind: Any) -> list[Enum]:
 
 
 def _known_member(value: Any, kind: Any) -> Enum | None:
-    """Structure an optional enum value; an unknown value counts as absent."""
     return _member(next(filter(_is_enum, get_args(kind))), value)
 
 
@@ -212,7 +186,7 @@ def _member(kind: type[Enum], value: Any) -> Enum | None:
 
 
 def _checked(value: Any, kind: type[Any]) -> Any:
-    """Structure a string or number of exactly this type, or an enum of those."""
+    """Check that a value has exactly this type, or convert it to an enum."""
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # some languages have only one number type
     if kind in (str, int, bool) and type(value) is not kind:
@@ -233,7 +207,7 @@ def structure_custom(params: Any, kind: type[msgspec.Struct]) -> Any:
     """Convert custom params strictly.
 
     Raises:
-        BadParamsError: a member has a wrong type; the message names it.
+        BadParamsError: A member has a wrong type; the message names it.
     """
     try:
         return typed.convert({} if params is None else params, kind, strict=True)
@@ -247,8 +221,8 @@ def structure_lsp(message: dict[str, Any], kind: type[Any], converter: Converter
     """Convert a standard LSP message.
 
     Raises:
-        BadParamsError: it has a wrong shape. The message names the method only, since those of
-            cattrs quote the contents.
+        BadParamsError: It has a wrong shape. The message names only the method, because the
+            messages of cattrs quote contents.
     """
     try:
         return converter.structure(message, kind)

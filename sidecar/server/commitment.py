@@ -1,7 +1,7 @@
-"""Requests with effects that cannot be undone, such as billing.
+"""Cancellation of requests that cannot be undone, such as recording a call.
 
-A client may cancel any request. Before the point of no return nothing has happened; after it the
-request is completed and answered as if it had not been cancelled.
+A client can cancel a request only until the request is committed. After that it is completed and
+answered as if it had not been cancelled.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ class Commitment:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made = self._given_up = False
+        self._is_committed = self._is_cancelled = False
 
-    def make(self) -> None:
-        """Pass the point of no return.
+    def commit(self) -> None:
+        """Commit the request: from now on it cannot be cancelled.
 
         Raises:
-            WorkStoppedError: the request was cancelled before.
+            WorkStoppedError: The request is already cancelled.
         """
         with self._lock:
-            if self._given_up:
+            if self._is_cancelled:
                 raise WorkStoppedError
-            self._made = True
+            self._is_committed = True
 
-    def give_up(self) -> bool:
+    def cancel(self) -> bool:
         """Cancel the request unless it is committed; return whether it is cancelled."""
         with self._lock:
-            self._given_up = not self._made
-            return self._given_up
+            self._is_cancelled = not self._is_committed
+            return self._is_cancelled
 
 
 _commitments: WeakKeyDictionary[asyncio.Future[Any], Commitment] = WeakKeyDictionary()
 
 
-def commitment() -> Commitment:
-    """Return a new commitment of the request handled by the running task."""
-    made = Commitment()
+def create_commitment() -> Commitment:
+    """Return a new commitment for the request that the current task handles."""
+    commitment = Commitment()
     task = asyncio.current_task()
     if task is not None:
-        _commitments[task] = made
-    return made
+        _commitments[task] = commitment
+    return commitment
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
     """Cancel a request unless it is committed."""
-    made = _commitments.get(task)
-    if made is None or made.give_up():
+    commitment = _commitments.get(task)
+    if commitment is None or commitment.cancel():
         task.cancel()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def to_lines(span: types.Range) -> tuple[int, int]:
-    """Return the first and last line of a range, even if its ends are swapped."""
+    """Return the first and last line of a range, whose ends may be reversed."""
     lines = span.start.line, span.end.line
     return min(lines), max(lines)
 

@@ -34,7 +34,7 @@ def error_body(exc: BaseException) -> dict[str, Any]:
         return make_error(exc.code or REQUEST_FAILED, exc.message or "failed", "badParams")
     log_defect(exc)
     return make_error(
-        REQUEST_FAILED, f"internal error ({type(exc).__name__}); see the log", "internal"
+        REQUEST_FAILED, f"internal error ({type(exc).__name__}); see the server's log", "internal"
     )
 
 

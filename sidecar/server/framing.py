@@ -6,9 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the session: a peer must not choose how much memory the process uses, and
-skipping that much would leave the server unresponsive without any sign.
-"""
+"""A larger frame ends the session, so that a client cannot exhaust memory."""
 
 MAX_DEPTH = 200
 """Maximum nesting of objects and arrays in a body, so that parsing may recurse."""
@@ -16,10 +14,10 @@ MAX_DEPTH = 200
 MAX_HEADER_BYTES = 16 * 1024
 
 MAX_LENGTH_LINE = 128
-"""Bytes at the end of a line that are searched for a length after other bytes."""
+"""Bytes at the end of a line that are searched for a header that follows garbage."""
 
 _PLAIN = re.compile(rb"Content-Length: ([0-9]{1,18})\r\n\r\n")
-"""The header as nearly every client writes it."""
+"""The form of the header that nearly all clients write."""
 _LENGTH = re.compile(rb"Content-Length:[ \t]*(\d+)[ \t]*\Z", re.IGNORECASE)
 
 
@@ -29,7 +27,7 @@ class BadFrame:
 
     reason: str
     fatal: bool = False
-    """Whether nothing after it can be read."""
+    """Whether no later frame can be read."""
 
 
 Body = bytes | bytearray
@@ -37,7 +35,7 @@ Body = bytes | bytearray
 
 @dataclass
 class Framer:
-    """Splits a byte stream into bodies; garbage between frames is skipped and reported once."""
+    """Splits a byte stream into bodies; it skips garbage between frames and reports it once."""
 
     max_bytes: int = MAX_FRAME_BYTES
     _buffer: bytearray = field(default_factory=bytearray)
@@ -46,7 +44,7 @@ class Framer:
     _ended: bool = False
 
     def feed(self, data: bytes) -> list[Body | BadFrame]:
-        """Return everything that `data` completes, in order; nothing after a fatal frame."""
+        """Return the frames that `data` completes, in order, up to a fatal one."""
         self._buffer += data
         out: list[Body | BadFrame] = []
         while not self._ended and (item := self._next()) is not None:
@@ -61,7 +59,7 @@ class Framer:
         if self._length is None or len(self._buffer) < self._length:
             return None
         length, self._length = self._length, None
-        if len(self._buffer) == length:  # passed on as it is, without copying a long body
+        if len(self._buffer) == length:  # avoid copying a long body
             body, self._buffer = self._buffer, bytearray()
             return body
         short = bytes(memoryview(self._buffer)[:length])
@@ -69,11 +67,11 @@ class Framer:
         return short
 
     def _read_headers(self) -> BadFrame | None:
-        """Read lines up to the blank one; set the length, or return what is wrong."""
+        """Read headers and set the length of the body, or return the error."""
         if plain := _PLAIN.match(self._buffer):
             length = int(plain[1])
             end = plain.end()
-            del plain  # a match exports the buffer, which could then not be resized
+            del plain  # a match object would prevent resizing the buffer
             del self._buffer[:end]
             return self._start_body(length)
         return self._read_lines()
@@ -89,17 +87,17 @@ class Framer:
             del self._buffer[: end + 1]
             if not line and length is not None:
                 return self._start_body(length)
-            # The rest of a body longer than announced ends in the line of the next header.
+            # The rest of a body that is longer than announced shares a line with the next header.
             if match := _LENGTH.match(line) or _LENGTH.search(line[-MAX_LENGTH_LINE:]):
                 length = self._number(match[1])
                 line = line[: -len(match[0])]
             if line and not _is_header(line) and not self._lost:
                 self._lost = True
                 self._unread(length)
-                return BadFrame("bytes that are no header were skipped")
+                return BadFrame("skipped bytes that are not a header")
 
     def _number(self, digits: bytes) -> int:
-        """Parse a number; a very long one becomes a number above the limit."""
+        """Parse a number; numbers of 19 or more digits become `max_bytes + 1`."""
         digits = digits.lstrip(b"0") or b"0"
         return int(digits) if len(digits) < 19 else self.max_bytes + 1
 
@@ -115,7 +113,7 @@ class Framer:
         if self._lost:
             return None
         self._lost = True
-        return BadFrame("a header line without an end was skipped")
+        return BadFrame("skipped a header line without an end")
 
     def _start_body(self, length: int) -> BadFrame | None:
         self._lost = False
@@ -123,9 +121,9 @@ class Framer:
             self._length = length
             return None
         self._ended = True
-        return BadFrame(f"a frame is over the {self.max_bytes} bytes that are taken", fatal=True)
+        return BadFrame(f"a frame is larger than {self.max_bytes:,} bytes", fatal=True)
 
 
 def _is_header(line: bytes) -> bool:
-    known = re.fullmatch(rb"[A-Za-z-]{1,64}:[ -~]*", line) is not None
-    return known and not line.lower().startswith(b"content-length")
+    is_well_formed = re.fullmatch(rb"[A-Za-z-]{1,64}:[ -~]*", line) is not None
+    return is_well_formed and not line.lower().startswith(b"content-length")

@@ -1,6 +1,6 @@
-"""Logging to stderr, where editors show a server's log, without any contents.
+"""Logging to stderr without any text of documents.
 
-pygls logs whole bodies and params (buffers, keys), so its loggers are silenced.
+pygls logs complete messages, including documents and keys, so its loggers are silenced.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def set_up_logging(level: str = "WARNING") -> None:
     """Log `sidecar` records of `level` and above to stderr; silence all libraries."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(_FORMAT))
-    ours = logging.getLogger("sidecar")
-    ours.handlers[:] = [handler]
-    ours.setLevel(level)
-    ours.propagate = False
+    logger = logging.getLogger("sidecar")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
     silence_libraries()
 
 
 def silence_libraries() -> None:
-    """Silence the libraries' loggers: their messages quote what they were given."""
+    """Silence the libraries' loggers, whose messages quote contents."""
     for name in ("pygls", "asyncio", "httpx", "httpcore", "watchdog"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)

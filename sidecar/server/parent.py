@@ -1,4 +1,4 @@
-"""Watching the client's process: the server ends with it, even if its pipe stays open."""
+"""Detection of the end of the client's process: the server then stops, even if its pipe is open."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ POLL_SECONDS = 3.0
 
 
 def watch(process_id: int | None, ended: Callable[[], None], scheduler: Scheduler) -> None:
-    """Call `ended` on the event loop soon after a process has ended.
+    """Call `ended` on the event loop after a process has ended.
 
-    A process that is not alive now may belong to another machine or container; it is not watched.
+    A process that does not exist is not watched: it may belong to another machine or container.
     """
     if process_id is None or not is_alive(process_id):
         return
@@ -27,17 +27,17 @@ def watch(process_id: int | None, ended: Callable[[], None], scheduler: Schedule
         loop.add_reader(descriptor, _end, loop, descriptor, ended)
         return
 
-    def look() -> None:
+    def poll() -> None:
         if is_alive(process_id):
-            scheduler.soon(("client process",), POLL_SECONDS, look)
+            scheduler.soon(("client process",), POLL_SECONDS, poll)
         else:
             ended()
 
-    scheduler.soon(("client process",), POLL_SECONDS, look)
+    scheduler.soon(("client process",), POLL_SECONDS, poll)
 
 
 def _descriptor(process_id: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends (Linux), else None."""
+    """Return a descriptor that becomes readable when the process ends; None except on Linux."""
     if sys.platform != "linux":
         return None
     try:
@@ -53,7 +53,7 @@ def _end(loop: asyncio.AbstractEventLoop, descriptor: int, ended: Callable[[], N
 
 
 def is_alive(process_id: int) -> bool:
-    """Return whether a process exists. A zombie counts as ended."""
+    """Return whether a process exists and is not a zombie."""
     return process_id > 0 and _exists(process_id)
 
 

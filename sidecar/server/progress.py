@@ -1,4 +1,4 @@
-"""Work-done progress for slow work: the editor shows it after half a second, not before."""
+"""Work-done progress, shown by the editor for work that takes more than half a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sidecar.server.server import SidecarServer
 
-PATIENCE_SECONDS = 0.5
+DELAY_SECONDS = 0.5
 _numbers = itertools.count(1)
 
 
@@ -28,14 +28,14 @@ async def progress(
     Yields `report(message, share)`, which any thread may call; `share` is from 0 to 1.
 
     Args:
-        server: Its client shows the bar.
-        title: What the bar says.
+        server: The server whose client shows the bar.
+        title: The bar's title.
         stop: Set when the user cancels; without it the bar has no cancel button.
     """
     bar = _ProgressBar(server, title, stop)
     loop, key = asyncio.get_running_loop(), ("progress", bar)
     if bar.is_supported:
-        server.scheduler.soon(key, PATIENCE_SECONDS, bar.begin)
+        server.scheduler.soon(key, DELAY_SECONDS, bar.begin)
 
     def report(message: str, share: float) -> None:
         loop.call_soon_threadsafe(bar.report, message, share)
@@ -48,21 +48,21 @@ async def progress(
 
 
 class _ProgressBar:
-    """One bar in the editor. For the event loop."""
+    """A progress bar in the editor. Use it on the event loop only."""
 
     def __init__(self, server: SidecarServer, title: str, stop: Event | None) -> None:
         window = server.client_capabilities.window
         self.is_supported = bool(window and window.work_done_progress)
         self._progress, self._title, self._stop = server.work_done_progress, title, stop
         self._token: str | None = None
-        """None while the client shows nothing."""
+        """None while the bar is not shown."""
 
     async def begin(self) -> None:
         """Show the bar, unless the client refuses."""
         token = f"token-sidecar/{next(_numbers)}"
         try:
             await self._progress.create_async(token)
-        except Exception:  # a client may refuse: then nothing is shown
+        except Exception:  # the client refused
             return
         stop, self._token = self._stop, token
         begin = types.WorkDoneProgressBegin(self._title, cancellable=stop is not None, percentage=0)

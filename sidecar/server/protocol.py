@@ -1,9 +1,8 @@
-"""The protocol: pygls' language server with every request answered and no text logged.
+"""Message dispatch: answers every request exactly once and logs no text.
 
-This class works around defects of pygls 2.1 (see docs/explanation/architecture.md): requests that
-cannot be structured get an answer, documents are our own, errors carry no traceback or text, exit
-codes are right, requests of both sides with the same id are kept apart, and custom messages are
-typed strictly.
+The class works around defects of pygls 2.1 (see docs/explanation/architecture.md): it answers
+malformed requests, keeps tracebacks and text out of errors, exits with the right codes, separates
+the ids of client and server requests, and validates custom messages.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from sidecar.defects import log_defect
 from sidecar.errors import BadParamsError, RequestError, SidecarError
-from sidecar.server import changes, codec, errors, parent
+from sidecar.server import codec, errors, parent
 from sidecar.server.commitment import cancel
 from sidecar.server.framing import BadFrame, Body
 from sidecar.server.methods import NOTIFICATIONS, PROTOCOL_VERSION, REQUESTS
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
 
-# The only handlers of pygls in use: the others keep documents and notebooks of their own.
+# The handlers of pygls in use; the others would store documents a second time.
 _BUILT_IN = (
     types.INITIALIZE,
     types.INITIALIZED,
@@ -58,18 +57,14 @@ class SidecarProtocol(LanguageServerProtocol):
         self.custom: dict[str, Handler] = {}
         self.state: str = "new"
         self._done: asyncio.Future[int] | None = None
-        self.not_understood: dict[str, Callable[[object], None]] = {}
-        """Handlers of malformed notifications by method, called with the params, or with None if
-        they could not be parsed.
-        """
-        self._in_work: dict[int | str, asyncio.Future[Any]] = {}
-        """The client's requests by id. Requests to the client are in pygls' `_request_futures`, as
-        each side chooses its own ids.
-        """
+        self.malformed_handlers: dict[str, Callable[[object], None]] = {}
+        """Handlers of malformed notifications by method; their params are None if not parsed."""
+        self._running: dict[int | str, asyncio.Future[Any]] = {}
+        """The client's requests by id; requests to the client are in pygls' `_request_futures`."""
         super().__init__(server, converter)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        """Begin a session; the future returns the process's exit code."""
+        """Start a session and return a future of the process's exit code."""
         self._done = loop.create_future()
         return self._done
 
@@ -95,7 +90,7 @@ class SidecarProtocol(LanguageServerProtocol):
         if isinstance(frame, BadFrame):
             self._refuse(None, errors.PARSE_ERROR, frame.reason)
             if frame.fatal:
-                logger.error("the session ends: %s", frame.reason)
+                logger.error("%s; stopping", frame.reason)
                 self.end(1)
             return
         try:
@@ -106,88 +101,88 @@ class SidecarProtocol(LanguageServerProtocol):
         if isinstance(message, dict):
             self._dispatch(message)
         else:
-            self._refuse(None, errors.INVALID_REQUEST, "a message is one JSON object")
+            self._refuse(None, errors.INVALID_REQUEST, "a message must be a JSON object")
 
     def _refuse_body(self, refused: codec.RefusedBodyError) -> None:
-        """Answer a body that cannot be parsed, if it is known to be a request."""
+        """Answer a body that cannot be parsed, unless it is a notification or a response."""
         msg_id, method = refused.outline.get("id"), refused.outline.get("method")
         logger.warning("refused a message: %s", refused)
-        if method is None and self._take_response({"id": msg_id, "error": {}}):
+        if method is None and self._receive_response({"id": msg_id, "error": {}}):
             return
-        self._not_understood(method, refused.outline.get("params"))
+        self._report_malformed(method, refused.outline.get("params"))
         if method is not None or not _is_response(refused.outline):
             self._refuse(msg_id if _is_id(msg_id) else None, errors.PARSE_ERROR, str(refused))
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         method, msg_id = message.get("method"), message.get("id")
-        if method is None and (self._take_response(message) or _is_response(message)):
+        if method is None and (self._receive_response(message) or _is_response(message)):
             return
         if "id" in message and not _is_id(msg_id):
-            self._refuse(None, errors.INVALID_REQUEST, "an id is a string or an integer")
+            self._refuse(None, errors.INVALID_REQUEST, "an id must be a string or an integer")
         elif message.get("jsonrpc") != self.VERSION:
-            self._refuse(msg_id, errors.INVALID_REQUEST, f'jsonrpc is "{self.VERSION}"')
+            self._refuse(msg_id, errors.INVALID_REQUEST, f'jsonrpc must be "{self.VERSION}"')
         elif not isinstance(method, str):
-            self._refuse(msg_id, errors.INVALID_REQUEST, "a method is a string")
+            self._refuse(msg_id, errors.INVALID_REQUEST, "a method must be a string")
         elif msg_id is None:
-            self._take_notification(method, message)
+            self._receive_notification(method, message)
         else:
-            self._take_request(msg_id, method, message)
+            self._receive_request(msg_id, method, message)
 
-    def _take_request(self, msg_id: int | str, method: str, message: dict[str, Any]) -> None:
-        if problem := self._out_of_turn(msg_id, method):
+    def _receive_request(self, msg_id: int | str, method: str, message: dict[str, Any]) -> None:
+        if problem := self._sequence_error(msg_id, method):
             self._refuse(msg_id, *problem)
             return
-        handler = self._find(method, is_request=True)
+        handler = self._find_handler(method, is_request=True)
         if handler is None:
-            self._refuse(msg_id, errors.METHOD_NOT_FOUND, f"no method {method[:100]!r}")
+            self._refuse(msg_id, errors.METHOD_NOT_FOUND, f"unknown method {method[:100]!r}")
             return
         try:
             result = _call(handler, self._params(method, message))
-        except BaseException as exc:  # a panic in a Rust library is not an Exception
+        except BaseException as exc:  # panics in Rust libraries are not Exceptions
             self._send_error(msg_id, errors.error_body(exc))
             return
         if not inspect.isawaitable(result):
             self._send_result(msg_id, result)
             return
-        self._in_work[msg_id] = task = asyncio.ensure_future(result)
+        self._running[msg_id] = task = asyncio.ensure_future(result)
         task.add_done_callback(partial(self._answer, msg_id))
 
     def _answer(self, msg_id: int | str, task: asyncio.Future[Any]) -> None:
-        del self._in_work[msg_id]
+        del self._running[msg_id]
         try:
             result = task.result()
-        except BaseException as exc:  # a cancelled handler is answered too
+        except BaseException as exc:  # including cancellation
             self._send_error(msg_id, errors.error_body(exc))
             return
         self._send_result(msg_id, result)
 
-    def _out_of_turn(self, msg_id: int | str, method: str) -> tuple[int, str] | None:
-        if msg_id in self._in_work:
-            return errors.INVALID_REQUEST, "a request with this id is in work"
+    def _sequence_error(self, msg_id: int | str, method: str) -> tuple[int, str] | None:
+        if msg_id in self._running:
+            return errors.INVALID_REQUEST, "a request with this id is running"
         if self.state == "shutdown":
-            return errors.INVALID_REQUEST, "the server was shut down"
+            return errors.INVALID_REQUEST, "the server is shutting down"
         if self.state == "new" and method != types.INITIALIZE:
-            return errors.SERVER_NOT_INITIALIZED, "the server was not initialized yet"
+            return errors.SERVER_NOT_INITIALIZED, "the server is not initialized yet"
         if self.state != "new" and method == types.INITIALIZE:
-            return errors.INVALID_REQUEST, "the server was initialized already"
+            return errors.INVALID_REQUEST, "the server is already initialized"
         return None
 
-    def _take_notification(self, method: str, message: dict[str, Any]) -> None:
+    def _receive_notification(self, method: str, message: dict[str, Any]) -> None:
         if method == types.EXIT:
             self.end(1)
             return
         if method == types.CANCEL_REQUEST:
             self._cancel(message)
             return
-        handler = None if self.state != "running" else self._find(method, is_request=False)
+        handler = None if self.state != "running" else self._find_handler(method, is_request=False)
         if handler is None:
-            logger.debug("ignored a notification that has no handler here")
+            logger.debug("ignored a notification without a handler")
             return
         try:
             params = self._params(method, message)
         except SidecarError as exc:
             logger.warning("ignored a notification: %s", exc)
-            self._not_understood(method, message.get("params"))
+            self._report_malformed(method, message.get("params"))
             return
         try:
             result = _call(handler, params)
@@ -197,18 +192,18 @@ class SidecarProtocol(LanguageServerProtocol):
         if inspect.isawaitable(result):
             self._server.scheduler.now((method, object()), lambda: result)
 
-    def _not_understood(self, method: object, params: object) -> None:
-        if isinstance(method, str) and method in self.not_understood:
-            self.not_understood[method](params)
+    def _report_malformed(self, method: object, params: object) -> None:
+        if isinstance(method, str) and method in self.malformed_handlers:
+            self.malformed_handlers[method](params)
 
     def _cancel(self, message: dict[str, Any]) -> None:
         params = message.get("params")
         msg_id = params.get("id") if isinstance(params, dict) else None
-        if _is_id(msg_id) and (task := self._in_work.get(msg_id)) is not None:
+        if _is_id(msg_id) and (task := self._running.get(msg_id)) is not None:
             cancel(task)
 
-    def _take_response(self, message: dict[str, Any]) -> bool:
-        """Resolve the request that a response of the client answers; return False if none."""
+    def _receive_response(self, message: dict[str, Any]) -> bool:
+        """Resolve the request that a client's response answers; return False if there is none."""
         msg_id: Any = message.get("id")
         if not _is_id(msg_id) or msg_id not in self._request_futures:
             return False
@@ -225,8 +220,8 @@ class SidecarProtocol(LanguageServerProtocol):
             future.set_exception(exc)
         return True
 
-    def _find(self, method: str, *, is_request: bool) -> Handler | None:
-        """Return the handler of a request or of a notification; neither is run as the other."""
+    def _find_handler(self, method: str, *, is_request: bool) -> Handler | None:
+        """Return a method's handler, or None if it has the other kind (request or notification)."""
         if method in self.custom:
             return self.custom[method] if is_request else None
         _, result, *_ = types.METHOD_TO_TYPES.get(method, (None, None))
@@ -239,8 +234,6 @@ class SidecarProtocol(LanguageServerProtocol):
     def _params(self, method: str, message: dict[str, Any]) -> Any:
         if method in REQUESTS:
             return codec.structure_custom(message.get("params"), REQUESTS[method].params)
-        if method == types.TEXT_DOCUMENT_DID_CHANGE:
-            return changes.structure(message.get("params"))
         kind = types.METHOD_TO_TYPES.get(method, (None,))[0]
         if kind is None:
             return message.get("params")
@@ -266,7 +259,7 @@ class SidecarProtocol(LanguageServerProtocol):
             log_defect(exc)
             if not isinstance(data, dict) or "result" not in data:
                 return
-            error = errors.make_error(errors.REQUEST_FAILED, "the result is no JSON", "internal")
+            error = errors.make_error(errors.REQUEST_FAILED, "cannot encode the result", "internal")
             self._send_error(data["id"], error)
             return
         self.writer.write(frame)
@@ -274,7 +267,7 @@ class SidecarProtocol(LanguageServerProtocol):
     def push(self, method: str, params: msgspec.Struct) -> None:
         """Send a custom notification."""
         if method not in NOTIFICATIONS:
-            raise ValueError(f"{method} is not announced")
+            raise ValueError(f"{method} is not declared")
         self._send_data({"jsonrpc": self.VERSION, "method": method, "params": params})
 
     # -- life cycle -------------------------------------------------------------------------
@@ -283,7 +276,7 @@ class SidecarProtocol(LanguageServerProtocol):
     def lsp_initialize(
         self, params: types.InitializeParams
     ) -> Generator[Any, Any, types.InitializeResult]:
-        """Announce the custom methods besides LSP's."""
+        """Announce the custom methods."""
         result: types.InitializeResult = yield from super().lsp_initialize(params)
         self.state = "running"
         self._server.services.client = params.client_info.name if params.client_info else ""
@@ -299,21 +292,21 @@ class SidecarProtocol(LanguageServerProtocol):
         return result
 
     def _client_ended(self) -> None:
-        logger.error("the session ends: the client's process has ended")
+        logger.error("the client's process has ended; stopping")
         self.end(1)
 
     @lsp_method(types.SHUTDOWN)
     def lsp_shutdown(self, *_: Any) -> None:  # type: ignore[override]
         """Cancel running requests; only `exit` is accepted afterwards."""
-        for mine in list(self._request_futures.values()):
-            mine.cancel()
-        for theirs in list(self._in_work.values()):
-            cancel(theirs)
+        for request in list(self._request_futures.values()):
+            request.cancel()
+        for task in list(self._running.values()):
+            cancel(task)
         self.state = "shutdown"
 
     @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)
     def lsp_workspace__execute_command(self, params: types.ExecuteCommandParams) -> Any:
-        """Run a command. Commands take any arguments and validate them.
+        """Run a command, which validates its own arguments.
 
         Raises:
             BadParamsError: the command does not exist.
@@ -325,7 +318,7 @@ class SidecarProtocol(LanguageServerProtocol):
 
 
 def _call(handler: Handler, params: Any) -> Any:
-    """Call a handler; pygls' own are generators that yield the feature handlers to call."""
+    """Call a handler; those of pygls are generators that yield the feature handlers to call."""
     steps = handler(params)
     if not isinstance(steps, GeneratorType):
         return steps

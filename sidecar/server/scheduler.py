@@ -1,7 +1,7 @@
-"""Background jobs of the event loop: debounced, one at a time for each key.
+"""Debounced background jobs of the event loop; jobs with the same key never run concurrently.
 
-A key is a tuple that starts with the job's name: `("status", uri)`. Exceptions are logged under
-that name.
+A key is a tuple that starts with the job's name, such as `("status", uri)`. Exceptions are logged
+under that name.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ Work = Callable[[], Awaitable[None] | None]
 class _Job:
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Future[None] | None = None
-    again: tuple[float, Work] | None = None
-    """Work that became due while the task ran; its delay starts when the task ends."""
+    next: tuple[float, Work] | None = None
+    """Delay and work scheduled while the task ran; the delay starts when the task ends."""
 
 
 class Scheduler:
-    """Runs each key's work shortly after it becomes due. Use it from one event loop."""
+    """Runs jobs after a delay. Use it from one event loop only."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
         self._closed = False
 
     def soon(self, key: JobKey, seconds: float, work: Work) -> None:
-        """Run `work` after `seconds` and after running work; pending work keeps its time."""
+        """Run `work` after `seconds` and after the key's running job, unless one is pending."""
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
         if job.task is not None:
-            job.again = job.again or (seconds, work)
+            job.next = job.next or (seconds, work)
         elif job.timer is None:
             loop = asyncio.get_running_loop()
             job.timer = loop.call_later(seconds, self._start, key, job, work)
 
     def now(self, key: JobKey, work: Work) -> None:
-        """Run `work` at once instead of pending work, or right after running work."""
+        """Run `work` immediately, or after the key's running job; it replaces a pending one."""
         if self._closed:
             return
         job = self._jobs.setdefault(key, _Job())
@@ -54,27 +54,27 @@ class Scheduler:
             job.timer.cancel()
             job.timer = None
         if job.task is not None:
-            job.again = (0.0, work)
+            job.next = (0.0, work)
         else:
             self._start(key, job, work)
 
     def is_due(self, key: JobKey) -> bool:
-        """Return whether work is pending or running."""
+        """Return whether a job is pending or running."""
         return key in self._jobs
 
     def cancel(self, key: JobKey) -> None:
-        """Cancel pending and running work of a key."""
+        """Cancel the pending and running jobs of a key."""
         job = self._jobs.pop(key, None)
         if job is None:
             return
-        job.again = None
+        job.next = None
         if job.timer is not None:
             job.timer.cancel()
         if job.task is not None:
             job.task.cancel()
 
     def close(self) -> None:
-        """Cancel everything while the event loop still runs; nothing starts afterwards."""
+        """Cancel all jobs and ignore new ones. Call it while the event loop still runs."""
         self._closed = True
         for key in tuple(self._jobs):
             self.cancel(key)
@@ -82,14 +82,14 @@ class Scheduler:
     def _start(self, key: JobKey, job: _Job, work: Work) -> None:
         job.timer = None
         try:
-            rest = work()
+            awaitable = work()
         except Exception as exc:  # a timer callback has no caller to handle it
             log_defect(exc, str(key[0]))
-            rest = None
-        if rest is None:
+            awaitable = None
+        if awaitable is None:
             self._ended(key, job)
             return
-        job.task = asyncio.ensure_future(rest)
+        job.task = asyncio.ensure_future(awaitable)
         job.task.add_done_callback(lambda task: self._done(key, job, task))
 
     def _done(self, key: JobKey, job: _Job, task: asyncio.Future[Any]) -> None:
@@ -102,11 +102,11 @@ class Scheduler:
 
     def _ended(self, key: JobKey, job: _Job) -> None:
         if self._jobs.get(key) is not job:
-            return  # cancelled; the key may belong to another job by now
+            return  # cancelled; the key may belong to a newer job
         if job.timer is not None:
-            return  # the work scheduled itself again
-        if job.again is None:
+            return  # the job has scheduled itself again
+        if job.next is None:
             del self._jobs[key]
             return
-        (seconds, work), job.again = job.again, None
+        (seconds, work), job.next = job.next, None
         self.soon(key, seconds, work)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.workspace import Event
 
 WATCH_SECONDS = 0.5
-"""Delay before files are watched: the watcher's import would delay the first count."""
+"""Delay before watching files: importing the watcher would delay the first count."""
 
 FEATURES = (
     workspaces,
@@ -66,7 +66,7 @@ FEATURES = (
 
 
 class SidecarServer(LanguageServer):
-    """A pygls server with this project's services; features register all behaviour."""
+    """A pygls server with services, for which features register handlers."""
 
     protocol: SidecarProtocol
 
@@ -95,13 +95,13 @@ class SidecarServer(LanguageServer):
         services.listeners.append(self.react)
         self.configuration = Configuration(self)
         self.loading: dict[str, asyncio.Event] = {}
-        """Features that are being imported for their first call; set when they are registered."""
+        """Features being imported for their first call; each event is set when one is ready."""
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Log the error. No message pops up, and a request gets an error answer."""
+        """Do nothing: errors are logged and answered, and must not pop up as messages."""
 
     def react(self, event: Event) -> None:
-        """Start everything that follows from an event: the one place that says what does."""
+        """Trigger everything that depends on an event; this is the only place that does."""
         what, workspace = event.what, event.workspace
         if event.warning is not None:
             self.protocol.push("context/warning", event.warning)
@@ -150,12 +150,12 @@ class SidecarServer(LanguageServer):
         return subscription
 
     def loading_features(self) -> Callable[[], object]:
-        """Return a function that imports the remaining features, for a worker."""
-        late = [method for method in REQUESTS if _is_late(self, method)]
-        return lambda: [feature_of(method) for method in late]
+        """Return a function that imports the remaining features; call it on a worker."""
+        unloaded = [method for method in REQUESTS if _is_unloaded(self, method)]
+        return lambda: [feature_of(method) for method in unloaded]
 
     def close(self) -> None:
-        """Release threads."""
+        """Stop all threads."""
         self.scheduler.close()
         self.watcher.close()
         self.history.close()
@@ -168,40 +168,40 @@ def create_server() -> SidecarServer:
     for feature in FEATURES:
         feature.register(server)
     for method in REQUESTS:
-        server.protocol.custom.setdefault(method, partial(_late, server, method))
+        server.protocol.custom.setdefault(method, partial(_call_lazily, server, method))
     return server
 
 
-async def _late(server: SidecarServer, method: str, params: Any) -> Any:
-    """Register the feature of a method at its first call, then forward the call.
+async def _call_lazily(server: SidecarServer, method: str, params: Any) -> Any:
+    """Import and register a method's feature at its first call, then forward the call.
 
-    Calls waiting for the same feature run in order, before any later call.
+    Calls that wait for the same feature run in order, before any later call.
     """
     name = _feature_name(method)
     if name not in server.loading:
         server.loading[name] = asyncio.Event()
         server.scheduler.now(("feature", name), partial(_load, server, method))
     await server.loading[name].wait()
-    if _is_late(server, method):
-        raise RuntimeError("a feature could not be loaded")
+    if _is_unloaded(server, method):
+        raise RuntimeError("the feature could not be loaded")
     return await server.protocol.custom[method](params)
 
 
 async def _load(server: SidecarServer, method: str) -> None:
-    """Import the feature in its own task, so that cancelling one call does not affect others."""
+    """Import a feature in its own task, so that cancelling one call does not affect others."""
     loaded = server.loading[_feature_name(method)]
     try:
         feature = await server.services.workers.run(partial(feature_of, method))
         feature.register(server)
     finally:
         loaded.set()
-        if _is_late(server, method):  # failed: the next call tries again
+        if _is_unloaded(server, method):  # failed: the next call tries again
             del server.loading[_feature_name(method)]
 
 
-def _is_late(server: SidecarServer, method: str) -> bool:
+def _is_unloaded(server: SidecarServer, method: str) -> bool:
     handler = server.protocol.custom[method]
-    return isinstance(handler, partial) and handler.func is _late
+    return isinstance(handler, partial) and handler.func is _call_lazily
 
 
 def feature_of(method: str) -> Any:

@@ -1,8 +1,7 @@
-"""The stdio loop: the event loop (or a thread) reads, and writing never blocks it.
+"""Reading and writing messages on stdio without blocking the event loop.
 
-pygls reads through the pool that its handlers use, and its writes block the loop (measured: a
-trivial request takes two to three times as long, and seconds when the pool is full), so both are
-replaced.
+This replaces pygls' own loop, whose reads wait for a free worker thread and whose writes block the
+event loop. A trivial request takes two to three times as long there.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 # A pipe that poll() reports as writable accepts this much without blocking (POSIX PIPE_BUF).
 _SURE_BYTES = 4096 if sys.platform != "win32" else 0
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""Unread answers in bytes above which no more input is read."""
+"""Unread output, in bytes, above which no more input is read."""
 ROOM_SECONDS = 0.05
 EXIT_SECONDS = 1.5
-"""Time for an orderly end: calibration is saved, threads are joined."""
+"""Time for saving calibrations and joining threads before the process exits."""
 _READ_BYTES = 1 << 18
 
 
 class Writer:
-    """Writes frames in order; a thread writes whatever the pipe does not accept at once."""
+    """Writes frames in order; a thread writes those that the pipe does not accept immediately."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -51,7 +50,7 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether the client leaves too much unread to accept more input."""
+        """Whether too much output is unread to accept more input."""
         return self._waiting > MAX_UNREAD_BYTES and not self._closed
 
     def write(self, data: bytes) -> None:
@@ -69,7 +68,7 @@ class Writer:
         self._queue.put(data)
 
     def _has_room(self) -> bool:
-        """Return whether the pipe accepts a write now; a closed pipe does, with an error."""
+        """Return whether a write would not block; writing to a closed pipe fails immediately."""
         return self._room is not None and bool(self._room.poll(0))
 
     def _await_room(self) -> None:
@@ -79,7 +78,7 @@ class Writer:
             self._room.poll()
 
     def close(self) -> None:
-        """Write queued frames for at most a second, then accept no more."""
+        """Write queued frames for at most a second, and drop later ones."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -102,14 +101,14 @@ class Writer:
             while view:
                 try:
                     view = view[os.write(self._fd, view) :]
-                except BlockingIOError:  # the other end made the pipe non-blocking
+                except BlockingIOError:  # the client made the pipe non-blocking
                     self._await_room()
         except OSError:
-            self._closed = True  # the client has gone; reading reaches the end of input
+            self._closed = True  # the client is gone; the reader will see the end of input
 
 
 def take_stdio() -> tuple[int, int]:
-    """Return descriptors for the protocol; a stray `print` goes to stderr from now on."""
+    """Return file descriptors for messages, and redirect stray `print` calls to stderr."""
     stdin, stdout = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
@@ -120,11 +119,11 @@ def take_stdio() -> tuple[int, int]:
 
 
 Frames = list[Body | BadFrame] | None
-"""Frames completed together; None at the end of input."""
+"""Frames completed by one read; None at the end of input."""
 
 
 def _read(fd: int, deliver: Callable[[Frames], None], writer: Writer, framer: Framer) -> None:
-    """Read until the end of input, in a thread of its own."""
+    """Read until the end of input. Blocking; runs in its own thread."""
     try:
         while data := os.read(fd, _READ_BYTES):
             while writer.full:
@@ -143,9 +142,9 @@ def _read_on_loop(
     writer: Writer,
     framer: Framer | None = None,
 ) -> bool:
-    """Let the event loop read input, which saves a wake-up per message.
+    """Let the event loop read input, which is faster than a thread.
 
-    Returns False if the loop cannot watch the descriptor (Windows, a regular file).
+    Return False if the loop cannot watch the descriptor (Windows, a regular file).
     """
     loop, framer = asyncio.get_running_loop(), framer or Framer()
 
@@ -163,7 +162,7 @@ def _read_on_loop(
         try:
             frames = _read_some(fd, framer)
         except BlockingIOError:
-            return  # a spurious wake-up of a descriptor that the client made non-blocking
+            return  # a spurious wake-up: the client made the pipe non-blocking
         except OSError:
             frames = None
         if frames is None:
@@ -184,7 +183,7 @@ def _read_some(fd: int, framer: Framer) -> Frames:
 
 
 def _log(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log exceptions of callbacks and tasks by type: asyncio's own record would quote them."""
+    """Log exceptions of callbacks and tasks by type; asyncio's own log would quote messages."""
     if isinstance(exc := context.get("exception"), BaseException):
         log_defect(exc)
 
@@ -221,16 +220,14 @@ async def _run(server: SidecarServer, stdin: int, writer: Writer) -> int:
 
 
 def _end_within(seconds: float, code: int) -> None:
-    """Exit the process after some seconds: Python waits for every worker at exit, and one may be
-    blocked forever by a disk.
-    """
+    """Exit after some seconds even if a worker thread is blocked, for example by a dead disk."""
     timer = threading.Timer(seconds, os._exit, (code,))
     timer.daemon = True
     timer.start()
 
 
 def run_stdio(server: SidecarServer) -> int:
-    """Serve on stdio until `exit` or the end of input; return the exit code that LSP prescribes."""
+    """Serve on stdio until `exit` or the end of input; return the exit code required by LSP."""
     stdin, stdout = take_stdio()
     writer = Writer(stdout)
     try:

@@ -146,7 +146,7 @@ def _garbage(chance: random.Random) -> bytes:
 
 
 async def test_bad_frames_are_reported(client: Client) -> None:
-    client.server.protocol.receive(BadFrame("bytes that are no header were skipped"))
+    client.server.protocol.receive(BadFrame("skipped bytes that are not a header"))
     assert client.orphans[-1]["error"]["code"] == -32700
 
 

@@ -1,4 +1,4 @@
-"""What cannot be taken back is finished though the client gives up; what has not begun is not."""
+"""A committed request is completed although it is cancelled; an uncommitted one is not."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import asyncio
 import pytest
 
 from sidecar.errors import WorkStoppedError
-from sidecar.server.commitment import Commitment, cancel, commitment
+from sidecar.server.commitment import Commitment, cancel, create_commitment
 
 
-@pytest.mark.parametrize("made", [True, False])
-async def test_only_what_was_committed_to_goes_on(made: bool) -> None:
-    begun, gate = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_only_a_committed_request_survives_its_cancellation(is_committed: bool) -> None:
+    started, gate = asyncio.Event(), asyncio.Event()
 
     async def work() -> str:
-        mine = commitment()
-        if made:
-            mine.make()
-        begun.set()
+        commitment = create_commitment()
+        if is_committed:
+            commitment.commit()
+        started.set()
         await gate.wait()
         return "done"
 
     task = asyncio.ensure_future(work())
-    await begun.wait()
+    await started.wait()
     cancel(task)
     gate.set()
-    [found] = await asyncio.gather(task, return_exceptions=True)
-    assert (found == "done") is made
+    [result] = await asyncio.gather(task, return_exceptions=True)
+    assert (result == "done") is is_committed
 
 
-def test_given_up_first_it_is_never_made() -> None:
-    mine = Commitment()
-    assert mine.give_up()
+def test_cancelled_request_cannot_be_committed() -> None:
+    commitment = Commitment()
+    assert commitment.cancel()
     with pytest.raises(WorkStoppedError):
-        mine.make()
+        commitment.commit()

@@ -13,7 +13,7 @@ from sidecar.context.usage import ContextUsage, SessionRow
 from sidecar.errors import BadParamsError
 from sidecar.messages.bounds import MOST_TOKENS
 from sidecar.messages.usage import Usage, normalise_usage
-from sidecar.server.commitment import commitment
+from sidecar.server.commitment import create_commitment
 from sidecar.workspace.changes import (
     AppendTurns,
     ApplyReply,
@@ -227,7 +227,7 @@ async def _response(conversations: Conversations, params: p.ResponseParams) -> R
         params=params,
         keep_turns=workspace.settings.context.keep_turns,
         spending=services.spending(workspace),
-        commit=commitment().make,
+        commit=create_commitment().commit,
     )
     conversation, result = await conversations.apply(change)
     calibration = conversations.sessions.calibration_of(conversation)

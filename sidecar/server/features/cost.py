@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.errors import SidecarError
-from sidecar.server.commitment import commitment
+from sidecar.server.commitment import create_commitment
 from sidecar.server.progress import progress
 from sidecar.workspace.roots import path_of
 from sidecar.workspace.wording import NO_COST
@@ -56,11 +56,11 @@ async def prompt_file_text(server: SidecarServer, uri: str) -> str:
 async def _record(
     services: Services, workspace: Workspace, params: CostRecordParams
 ) -> CostRecorded:
-    billing = commitment()
+    commitment = create_commitment()
     spending = services.spending(workspace)
 
     def work() -> tuple[CostRecorded, Spent | None]:
-        billing.make()
+        commitment.commit()
         return spending.record(params)
 
     recorded, spent = await services.workers.run(work)

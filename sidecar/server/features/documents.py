@@ -9,11 +9,11 @@ from lsprotocol import types
 
 from sidecar.errors import RequestError
 from sidecar.text.document import TextDocument
+from sidecar.text.positions import Position, Range
 from sidecar.workspace.memory import give_back
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
-    from sidecar.server.changes import DidChangeParams
     from sidecar.server.server import SidecarServer
 
 TRIM_SECONDS = 1.0
@@ -35,7 +35,7 @@ def register(server: SidecarServer) -> None:
         _edited(server, item.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
-    def did_change(params: DidChangeParams) -> None:
+    def did_change(params: types.DidChangeTextDocumentParams) -> None:
         document = services.documents.get(params.text_document.uri)
         if document is None:
             raise RequestError("unknownDocument", "the document is not open in this server")
@@ -59,7 +59,7 @@ def register(server: SidecarServer) -> None:
             _give_back_soon(server)
 
     for method in (types.TEXT_DOCUMENT_DID_OPEN, types.TEXT_DOCUMENT_DID_CHANGE):
-        server.protocol.not_understood[method] = partial(_not_understood, server)
+        server.protocol.malformed_handlers[method] = partial(_mark_unsynced, server)
 
 
 def _give_back_soon(server: SidecarServer) -> None:
@@ -67,9 +67,15 @@ def _give_back_soon(server: SidecarServer) -> None:
     server.scheduler.soon(("memory",), TRIM_SECONDS, work)
 
 
-def _apply(server: SidecarServer, document: TextDocument, params: DidChangeParams) -> None:
-    for span, text in params.edits():
-        server.services.documents.edit(document, span, text)
+def _apply(
+    server: SidecarServer, document: TextDocument, params: types.DidChangeTextDocumentParams
+) -> None:
+    for change in params.content_changes:
+        span = None
+        if isinstance(change, types.TextDocumentContentChangePartial):
+            start, end = change.range.start, change.range.end
+            span = Range(Position(start.line, start.character), Position(end.line, end.character))
+        server.services.documents.edit(document, span, change.text)
     document.version = params.text_document.version
 
 
@@ -79,7 +85,7 @@ def _edited(server: SidecarServer, uri: str) -> None:
     services.publish(Event("document", services.roots.of_document(uri), uri))
 
 
-def _not_understood(server: SidecarServer, params: object) -> None:
+def _mark_unsynced(server: SidecarServer, params: object) -> None:
     """Mark the document of a malformed notification as out of sync; all if it names none."""
     identifier = params.get("textDocument") if isinstance(params, dict) else None
     target = identifier.get("uri") if isinstance(identifier, dict) else None

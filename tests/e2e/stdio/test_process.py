@@ -92,7 +92,7 @@ def test_a_frame_over_the_limit_ends_the_session_with_a_line_in_the_log() -> Non
     client.initialize()
     client.send_raw(length)
     assert client.process.wait(20) == 1
-    assert b"the session ends: a frame is over the 268435456 bytes" in client.errors()
+    assert b"a frame is larger than 268,435,456 bytes" in client.errors()
     client.end_streams()
 
 
