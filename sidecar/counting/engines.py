@@ -135,7 +135,6 @@ class Reference(Tokenizer):
         self._vocabulary = VOCABULARIES[name]
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`; special tokens in it are ordinary characters."""
         return sum([self.count_whole(piece) for piece in split(text)])
 
     def count_whole(self, text: str) -> int:
@@ -150,7 +149,6 @@ class Reference(Tokenizer):
         return self._encoding().encode_ordinary(text)
 
     def first_bytes(self, text: str, tokens: int) -> bytes:
-        """Return the bytes of the first tokens."""
         return self._encoding().decode_bytes(self.tokens(text)[:tokens])
 
     def _ordinary(self, text: str) -> int:
@@ -260,7 +258,6 @@ class FastEngine(Tokenizer):
         self._longest = longest
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`; special tokens in it are ordinary characters."""
         if len(text) <= PIECE_CHARACTERS:
             return self._count_piece(text)
         return sum([self._count_piece(piece) for piece in split(text)])

@@ -1,14 +1,14 @@
 """Estimates that need no vocabulary, and the registry of estimator plug-ins.
 
-Three are built in: `heuristic`, by scripts, words and white space, which also counts where another
-estimator fails; `whitespace`, by words and punctuation; `chars4`, a quarter of the characters. All
-are pure, take milliseconds per megabyte, and count an empty text as 0.
+Three are built in: `heuristic`, by scripts, words and white space, which also counts if a plug-in
+fails; `whitespace`, by words and punctuation; `chars4`, a quarter of the characters. All are pure,
+take milliseconds per megabyte, and count an empty text as 0.
 
 The heuristic maps each byte of the UTF-8 text to a class (a character's first byte tells its
 script) and adds up weights for runs and neighbours of classes. The weights were fitted to
 o200k_base over source code of seven languages, Markdown, JSON, logs, prose in twenty languages,
 base64 and white space. They are about 3 % too high on purpose: an estimate that is slightly over is
-more useful than one that is under. `python -m benchmarks estimates` shows the errors. Classes
+more useful than one slightly under. `python -m benchmarks estimates` shows the errors. Classes
 become bits of large integers, one integer per class, because shifts and bit counts find runs many
 times faster than regular expressions. Its numbers add up: a text that is cut where
 `sidecar.text.cuts` allows it costs the sum of its parts.
@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from sidecar.counting.estimates import Bands, bands_of
 from sidecar.counting.features import FOLLOWING, TABLE
 from sidecar.counting.tokenizer import Tokenizer
-from sidecar.errors import SidecarError
 from sidecar.text.pieces import split
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from sidecar.counting.count import Method
 
 _SLICE = 65_536
-"""Characters per step: 2 ms during which no other thread runs."""
+"""Characters per step of 2 ms, during which no other thread runs."""
 
 _TABLE = TABLE.translate(bytes.maketrans(b"wbzeus", b"mmyhrr"))
 """The classes of features, with other Latin letters, Cyrillic, Armenian and Hebrew, and Arabic and
@@ -184,7 +183,7 @@ def _scripts(classes: bytes) -> int:
 
 
 ENTRY_POINTS = "token_sidecar.estimators"
-"""Entry-point group; each entry is an `Estimator` or returns one when called."""
+"""Entry-point group; each entry is an `Estimator`, or a callable that returns one."""
 
 
 class Estimator(Protocol):
@@ -200,7 +199,7 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class TruncatingEstimator(Estimator, Protocol):
-    """An estimator that cuts texts itself, instead of `sidecar.counting.fit`."""
+    """An estimator with its own way of cutting texts, used instead of `sidecar.counting.fit`."""
 
     def truncate(self, text: str, max_tokens: int, mode: Truncation) -> str:
         """Return the beginning ("start"), the end, or both ends ("middle") of `text`.
@@ -248,9 +247,12 @@ class Chars4:
 
 
 _log = logging.getLogger(__name__)
-_TRIED = "A plug-in is tried with this: 1 line.\n"
 _lock = threading.Lock()
-_registry: dict[str, Estimator] = {}
+_registry: dict[str, Estimator] = {
+    "default": Heuristic(),
+    **{estimator.name: estimator for estimator in (Heuristic(), Whitespace(), Chars4())},
+}
+BUILT_IN = frozenset(_registry)
 _unusable: dict[str, str] = {}
 """Why plug-ins cannot be used, by name."""
 _plugins_read = False
@@ -263,39 +265,33 @@ def register(estimator: Estimator, name: str | None = None) -> None:
 
 
 def names() -> list[str]:
-    """Return the estimators to choose from, plug-ins included."""
+    """Return the names of all estimators, including plug-ins."""
     _read_plugins()
     return sorted(_registry)
 
 
 def unusable_plugins() -> dict[str, str]:
-    """Return why plug-ins are not used, by name."""
+    """Return the reasons why plug-ins cannot be used, by name."""
     _read_plugins()
     return dict(_unusable)
 
 
 def unusable_reason(name: str) -> str | None:
-    """Return why the requested estimator does not count, or None."""
-    if estimator(name) is not None and name not in _unusable:
+    """Return why the estimator of this name cannot be used, or None."""
+    if find_estimator(name) is not None and name not in _unusable:
         return None
     reason = _unusable.get(name) or f"there is none of that name, only {', '.join(names())}"
     return f"estimator {name}: {reason}; the default counts instead"
 
 
-def estimator(name: str) -> Estimator | None:
+def find_estimator(name: str) -> Estimator | None:
     """Return the estimator of this name, or None."""
     if name not in _registry:
         _read_plugins()
     return _registry.get(name)
 
 
-def default() -> Estimator:
-    """Return the estimator that counts where a plug-in fails."""
-    return _registry["default"]
-
-
 def _read_plugins() -> None:
-    """Load the entry points once. A plug-in that fails is left out."""
     global _plugins_read
     if _plugins_read:
         return
@@ -307,37 +303,28 @@ def _read_plugins() -> None:
             _unusable[f"{point.name} (plug-in)"] = "the name is a built-in one's"
             continue
         try:
-            register(_checked_plugin(point.load()), point.name)
-        except _UnusableError as error:
-            _unusable[point.name] = f"the plug-in cannot be used: {error}"
+            loaded = point.load()
+            is_instance = hasattr(loaded, "estimate") and not isinstance(loaded, type)
+            plugin: Estimator = loaded if is_instance else loaded()
+            if (problem := _problem_of(plugin)) is None:
+                register(plugin, point.name)
+            else:
+                _unusable[point.name] = f"the plug-in cannot be used: {problem}"
         except Exception as error:  # plug-ins may raise anything
             _unusable[point.name] = f"the plug-in cannot be used ({type(error).__name__})"
 
 
-class _UnusableError(SidecarError):
-    """A plug-in does not meet the requirements."""
-
-
-def _checked_plugin(loaded: Any) -> Estimator:
-    """Return the estimator that an entry point is, or returns when called."""
-    is_made = hasattr(loaded, "estimate") and not isinstance(loaded, type)
-    found: Estimator = loaded if is_made else loaded()
-    if not isinstance(getattr(found, "name", None), str):
-        raise _UnusableError("it has no name")
-    if found.estimate("") != 0:
-        raise _UnusableError("an empty text is not 0 tokens to it")
-    int(found.estimate(_TRIED))
-    return found
-
-
-for _each in (Heuristic(), Whitespace(), Chars4()):
-    register(_each)
-register(Heuristic(), "default")
-BUILT_IN = frozenset(_registry)
+def _problem_of(plugin: Estimator) -> str | None:
+    if not isinstance(getattr(plugin, "name", None), str):
+        return "it has no name"
+    if plugin.estimate("") != 0:
+        return "an empty text is not 0 tokens to it"
+    int(plugin.estimate("Plug-ins must estimate any text.\n"))
+    return None
 
 
 class HeuristicUnits(Tokenizer):
-    """The heuristic's weights, which add up over pieces."""
+    """Counts the heuristic's units, which add up over pieces."""
 
     name = "heuristic units"
     method: Method = "estimate"
@@ -345,20 +332,18 @@ class HeuristicUnits(Tokenizer):
     has_safe_cuts = True
 
     def count(self, text: str) -> int:
-        """Return the summed weights of `text`."""
         return heuristic_units(text)
 
 
-def _measured_bands(name: str) -> Bands:
-    """Return how far a built-in estimator is off."""
-    found = bands_of(name)
-    if found is None:
+def _built_in_bands(name: str) -> Bands:
+    bands = bands_of(name)
+    if bands is None:
         raise LookupError(f"estimates.json has no bands of {name}")
-    return found
+    return bands
 
 
 class EstimatorTokenizer(Tokenizer):
-    """An estimator as a tokenizer. Texts are estimated whole, because estimates need not add up."""
+    """Counts with an estimator. Texts are not cut, because estimates need not add up."""
 
     method: Method = "estimate"
 
@@ -366,37 +351,35 @@ class EstimatorTokenizer(Tokenizer):
         self.name = estimator.name
         self.estimator = estimator
         self._bands = bands_of(estimator.name)
-        self.error_percent: float = 100 * (self._bands or _measured_bands(Chars4.name)).any
+        self.error_percent: float = 100 * (self._bands or _built_in_bands(Chars4.name)).any
 
     def band(self, tokens: int, sample: str = "") -> float:
-        """Return half of the band for a text of this kind and size.
+        """Return half of the band for a text of this kind and size, in percent.
 
-        Plug-ins were not measured. Their band reaches both ends of the heuristic's band for the
-        sample, or is the coarsest rule's without one.
+        The errors of plug-ins were not measured. Their band includes both ends of the heuristic's
+        band for the sample; without a sample it is that of `chars4`, the coarsest estimator.
         """
         if self._bands is not None:
             return self._bands.percent(tokens, sample)
-        return self._band_by_heuristic(tokens, sample) if sample else self.error_percent
-
-    def _band_by_heuristic(self, tokens: int, sample: str) -> float:
-        """Return the band that reaches both ends of the heuristic's band."""
-        said = max(1, self.count(sample))
-        ratio = Heuristic().estimate(sample) / said
-        share = _measured_bands(Heuristic.name).percent(max(1, round(tokens * ratio)), sample) / 100
+        if not sample:
+            return self.error_percent
+        ratio = Heuristic().estimate(sample) / max(1, self.count(sample))
+        bands = _built_in_bands(Heuristic.name)
+        share = bands.percent(max(1, round(tokens * ratio)), sample) / 100
         return round(100 * max(ratio * (1 + share) - 1, 1 - ratio * (1 - share)), 1)
 
     def count(self, text: str) -> int:
-        """Return the estimated tokens of `text`; never raises, whatever a plug-in does."""
+        """Count the tokens of `text`; the heuristic counts if a plug-in raises."""
         try:
             return max(0, int(self.estimator.estimate(text)))
         except Exception as error:
             if self.name not in _unusable:
                 _log.warning("estimator %s failed; the heuristic counts instead", self.name)
             _unusable[self.name] = f"the plug-in failed ({type(error).__name__})"
-            return default().estimate(text)
+            return _registry["default"].estimate(text)
 
     def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:
-        """Return the plug-in's own cut; None if it has none, fails, or keeps too much."""
+        """Return the plug-in's own cut; None if it fails or keeps too much."""
         if not isinstance(self.estimator, TruncatingEstimator):
             return None
         try:

@@ -1,9 +1,9 @@
-"""From a model's name to the tokenizer that counts for it here. Nothing is loaded before it counts.
+"""Each model's tokenizer, loaded at its first count.
 
-The user's own files come first, then the shipped engines, the vocabularies of optional packages,
-and the approximation for the model's generation. Unknown models get the approximation of all
-current vocabularies together, or the estimator that the user chose. A file that cannot be used is
-reported in `problems`, and counts are labelled with the tokenizer that really made them.
+The user's own files come first, then the engines, the vocabularies of optional packages, and the
+approximation for the model's generation. Unknown models get one approximation of all current
+vocabularies, or the estimator in the user's settings. A file that cannot be used is reported in
+`problems`, and counts carry the name of the tokenizer that produced them.
 """
 
 from __future__ import annotations
@@ -42,52 +42,53 @@ _log = logging.getLogger(__name__)
 
 
 class LinearEstimator(Tokenizer):
-    """A fitted linear estimate: the sum of weighted features, `FITTED_UNITS` to a token."""
+    """A fitted linear estimate: the sum of weighted features, `FITTED_UNITS` to a token.
+
+    The first feature is the count of the base tokenizer, the others are those of
+    `sidecar.counting.features`.
+    """
 
     method: Method = "estimate"
     error_percent = None
 
-    def __init__(self, name: str, base: Tokenizer, row: Approximation) -> None:
-        """Use the weights of `row`; `base` counts the first term."""
-        # Counts are remembered under this name, so it must change with the weights.
-        self.name = f"{name} units {crc32(repr(row.weights).encode()):08x}"
-        self._base, self._first, self._weights = base, row.weights[0], row.weights[1:]
+    def __init__(self, name: str, base: Tokenizer, approximation: Approximation) -> None:
+        self._base = base
+        self._base_weight, *self._weights = approximation.weights
+        # Counts are remembered by name, so the name must change with the weights.
+        self.name = f"{name} units {crc32(repr(approximation.weights).encode()):08x}"
         self.has_safe_cuts = base.has_safe_cuts
         self.inline_characters = min(base.inline_characters, INLINE_CHARACTERS)
 
     def is_slow(self, text: str) -> bool:
-        """Return whether its base is slow."""
         return self._base.is_slow(text)
 
     def count(self, text: str) -> int:
-        """Return the units of `text`; at least 1 for any."""
         return self._sum(self._base.count(text), text)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the units of each text."""
         counts = self._base.count_many(texts)
         return [self._sum(tokens, text) for tokens, text in zip(counts, texts, strict=True)]
 
     def _sum(self, tokens: int, text: str) -> int:
-        units: int = self._first * tokens + sum(map(mul, self._weights, features(text)))
+        units: int = self._base_weight * tokens + sum(map(mul, self._weights, features(text)))
         return units
 
 
 class ScaledTokenizer(Tokenizer):
-    """Another tokenizer's count times a factor, for a vocabulary that cannot be run here."""
+    """Multiplies another tokenizer's counts, for a vocabulary that cannot be run here."""
 
     method: Method = "estimate"
 
     def __init__(
         self, name: str, base: Tokenizer, factor: float, bands: Bands | None = None
     ) -> None:
-        """Scale the counts of `base`, which add up over pieces.
+        """Scale the counts of `base`.
 
         Args:
             name: The tokenizer's name.
-            base: Counts the pieces.
+            base: Counts the pieces of a text.
             factor: Tokens per token of the base.
-            bands: How far its counts are off; None if not measured.
+            bands: The error bands; None if not measured.
         """
         self.name, self._base, self._factor, self._bands = name, base, factor, bands
         self.error_percent: float | None = 100 * bands.any if bands else None
@@ -95,105 +96,97 @@ class ScaledTokenizer(Tokenizer):
         self.inline_characters = base.inline_characters
 
     def band(self, tokens: int, sample: str = "") -> float | None:
-        """Return half of the band for a text of this kind and size, in percent."""
         return self._bands.percent(tokens, sample) if self._bands else None
 
     @property
     def base(self) -> Tokenizer:
-        """The tokenizer that counts pieces."""
         return self._base
 
     def scale(self, tokens: int) -> int:
-        """Return tokens of this vocabulary for `tokens` of the base; at least 1 for any."""
         return max(int(tokens * self._factor + 0.5), 1) if tokens else 0
 
     def unscale(self, allowance: int) -> int:
-        """Return the most tokens of the base that scale to no more than `allowance`."""
         tokens = int((max(0, allowance) + 0.5) / self._factor) + 1
         while tokens and self.scale(tokens) > allowance:
             tokens -= 1
         return tokens
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`, rounded."""
         return self.scale(self._base.count(text))
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text, rounded."""
         return [self.scale(tokens) for tokens in self._base.count_many(texts)]
 
 
 class HeuristicTokenizer(ScaledTokenizer):
-    """The heuristic; its units are the base, so estimates of pieces add up too."""
+    """The heuristic. Its base counts units, which add up over pieces."""
 
     def __init__(self) -> None:
         name = estimators.Heuristic.name
         super().__init__(name, estimators.HeuristicUnits(), 1 / UNITS, bands_of(name))
 
     def scale(self, tokens: int) -> int:
-        """Return tokens for so many units; at least 1 for any."""
         return heuristic_tokens(tokens)
 
 
 class CalibratedTokenizer(ScaledTokenizer):
-    """An estimate corrected by a learned factor. Its base counts the pieces."""
+    """An estimate multiplied by a learned factor."""
 
-    def __init__(self, plain: Tokenizer, learned: float, spread: float = 1.0) -> None:
-        """Correct `plain`; `spread` is the band's half-width, relative to the estimate's own."""
-        super().__init__(plain.name, plain.base, max(1e-6, learned))
-        self._plain, self._spread = plain, spread
+    def __init__(self, plain: Tokenizer, factor: float, band_factor: float = 1.0) -> None:
+        """Calibrate `plain`, multiplying its counts and its error band."""
+        super().__init__(plain.name, plain.base, max(1e-6, factor))
+        self._plain, self._band_factor = plain, band_factor
         self.method = "calibrated"
 
     def band(self, tokens: int, sample: str = "") -> float | None:
-        """Return the estimate's own band, as far as reports confirmed it."""
         band = self._plain.band(tokens, sample)
-        return None if band is None else round(band * self._spread, 1)
+        return None if band is None else round(band * self._band_factor, 1)
 
     def scale(self, tokens: int) -> int:
-        """Return tokens for `tokens` of the base; at least 1 for any."""
         return max(round(self._plain.scale(tokens) * self._factor), 1) if tokens else 0
 
     def unscale(self, allowance: int) -> int:
-        """Return the most tokens of the base that scale to no more than `allowance`."""
         tokens = self._plain.unscale(int((allowance + 1) / self._factor) + 1)
         while tokens and self.scale(tokens) > allowance:
             tokens -= 1
         return tokens
 
 
-def calibrate(plain: Tokenizer, learned: Calibrations, model: str, text: str) -> Tokenizer:
-    """Return an estimator corrected by what was learned for the model's texts of this kind."""
+def calibrate(plain: Tokenizer, calibrations: Calibrations, model: str, text: str) -> Tokenizer:
+    """Return an estimator calibrated for the model's texts of this kind, if it was learned."""
     from sidecar.counting.calibration import document_key
     from sidecar.counting.kinds import kind_of
 
     key = document_key(model, plain.name, kind_of(text))
-    known = learned.learned(key)
-    if known is None:
+    learned = calibrations.learned(key)
+    if learned is None:
         return plain
-    return _corrected(plain, known.factor(learned.start(key)), known.band_factor())
+    factor = learned.factor(calibrations.start(key))
+    return _calibrated_tokenizer(plain, factor, learned.band_factor())
 
 
-@lru_cache(maxsize=4096)
-def _corrected(plain: Tokenizer, factor: float, spread: float) -> CalibratedTokenizer:
-    """Return one object per correction: counts are remembered by the tokenizer that made them."""
-    return CalibratedTokenizer(plain, factor, spread)
+_calibrated_tokenizer = lru_cache(maxsize=4096)(CalibratedTokenizer)
+"""Counts are remembered by tokenizer object, so equal corrections share one."""
 
 
 class LazyTokenizer(Tokenizer):
-    """A tokenizer that is loaded at its first count, with a fallback if that fails.
+    """Loads a tokenizer at the first count, or a fallback if that fails.
 
-    Until then it has its requested name and its texts may not be cut; afterwards it takes over all
-    properties of what was loaded.
+    Until then it has the requested name and no safe cuts; afterwards it has the properties of the
+    loaded tokenizer.
     """
 
     inline_characters = 0
 
     def __init__(
-        self, name: str, load: Callable[[], Tokenizer], instead: Callable[[Exception], Tokenizer]
+        self,
+        name: str,
+        load: Callable[[], Tokenizer],
+        load_fallback: Callable[[Exception], Tokenizer],
     ) -> None:
         self.name = name
         self._load = load
-        self._instead = instead
+        self._load_fallback = load_fallback
         self._loaded: Tokenizer | None = None
         self._lock = threading.Lock()
 
@@ -204,35 +197,27 @@ class LazyTokenizer(Tokenizer):
 
     @property
     def base(self) -> Tokenizer:
-        """The tokenizer that counts pieces; itself until loaded."""
         return self._loaded.base if self._loaded else self
 
     def scale(self, tokens: int) -> int:
-        """Return the number that the loaded tokenizer scales to."""
         return self._loaded.scale(tokens) if self._loaded else tokens
 
     def unscale(self, allowance: int) -> int:
-        """Return the reverse of `scale`."""
         return self.load().unscale(allowance)
 
     def band(self, tokens: int, sample: str = "") -> float | None:
-        """Return the loaded tokenizer's band."""
         return self._loaded.band(tokens, sample) if self._loaded else self.error_percent
 
     def is_slow(self, text: str) -> bool:
-        """Return True until loaded."""
         return self._loaded is None or self._loaded.is_slow(text)
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`; the first call loads the vocabulary."""
         return self.load().count(text)
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text."""
         return self.load().count_many(texts)
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:
-        """Return the bytes of the first tokens, where the loaded tokenizer can show them."""
         return self.load().first_bytes(text, tokens)
 
     def load(self) -> Tokenizer:
@@ -245,7 +230,7 @@ class LazyTokenizer(Tokenizer):
                     tokenizer = self._load()
                     tokenizer.count("a")
                 except Exception as error:  # a user's file may contain anything
-                    tokenizer = self._instead(error)
+                    tokenizer = self._load_fallback(error)
                 self.name, self.method = tokenizer.name, tokenizer.method
                 self.error_percent = tokenizer.error_percent
                 self.has_safe_cuts = tokenizer.has_safe_cuts
@@ -255,7 +240,7 @@ class LazyTokenizer(Tokenizer):
 
 
 class Tokenizers:
-    """Every model's tokenizer, created once. Thread-safe; no method loads anything or raises."""
+    """Finds each model's tokenizer. Thread-safe; no method loads a vocabulary or raises."""
 
     def __init__(
         self,
@@ -263,13 +248,13 @@ class Tokenizers:
         estimator: str = "default",
         purpose: Purpose = "interactive",
     ) -> None:
-        """Set up the choices.
+        """Configure the tokenizers.
 
         Args:
             files: The user's vocabulary files; the first match wins.
-            estimator: For unknown models; `default` is the approximation of all current
+            estimator: Counts for unknown models; `default` is the approximation of all current
                 vocabularies.
-            purpose: Selects the shipped engines.
+            purpose: Selects the engines.
         """
         self._files = tuple(files)
         self._estimator = estimator
@@ -287,13 +272,13 @@ class Tokenizers:
 
     def for_model(self, model: str) -> Tokenizer:
         """Return the tokenizer that counts for `model`."""
-        found = self._by_model.get(model)
-        if found is None:
-            found = self._choose(model)
-            if len(self._by_model) > 4096:  # bounded, for clients that send random names
+        tokenizer = self._by_model.get(model)
+        if tokenizer is None:
+            tokenizer = self._choose(model)
+            if len(self._by_model) > 4096:  # clients may send any number of names
                 self._by_model.clear()
-            self._by_model[model] = found
-        return found
+            self._by_model[model] = tokenizer
+        return tokenizer
 
     def is_user_file(self, model: str) -> bool:
         """Return whether a file that the user named counts for `model`."""
@@ -305,22 +290,22 @@ class Tokenizers:
         return tokenizer.name, tokenizer.method
 
     def _choose(self, model: str) -> Tokenizer:
-        entry = next((entry for entry in self._files if matches(model, entry.models)), None)
         generation = families.generation_of(model)
+        entry = next((entry for entry in self._files if matches(model, entry.models)), None)
         if entry is None:
-            return self._make(generation)
-        return self._once(f"file {entry.file}", lambda: self._from_file(entry.file, generation))
+            return self._for_generation(generation)
+        return self._cached(f"file {entry.file}", lambda: self._from_file(entry.file, generation))
 
-    def _once(self, key: str, make: Callable[[], Tokenizer]) -> Tokenizer:
+    def _cached(self, key: str, create: Callable[[], Tokenizer]) -> Tokenizer:
         with self._lock:
             if key not in self._by_key:
-                self._by_key[key] = make()
+                self._by_key[key] = create()
             return self._by_key[key]
 
-    def _make(self, generation: str) -> Tokenizer:
-        return self._once(generation, lambda: self._standard(generation))
+    def _for_generation(self, generation: str) -> Tokenizer:
+        return self._cached(generation, lambda: self._create(generation))
 
-    def _standard(self, generation: str) -> Tokenizer:
+    def _create(self, generation: str) -> Tokenizer:
         if generation in vocabularies.ENGINES:
             return self._engine(generation)
         file = vocabularies.packaged_file(generation)
@@ -333,43 +318,42 @@ class Tokenizers:
 
         return engine(name, self._purpose)
 
-    def _from_file(self, written: str, generation: str) -> Tokenizer:
-        file = Path(written).expanduser()
-        return self._lazy(written, file, lambda: self._make(generation))
+    def _from_file(self, path: str, generation: str) -> Tokenizer:
+        file = Path(path).expanduser()
+        return self._lazy(path, file, lambda: self._for_generation(generation))
 
-    def _lazy(self, name: str, file: Path, stand_in: Callable[[], Tokenizer]) -> Tokenizer:
+    def _lazy(self, name: str, file: Path, create_fallback: Callable[[], Tokenizer]) -> Tokenizer:
         from sidecar.counting.vocabulary_files import load
 
-        def instead(error: Exception) -> Tokenizer:
-            other = stand_in()
+        def load_fallback(error: Exception) -> Tokenizer:
+            fallback = create_fallback()
             reason = f"it cannot be read ({type(error).__name__})"
             if isinstance(error, (OSError, ValueError)):
                 reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            problem = f"tokenizer {name}: {reason}; {other.name} counts instead"
+            problem = f"tokenizer {name}: {reason}; {fallback.name} counts instead"
             self._problems[name] = problem
             _log.warning("%s", problem)
-            return other
+            return fallback
 
-        return LazyTokenizer(name, lambda: load(file, name), instead)
+        return LazyTokenizer(name, lambda: load(file, name), load_fallback)
 
     def _approximate(self, generation: str) -> Tokenizer:
-        asked = self._chosen_estimator() if generation == families.UNKNOWN else None
-        if asked is not None:
-            is_ours = isinstance(asked, estimators.Heuristic)
-            return HeuristicTokenizer() if is_ours else EstimatorTokenizer(asked)
-        row = approximation_of(generation)
-        if row is None:
+        if generation == families.UNKNOWN and (chosen := self._chosen_estimator()) is not None:
+            is_heuristic = isinstance(chosen, estimators.Heuristic)
+            return HeuristicTokenizer() if is_heuristic else EstimatorTokenizer(chosen)
+        approximation = approximation_of(generation)
+        if approximation is None:
             return HeuristicTokenizer()
         name = vocabularies.approximate_name(generation)
-        base = LinearEstimator(name, self._engine(BASE_VOCABULARY), row)
-        made = ScaledTokenizer(name, base, 1 / FITTED_UNITS, row.bands)
-        made.method = row.method
-        return made
+        base = LinearEstimator(name, self._engine(BASE_VOCABULARY), approximation)
+        tokenizer = ScaledTokenizer(name, base, 1 / FITTED_UNITS, approximation.bands)
+        tokenizer.method = approximation.method
+        return tokenizer
 
     def _chosen_estimator(self) -> Estimator | None:
         """Return the estimator that was chosen instead of the default, or None."""
-        chosen = estimators.estimator(self._estimator)
         if why := estimators.unusable_reason(self._estimator):
             _log.warning("%s", why)
+        chosen = estimators.find_estimator(self._estimator)
         is_default = self._estimator == "default" and isinstance(chosen, estimators.Heuristic)
         return None if is_default else chosen

@@ -59,7 +59,6 @@ class BytePairTokenizer(Reference):
         self._lock = threading.Lock()
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`; special tokens in it are ordinary characters."""
         if self._nfc and not unicodedata.is_normalized("NFC", text):
             text = unicodedata.normalize("NFC", text)
         if self.has_safe_cuts:
@@ -207,7 +206,6 @@ class HuggingFaceTokenizer(Tokenizer):
         self._tokenizer = _library_tokenizer(data)
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`, without any added around it."""
         try:
             return self._encode(text)
         except (UnicodeEncodeError, TypeError):  # depends on the library's version
@@ -332,7 +330,6 @@ class SentencePieceTokenizer(Tokenizer):
         self._processor = _processor(model)
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`, without any added around it."""
         try:
             return len(self._processor.encode(text))
         except (UnicodeEncodeError, RuntimeError):  # depends on the library's version

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.counting import estimators
-from sidecar.counting.estimators import Estimator, EstimatorTokenizer, estimator, heuristic_units
+from sidecar.counting.estimators import (
+    Estimator,
+    EstimatorTokenizer,
+    find_estimator,
+    heuristic_units,
+)
 from sidecar.counting.fit import allowance, fit
 from sidecar.counting.tokenizers import CalibratedTokenizer, Tokenizers
 from sidecar.text.pieces import split
@@ -34,7 +39,7 @@ TEXTS = st.one_of(
 
 
 def named(name: str) -> Estimator:
-    found = estimator(name)
+    found = find_estimator(name)
     assert found is not None
     return found
 
@@ -142,8 +147,8 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
 
     tokenizer = Tokenizers(estimator="constant").for_model("some-model")
     assert (tokenizer.name, tokenizer.count("any text")) == ("constant", 7)
-    assert estimator("broken") is None
-    assert estimator("missing") is None
+    assert find_estimator("broken") is None
+    assert find_estimator("missing") is None
     assert "constant" in estimators.names()
 
 

@@ -196,7 +196,7 @@ def test_a_damaged_package_is_approximated(tmp_path: Path, monkeypatch: pytest.M
 def test_every_generation_has_a_tokenizer() -> None:
     tokenizers = Tokenizers()
     for generation in (*estimates.generations(), *vocabularies.ENGINES, UNKNOWN):
-        tokenizer = tokenizers._make(generation)
+        tokenizer = tokenizers._for_generation(generation)
         assert tokenizer.count("hello world, this is a sentence of some words") > 5
 
 
