@@ -84,7 +84,7 @@ class Corpus(NamedTuple):
         )
 
     @property
-    def approximation_of(self) -> Matrix:
+    def train(self) -> Matrix:
         """Which documents weights are fitted to."""
         return self.uses == "fit"
 
@@ -112,9 +112,7 @@ def fit_and_judge() -> None:
     found = corpus()
     known = found.without_held()
     fits = {
-        name: regress.fit(
-            known.terms, truths, list(known.kinds), list(known.groups), known.approximation_of
-        )
+        name: regress.fit(known.terms, truths, list(known.kinds), list(known.groups), known.train)
         for name, truths in known.truths.items()
         if name not in SHIPPED
     }
@@ -158,8 +156,8 @@ def _bands(short: float, bands: dict[str, float]) -> dict[str, Any]:
 
 
 def _pooled(found: Corpus, names: tuple[str, ...]) -> list[int]:
-    terms = np.concatenate([found.terms[found.approximation_of]] * len(names))
-    truths = np.concatenate([found.truths[name][found.approximation_of] for name in names])
+    terms = np.concatenate([found.terms[found.train]] * len(names))
+    truths = np.concatenate([found.truths[name][found.train] for name in names])
     weights = regress.fitted_weights(terms, truths)
     weights = (
         weights / (terms @ weights / truths).mean()

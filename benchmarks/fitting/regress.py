@@ -87,9 +87,7 @@ def _no_less(left: Matrix, right: Matrix) -> Matrix:
     return weights
 
 
-def estimated_apart(
-    terms: Matrix, truths: Matrix, groups: Sequence[str], approximation_of: Matrix
-) -> Matrix:
+def estimated_apart(terms: Matrix, truths: Matrix, groups: Sequence[str], train: Matrix) -> Matrix:
     """Each document's estimate by weights that were fitted without its source.
 
     Args:
@@ -104,7 +102,7 @@ def estimated_apart(
     folds[spoken] = np.arange(spoken.sum()) % _FOLDS
     made = np.zeros(len(truths))
     for fold in range(_FOLDS):
-        others = (folds != fold) & approximation_of
+        others = (folds != fold) & train
         made[folds == fold] = terms[folds == fold] @ fitted_weights(terms[others], truths[others])
     return np.maximum(made, 1)
 
@@ -156,13 +154,13 @@ def fit(
     truths: Matrix,
     kinds: Sequence[str],
     groups: Sequence[str],
-    approximation_of: Matrix,
+    train: Matrix,
 ) -> Fit:
     """Return the table's row of one generation.
 
-    `approximation_of`: which documents the weights come from; bands come from all of them.
+    `train`: which documents the weights come from; bands come from all of them.
     """
-    weights = fitted_weights(terms[approximation_of], truths[approximation_of])
-    estimates = estimated_apart(terms, truths, groups, approximation_of)
+    weights = fitted_weights(terms[train], truths[train])
+    estimates = estimated_apart(terms, truths, groups, train)
     short, found = bands(estimates, truths, kinds, groups)
     return Fit([round(UNIT * float(one)) for one in weights], short, found)

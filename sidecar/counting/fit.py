@@ -1,8 +1,8 @@
-"""Fitting a text to a number of tokens: its beginning, its end, or both ends (`tokens/fit`).
+"""Fit a text to a number of tokens: its beginning, its end, or both ends (`tokens/fit`).
 
-Whole lines are kept where lines are short. Inside a long line the cut falls between two tokens and
-never inside a character, nor between a character and what combines with it. Counts do not add up at
-arbitrary cuts, so every result is counted as it is and shortened until it fits.
+Short lines are kept or removed completely. A long line is cut between two tokens, never inside a
+character or between a character and its combining marks. Counts do not add up at arbitrary cuts, so
+every result is counted again and shortened until it fits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _JOINER = "\u200d"
-_LONGEST = 64
-"""Longest character, in code points; longer stacks of marks are not writing and may be cut."""
+_MAX_CHARACTER = 64
+"""Longest character, in code points; longer stacks of marks may be cut."""
 
 
 def character_boundary(text: str, offset: int, *, forward: bool = False) -> int:
@@ -34,16 +34,12 @@ def character_boundary(text: str, offset: int, *, forward: bool = False) -> int:
     if offset <= 0 or offset >= len(text):
         return max(0, min(offset, len(text)))
     step = 1 if forward else -1
-    stop = min(len(text), offset + _LONGEST) if forward else max(0, offset - _LONGEST)
+    stop = min(len(text), offset + _MAX_CHARACTER) if forward else max(0, offset - _MAX_CHARACTER)
     cut = offset
     while cut != stop and not _is_boundary(text, cut):
         cut += step
     if cut != stop or cut in (0, len(text)):
         return cut
-    return _whole_code_point(text, offset, step)
-
-
-def _whole_code_point(text: str, offset: int, step: int) -> int:
     return offset + step if _is_pair(text, offset) else offset
 
 
@@ -55,13 +51,12 @@ def _is_boundary(text: str, cut: int) -> bool:
     before, after = text[cut - 1], text[cut]
     if before.isascii() and after.isascii():
         return before != "\r" or after != "\n"
-    if before == _JOINER or _is_pair(text, cut) or _extends(after):
+    if before == _JOINER or _is_pair(text, cut) or _extends_previous(after):
         return False
-    return not (_is_flag(before) and _is_flag(after) and _flags_before(text, cut) % 2)
+    return not (_is_flag(before) and _is_flag(after) and _count_flags_before(text, cut) % 2)
 
 
-def _extends(character: str) -> bool:
-    """Return whether a character extends the one before: marks, joiners, skin tones, tags, jamo."""
+def _extends_previous(character: str) -> bool:
     if unicodedata.category(character) in ("Mn", "Me", "Mc") or character in (_JOINER, "\u200c"):
         return True
     return (
@@ -75,7 +70,7 @@ def _is_flag(character: str) -> bool:
     return "\U0001f1e6" <= character <= "\U0001f1ff"
 
 
-def _flags_before(text: str, cut: int) -> int:
+def _count_flags_before(text: str, cut: int) -> int:
     count = 0
     while count < cut and _is_flag(text[cut - 1 - count]):
         count += 1
@@ -84,28 +79,29 @@ def _flags_before(text: str, cut: int) -> int:
 
 Mode = Literal["start", "middle", "end"]
 """Which part is kept: the beginning, both ends, the end."""
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 MARKER = "\n...\n"
 UNMEASURED_ERROR_PERCENT = 25.0
-"""Assumed for errors that were not measured."""
+"""Assumed if the error was not measured."""
 
 _PIECE_CHARACTERS = 2_048
-_LONGEST_PIECE = 16 * _PIECE_CHARACTERS
-"""A stretch without a safe cut is cut here, because each step of a search counts a piece."""
+_MAX_PIECE = 16 * _PIECE_CHARACTERS
+"""Pieces without a safe cut are cut here, because each step of a search counts a piece."""
 _LINE_END = re.compile(r"\r\n?|\n")
 _TOKEN_WINDOW = 48
 """Characters on either side of a cut that decide whether it falls between two tokens."""
 
 _LONG_LINE_TOKENS = 100
 _LONG_LINE_SHARE = 0.05
-"""A line may be cut if it has more tokens than both of these (the share is of what an end may
-keep), or more than half of what the end may keep."""
+"""A line may be cut if it has more tokens than both (the share is of the tokens that an end may
+keep), or more than half of the tokens that the end may keep."""
 
 _ROUNDS = 64
 
 
 class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A text that fits, and what it lost."""
+    """A fitted text, and how much was removed."""
 
     text: str
     tokens: int
@@ -113,7 +109,7 @@ class FitResult(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     removed_tokens: int
     """Tokens before minus tokens after; at least 0."""
     removed_lines: int
-    """Lines of which nothing is left."""
+    """Lines that were removed completely."""
     changed: bool
 
 
@@ -123,15 +119,14 @@ def parse_mode(name: str) -> Mode:
     Raises:
         ValueError: There is no such mode.
     """
-    modes: tuple[Mode, ...] = ("start", "middle", "end")
-    for mode in modes:
+    for mode in MODES:
         if mode == name:
             return mode
     raise ValueError(f"mode must be start, middle or end, not {name!r}")
 
 
 def allowance(max_tokens: int, tokenizer: Tokenizer, sample: str = "") -> int:
-    """Return the tokens to aim at: `max_tokens`, minus half of the band of inexact counts.
+    """Return the target in tokens: `max_tokens`, reduced by half of the band of inexact counts.
 
     Args:
         max_tokens: The limit.
@@ -155,15 +150,15 @@ def fit(
     """Cut `text` to at most `max_tokens` tokens; unchanged if it fits already. Never raises.
 
     Fitting a fitted text changes nothing. Takes about two counts of the text. An estimator plug-in
-    that cuts texts itself does so, without our marker.
+    with its own way of cutting texts is used instead, without the marker.
 
     Args:
         text: The text.
         max_tokens: The limit.
         mode: Which part is kept.
         tokenizer: Counts the text.
-        marker: Replaces what was left out, in mode `middle` only, and is counted. Where it does not
-            fit, the beginning is kept.
+        marker: Replaces the removed text in mode `middle`, and is counted. If it does not fit, only
+            the beginning is kept.
     """
     work = _CountedText(text, tokenizer)
     limit = allowance(max_tokens, tokenizer, text[:SAMPLE_CHARACTERS])
@@ -171,44 +166,38 @@ def fit(
         return FitResult(
             text=text, tokens=work.total, removed_tokens=0, removed_lines=0, changed=False
         )
-    own = tokenizer.base.truncated(text, tokenizer.unscale(limit), mode)
-    if own is not None and (tokens := tokenizer.count(own)) <= limit:
-        return _as_cut(text, own, work.total, tokens)
+    cut = tokenizer.base.truncated(text, tokenizer.unscale(limit), mode)
+    if cut is not None and (tokens := tokenizer.count(cut)) <= limit:
+        return FitResult(
+            text=cut,
+            tokens=tokens,
+            removed_tokens=max(0, work.total - tokens),
+            removed_lines=max(0, len(text.splitlines()) - len(cut.splitlines())),
+            changed=cut != text,
+        )
     while True:
-        approximation_of = _within(work, limit, mode, marker)
-        most = allowance(max_tokens, tokenizer, approximation_of.text[:SAMPLE_CHARACTERS])
-        if approximation_of.tokens <= most:
-            return approximation_of
-        limit = min(most, limit - 1)  # the remaining text is of a kind with a wider band
+        fitted = _fit_within(work, limit, mode, marker)
+        allowed = allowance(max_tokens, tokenizer, fitted.text[:SAMPLE_CHARACTERS])
+        if fitted.tokens <= allowed:
+            return fitted
+        limit = min(allowed, limit - 1)  # the remaining text is of a kind with a wider band
 
 
-def _within(work: _CountedText, limit: int, mode: Mode, marker: str) -> FitResult:
+def _fit_within(work: _CountedText, limit: int, mode: Mode, marker: str) -> FitResult:
     if mode == "middle" and limit - work.count(marker) < 2:
         mode = "start"
-    return _FitSearch(work, mode, marker if mode == "middle" else "").within(limit)
-
-
-def _as_cut(text: str, kept: str, before: int, tokens: int) -> FitResult:
-    """Describe an estimator's own cut."""
-    lines = len(text.splitlines()) - len(kept.splitlines())
-    return FitResult(
-        text=kept,
-        tokens=tokens,
-        removed_tokens=max(0, before - tokens),
-        removed_lines=max(0, lines),
-        changed=kept != text,
-    )
+    return _FitSearch(work, mode, marker if mode == "middle" else "").run(limit)
 
 
 def _pieces(text: str) -> Iterator[str]:
     """Yield stretches whose counts roughly add up, short enough for a search."""
     for piece in split(text, _PIECE_CHARACTERS):
-        for start in range(0, len(piece), _LONGEST_PIECE):
-            yield piece[start : start + _LONGEST_PIECE]
+        for start in range(0, len(piece), _MAX_PIECE):
+            yield piece[start : start + _MAX_PIECE]
 
 
 class _CountedText:
-    """A text counted once, piece by piece, so that parts of it can be counted cheaply."""
+    """A text with the counts of its pieces, from which parts of it are counted cheaply."""
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text
@@ -218,17 +207,16 @@ class _CountedText:
         self.sums = [0, *accumulate(map(self.count, pieces))]
         self.line_ends = [match.span() for match in _LINE_END.finditer(text)]
         self.total = self.count(text) if text else 0
-        self.exact = (
-            tokenizer.method == "exact"
-        )  # only known after counting, which loads the vocabulary
+        # Counting loads the vocabulary, and only then is the method certain.
+        self.is_exact = tokenizer.method == "exact"
 
-    def before(self, offset: int) -> int:
+    def tokens_before(self, offset: int) -> int:
         """Return roughly how many tokens precede `offset`."""
         piece = bisect_right(self.starts, offset) - 1
         return self.sums[piece] + self.count(self.text[self.starts[piece] : offset])
 
-    def head(self, tokens: int) -> int:
-        """Return the offset that roughly so many tokens reach to."""
+    def head_end(self, tokens: int) -> int:
+        """Return the offset at which the first `tokens` tokens end, roughly."""
         piece = min(bisect_right(self.sums, tokens), len(self.sums) - 1) - 1
         start, end = self.starts[piece], self.starts[piece + 1]
         low, high = start, end
@@ -238,8 +226,8 @@ class _CountedText:
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def tail(self, tokens: int) -> int:
-        """Return the offset from which roughly so many tokens follow."""
+    def tail_start(self, tokens: int) -> int:
+        """Return the offset at which the last `tokens` tokens start, roughly."""
         skipped = self.sums[-1] - tokens
         piece = max(bisect_left(self.sums, skipped) - 1, 0)
         start, end = self.starts[piece], self.starts[piece + 1]
@@ -251,58 +239,57 @@ class _CountedText:
             low, high = (low, middle) if fits else (middle + 1, high)
         return low
 
-    def line(self, offset: int) -> int:
-        """Return the index of the line at `offset`; the offset after its end is in the next."""
+    def line_at(self, offset: int) -> int:
+        """Return the index of the line at `offset`."""
         return bisect_right(self.line_ends, offset, key=lambda span: span[1])
 
     def line_start(self, line: int) -> int:
-        """Return where a line begins."""
         return self.line_ends[line - 1][1] if line else 0
 
     def line_end(self, line: int) -> int:
-        """Return where a line ends, without its line break."""
+        """Return the offset of a line's end, before its line break."""
         return self.line_ends[line][0] if line < len(self.line_ends) else len(self.text)
 
     def is_long(self, line: int, tokens: int) -> bool:
         """Return whether a line may be cut inside, if `tokens` may be kept."""
-        has = self.before(self.line_end(line)) - self.before(self.line_start(line))
-        return has > tokens / 2 or has > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
+        length = self.tokens_before(self.line_end(line)) - self.tokens_before(self.line_start(line))
+        return length > tokens / 2 or length > max(_LONG_LINE_TOKENS, _LONG_LINE_SHARE * tokens)
 
-    def between_tokens(self, offset: int, *, forward: bool = False) -> int:
+    def token_boundary(self, offset: int, *, forward: bool = False) -> int:
         """Return the nearest offset at or before `offset` (or after it) between two tokens."""
         low, high = max(0, offset - _TOKEN_WINDOW), min(len(self.text), offset + _TOKEN_WINDOW)
-        if not self.exact or not low < offset < high:
+        if not self.is_exact or not low < offset < high:
             return offset
-        whole = self.count(self.text[low:high])
+        expected = self.count(self.text[low:high])
         cuts = range(offset, high) if forward else range(offset, low, -1)
         for cut in cuts[: _TOKEN_WINDOW // 2]:
-            if self.count(self.text[low:cut]) + self.count(self.text[cut:high]) == whole:
+            if self.count(self.text[low:cut]) + self.count(self.text[cut:high]) == expected:
                 return cut
         return offset
 
 
 class _FitSearch:
-    """The search for where the head ends and the tail begins."""
+    """Searches for the end of the head and the start of the tail."""
 
     def __init__(self, work: _CountedText, mode: Mode, marker: str) -> None:
         self.work = work
         self.mode = mode
         self.marker = marker
-        self.fixed = work.count(marker)
+        self.marker_tokens = work.count(marker)
 
-    def within(self, limit: int) -> FitResult:
-        """Return the result: aim, count, and aim lower while it is over the limit."""
-        target = limit - self.fixed
+    def run(self, limit: int) -> FitResult:
+        """Cut at a target, count, and lower the target until the result is within the limit."""
+        target = limit - self.marker_tokens
         for _ in range(_ROUNDS):
             head, tail = self._ends(target)
             text = self._join(head, tail)
             tokens = self.work.count(text) if text else 0
             if tokens <= limit:
-                return self._fitted(text, tokens, head, tail)
+                return self._result(text, tokens, head, tail)
             target -= max(1, tokens - limit)
             if target <= 0:
                 break
-        return self._fitted("", 0, 0, len(self.work.text))
+        return self._result("", 0, 0, len(self.work.text))
 
     def _ends(self, tokens: int) -> tuple[int, int]:
         end = len(self.work.text)
@@ -313,36 +300,36 @@ class _FitSearch:
         if self.mode == "end":
             return 0, self._tail(tokens)
         head = self._head(tokens - tokens // 2)
-        return head, max(head, self._tail(tokens - self.work.before(head)))
+        return head, max(head, self._tail(tokens - self.work.tokens_before(head)))
 
     def _head(self, tokens: int) -> int:
         work = self.work
-        offset = work.head(tokens)
-        line = work.line(offset)
+        offset = work.head_end(tokens)
+        line = work.line_at(offset)
         if offset in (work.line_start(line), work.line_end(line)):
-            return self._after_line(line, offset)
+            return self._before_marker(line, offset)
         if not work.is_long(line, tokens):
-            return self._after_line(line, work.line_start(line))
-        safe = character_boundary(work.text, work.between_tokens(offset))
-        return max(safe, self._after_line(line, work.line_start(line)))
+            return self._before_marker(line, work.line_start(line))
+        safe = character_boundary(work.text, work.token_boundary(offset))
+        return max(safe, self._before_marker(line, work.line_start(line)))
 
-    def _after_line(self, line: int, offset: int) -> int:
-        """Return where the head ends: before a line break if the marker begins with one."""
+    def _before_marker(self, line: int, offset: int) -> int:
+        """Move the head's end before a line break if the marker begins with one."""
         if self.marker[:1] in ("\n", "\r") and line and offset == self.work.line_start(line):
             return self.work.line_end(line - 1)
         return offset
 
     def _tail(self, tokens: int) -> int:
         work = self.work
-        offset = work.tail(tokens)
-        line = work.line(offset)
+        offset = work.tail_start(tokens)
+        line = work.line_at(offset)
         start = work.line_start(line)
         if offset == start:
             return offset
         if not work.is_long(line, tokens):
             return work.line_start(line + 1) if line < len(work.line_ends) else len(work.text)
         return character_boundary(
-            work.text, work.between_tokens(offset, forward=True), forward=True
+            work.text, work.token_boundary(offset, forward=True), forward=True
         )
 
     def _join(self, head: int, tail: int) -> str:
@@ -351,7 +338,7 @@ class _FitSearch:
             return ""
         return f"{text[:head]}{self.marker}{text[tail:]}"
 
-    def _fitted(self, text: str, tokens: int, head: int, tail: int) -> FitResult:
+    def _result(self, text: str, tokens: int, head: int, tail: int) -> FitResult:
         work = self.work
         return FitResult(
             text=text,
@@ -362,10 +349,10 @@ class _FitSearch:
         )
 
     def _removed_lines(self, head: int, tail: int) -> int:
-        """Return the number of lines of which no character is left; a line break counts as one."""
+        """Count the lines of which no character is left, including the line break."""
         work = self.work
         ended = bool(work.line_ends) and work.line_ends[-1][1] == len(work.text)
         lines = len(work.line_ends) + (not ended)
-        first = work.line(head - 1) + 1 if head else 0
-        last = work.line(tail) if tail < len(work.text) else lines
+        first = work.line_at(head - 1) + 1 if head else 0
+        last = work.line_at(tail) if tail < len(work.text) else lines
         return max(0, last - first)

@@ -350,8 +350,8 @@ def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> N
 
     assert allowance(5, tokenizer, WORDS) == 2  # its band is as wide as the heuristic's
     assert fit(WORDS, 5, mode, tokenizer).text == kept
-    approximation_of = fit(WORDS, 5, mode, learned)
-    assert (approximation_of.text, approximation_of.tokens, approximation_of.removed_tokens) == (
+    fitted = fit(WORDS, 5, mode, learned)
+    assert (fitted.text, fitted.tokens, fitted.removed_tokens) == (
         kept,
         4,
         12,
@@ -364,9 +364,7 @@ def test_an_installed_estimator_cuts_by_itself(mode: Truncation, kept: str) -> N
 def test_a_cut_that_is_none_is_made_here(made: _Words, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimators, "_unusable", {})
     estimators.register(made)
-    approximation_of = fit(
-        WORDS, 5, "start", Tokenizers(estimator=made.name).for_model("some-model")
-    )
+    fitted = fit(WORDS, 5, "start", Tokenizers(estimator=made.name).for_model("some-model"))
 
-    assert approximation_of.text.split() == ["one", "two"]
+    assert fitted.text.split() == ["one", "two"]
     assert "SECRET" not in str(estimators.unusable_plugins())

@@ -59,11 +59,11 @@ def test_never_over_and_fitting_again_changes_nothing(
 ) -> None:
     tokenizer = TOKENIZERS.for_model(model)
 
-    approximation_of = fit(text, tokens, mode, tokenizer)
+    fitted = fit(text, tokens, mode, tokenizer)
 
-    assert tokenizer.count(approximation_of.text) == approximation_of.tokens <= tokens
-    assert approximation_of.changed == (approximation_of.text != text)
-    assert not fit(approximation_of.text, tokens, mode, tokenizer).changed
+    assert tokenizer.count(fitted.text) == fitted.tokens <= tokens
+    assert fitted.changed == (fitted.text != text)
+    assert not fit(fitted.text, tokens, mode, tokenizer).changed
 
 
 @settings(max_examples=150, deadline=None)
@@ -87,34 +87,31 @@ def test_what_is_kept_stood_in_the_text(text: str, tokens: int, mode: Mode) -> N
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("tokens", [150, 400, 1000, 1399])
 def test_short_lines_are_kept_whole_and_fill_the_allowance(mode: Mode, tokens: int) -> None:
-    approximation_of = fit(LINES, tokens, mode, TOKENIZERS.for_model("gpt-5"))
+    fitted = fit(LINES, tokens, mode, TOKENIZERS.for_model("gpt-5"))
 
-    kept = [line for line in approximation_of.text.split("\n") if line not in ("", "...")]
+    kept = [line for line in fitted.text.split("\n") if line not in ("", "...")]
     assert set(kept) <= set(LINES.split("\n"))
-    assert approximation_of.tokens >= 0.95 * tokens
-    assert approximation_of.removed_lines == 200 - len(kept)
-    assert (
-        approximation_of.removed_tokens
-        == TOKENIZERS.for_model("gpt-5").count(LINES) - approximation_of.tokens
-    )
+    assert fitted.tokens >= 0.95 * tokens
+    assert fitted.removed_lines == 200 - len(kept)
+    assert fitted.removed_tokens == TOKENIZERS.for_model("gpt-5").count(LINES) - fitted.tokens
 
 
 def test_the_middle_keeps_both_ends_around_the_marker() -> None:
-    approximation_of = fit(LINES, 100, "middle", TOKENIZERS.for_model("gpt-5"))
+    fitted = fit(LINES, 100, "middle", TOKENIZERS.for_model("gpt-5"))
 
-    assert approximation_of.text.startswith("line 0 of the text\nline 1 of the text\n")
-    assert "of the text\n...\nline 19" in approximation_of.text
-    assert approximation_of.text.endswith("line 199 of the text\n")
+    assert fitted.text.startswith("line 0 of the text\nline 1 of the text\n")
+    assert "of the text\n...\nline 19" in fitted.text
+    assert fitted.text.endswith("line 199 of the text\n")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_long_line_is_cut_between_two_tokens(mode: Mode) -> None:
     tokenizer = TOKENIZERS.for_model("gpt-5")
     line = "internationalization of tokenizers " * 300
-    approximation_of = fit(line, 97, mode, tokenizer)
+    fitted = fit(line, 97, mode, tokenizer)
 
-    assert 0.95 * 97 <= approximation_of.tokens <= 97
-    for part in approximation_of.text.split("\n...\n"):
+    assert 0.95 * 97 <= fitted.tokens <= 97
+    for part in fitted.text.split("\n...\n"):
         cut = len(part) if line.startswith(part) else len(line) - len(part)
         apart = tokenizer.count(line[:cut]) + tokenizer.count(line[cut:])
         assert apart == tokenizer.count(line)
@@ -122,23 +119,21 @@ def test_one_long_line_is_cut_between_two_tokens(mode: Mode) -> None:
 
 def test_no_room_for_the_marker_is_a_plain_cut() -> None:
     tokenizer = TOKENIZERS.for_model("gpt-5")
-    approximation_of = fit(
-        "one two three four five six seven", 3, "middle", tokenizer, "[… left out …]"
-    )
+    fitted = fit("one two three four five six seven", 3, "middle", tokenizer, "[… left out …]")
 
-    assert approximation_of.text == "one two three"
+    assert fitted.text == "one two three"
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_allowed(mode: Mode) -> None:
-    approximation_of = fit("a\nb\n", 0, mode, TOKENIZERS.for_model("gpt-5"))
+    fitted = fit("a\nb\n", 0, mode, TOKENIZERS.for_model("gpt-5"))
 
-    assert (approximation_of.text, approximation_of.tokens, approximation_of.removed_lines) == (
+    assert (fitted.text, fitted.tokens, fitted.removed_lines) == (
         "",
         0,
         2,
     )
-    assert approximation_of.changed
+    assert fitted.changed
     assert not fit("", 0, mode, TOKENIZERS.for_model("gpt-5")).changed
 
 
@@ -171,8 +166,8 @@ def test_an_estimate_leaves_room_for_its_error(error: float | None, aim: int) ->
     tokenizer = Guess(error)
 
     assert allowance(1000, tokenizer) == aim
-    approximation_of = fit("a few words in a line\n" * 1000, 1000, "start", tokenizer)
-    assert 0.95 * aim <= approximation_of.tokens <= aim
+    fitted = fit("a few words in a line\n" * 1000, 1000, "start", tokenizer)
+    assert 0.95 * aim <= fitted.tokens <= aim
 
 
 class Odd(Tokenizer):
@@ -225,6 +220,6 @@ def test_a_long_stretch_without_a_cut_is_counted_a_few_times(
         return count(part)
 
     monkeypatch.setattr(tokenizer, "count", counting)
-    approximation_of = fit(text, half, mode, tokenizer)
-    assert 0.9 * half <= approximation_of.tokens <= half
+    fitted = fit(text, half, mode, tokenizer)
+    assert 0.9 * half <= fitted.tokens <= half
     assert counted < 5 * len(text)
