@@ -46,8 +46,9 @@ class TextCounter:
         if start == 0 and end == len(self._text) and model in self._whole:
             return self._whole[model]
         tokenizer = self._tokenizer_for(model)
-        tokens = total(self._units(tokenizer, start, end), tokenizer)
-        return tokenizer.measure(tokens, self._text[start : min(end, start + SAMPLE_CHARACTERS)])
+        tokens = count_pieces(self._units(tokenizer, start, end), tokenizer.base)
+        sample = self._text[start : min(end, start + SAMPLE_CHARACTERS)]
+        return tokenizer.measure_base(tokens, sample)
 
     def seam(self, model: str, start: int, end: int, allowance: int) -> int:
         """Return the offset of the first token past `allowance`, rounded to a character."""
@@ -62,11 +63,6 @@ class TextCounter:
             part = self._text[start:end]
             self._pieces[key] = split_pieces(part) if can_cut else (Piece(part),)
         return self._pieces[key]
-
-
-def total(pieces: Sequence[Piece], tokenizer: Tokenizer) -> int:
-    """Return the tokens of all pieces. An approximated count is scaled once, at the end."""
-    return tokenizer.scale(count_pieces(pieces, tokenizer.base))
 
 
 def seam(pieces: Sequence[Piece], allowance: int, tokenizer: Tokenizer) -> int:

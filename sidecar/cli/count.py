@@ -173,11 +173,12 @@ def _public(
 
     from sidecar.context.window import NamedLimits
     from sidecar.workspace.state import State
-    from sidecar.workspace.windows import Windows
+    from sidecar.workspace.windows import Windows, look_up
 
-    windows = Windows(State())
-    windows.looking_up(model, settings)()
-    windows.looked_up(model, settings)
+    state = State()
+    windows = Windows(state)
+    look_up(state, model, settings)
+    windows.mark_loaded(model, settings)
     named = NamedLimits(endpoint=window_of(chooser, model, settings))
 
     def public(one: CountedFile) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def count_pieces(
 
 def measure_text(text: str, tokenizer: Tokenizer) -> Measure:
     """Return a text's count, calibrated, with its method and band."""
-    return tokenizer.measure(count_text(text, tokenizer), text)
+    return tokenizer.measure_base(count_text(text, tokenizer.base), text)
 
 
 def count_text(

@@ -80,6 +80,10 @@ class Tokenizer(ABC):
         """
         return self.error_percent
 
+    def measure_base(self, base_tokens: int, text: str = "") -> Measure:
+        """Return the scaled count, with method and band, for a sum of the base's counts."""
+        return self.measure(self.scale(base_tokens), text)
+
     def measure(self, tokens: int, text: str = "") -> Measure:
         """Return a count with its method and band; 0 tokens are exact.
 

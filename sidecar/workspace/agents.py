@@ -308,7 +308,7 @@ class AgentSessions:
         known.set_agent_sessions(sessions)
         model = known.context.model
         if model is not None and self._shared.windows.ready:
-            await self._shared.look_up(model, workspace.settings)
+            await self._shared.counts.look_up(model, workspace.settings)
             known.publish()
         return recorded
 

@@ -108,7 +108,7 @@ class Conversations:
             model = change.model or named or change.answered_model or self.model_of(name)
             if is_answer and base is not None:
                 model = base.model
-            await self.services.look_up(model, settings)
+            await self.services.counts.look_up(model, settings)
             draft = await self._draft(name, base, model)
             outcome = await self._work(draft, change)
             is_outdated = is_recount and self.sessions.conversations.get(name) is not before
@@ -323,7 +323,7 @@ class Conversations:
         if not isinstance(session, Conversation):
             return session
         model = self.model_of(session.id)
-        await self.services.look_up(model, self.workspace.settings)
+        await self.services.counts.look_up(model, self.workspace.settings)
         if not self._is_stale(session, model):
             return session
         draft = await self._draft(session.id, session, model)
@@ -332,7 +332,7 @@ class Conversations:
 
     async def look_up_window(self, model: str) -> None:
         """Look up a model's window and price, and ask an endpoint that serves it for its window."""
-        await self.services.look_up(model, self.workspace.settings)
+        await self.services.counts.look_up(model, self.workspace.settings)
         endpoints = self._endpoints
         if endpoints.reports_window(model) and endpoints.known_limit(model) is None:
             await endpoints.limit(model)

@@ -27,6 +27,7 @@ from sidecar.errors import WorkStoppedError
 from sidecar.waiting import SharedTasks
 from sidecar.workspace.counter_choice import CounterChoice, CounterChooser, may_ask
 from sidecar.workspace.documents import Documents, Snapshot
+from sidecar.workspace.windows import Windows, look_up
 from sidecar.workspace.workspace import Event, Missed
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sidecar.endpoints.registry import Endpoints
     from sidecar.text.document import TextDocument
     from sidecar.workspace.calibrations import CalibrationStore
-    from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
 
@@ -387,15 +387,17 @@ class Counts(CounterChooser):
         return msgspec.structs.replace(session, endpoint=endpoint)
 
     async def load(self, model: str, settings: Settings) -> None:
-        """Look up a new model on a worker."""
-        if self.windows.is_loaded(model, settings):
-            return
-        tokenizers = self.tokenizers(settings)
-        if not self.windows.ready:  # the list is not there yet: only make sure that it is counted
-            await self.workers.run(partial(tokenizers.for_model, model))
-            return
-        await self.workers.run(self.windows.looking_up(model, settings))
-        self.windows.looked_up(model, settings)
+        """Look up a new model, or only load its tokenizer while the price list is not loaded."""
+        if self.windows.ready:
+            await self.look_up(model, settings)
+        else:
+            await self.workers.run(partial(self.tokenizers(settings).for_model, model))
+
+    async def look_up(self, model: str, settings: Settings) -> None:
+        """Look up a model's window and price in the lists, once."""
+        if not self.windows.is_loaded(model, settings):
+            await self.workers.run(partial(look_up, self.windows.state, model, settings))
+            self.windows.mark_loaded(model, settings)
 
 
 def _by_endpoint(found: EndpointCount) -> Measure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.documents import Snapshot
 
-Known = dict[tuple[str, int, int], int]
-"""By tokenizer, hash and length of the text: a part that did not change is not counted again."""
+PartCounts: TypeAlias = dict[tuple[str, int, int], int]
+"""Unscaled counts by the tokenizer's name and the text's hash and length."""
 
 
 class CountedPart(msgspec.Struct, frozen=True):
@@ -27,21 +27,25 @@ class CountedPart(msgspec.Struct, frozen=True):
     method: Method
 
 
-def counted_parts(
-    taken: Snapshot, choice: CounterChoice, known: Mapping[tuple[str, int, int], int]
-) -> tuple[tuple[CountedPart, ...], Known]:
-    """The outline with counts, and what is known by them the next time. Blocking."""
-    tokenizer, now = choice.tokenizer, Known()
-    base = tokenizer.base
-    found = []
-    for part in find_parts(taken.text, taken.uri, taken.language_id):
-        if choice.whole is not None and part.end - part.start == taken.characters:
-            found.append(CountedPart(part, choice.whole.tokens, choice.whole.method))
-            continue
-        text = taken.text[part.start : part.end]
-        key = (base.name, hash(text), len(text))
-        counted = known.get(key)
-        now[key] = count_text(text, base) if counted is None else counted
-        tokens = tokenizer.scale(now[key])
-        found.append(CountedPart(part, tokens, tokenizer.method))
-    return tuple(found), now
+def count_parts(
+    snapshot: Snapshot, choice: CounterChoice, before: Mapping[tuple[str, int, int], int]
+) -> tuple[tuple[CountedPart, ...], PartCounts]:
+    """Count the parts of a document. Blocking.
+
+    Args:
+        snapshot: The document.
+        choice: How the document is counted.
+        before: The counts from the last call, for the parts that have not changed.
+    """
+    base, counts, counted = choice.tokenizer.base, PartCounts(), []
+    for part in find_parts(snapshot.text, snapshot.uri, snapshot.language_id):
+        if choice.whole is not None and part.end - part.start == snapshot.characters:
+            measure = choice.whole
+        else:
+            text = snapshot.text[part.start : part.end]
+            key = (base.name, hash(text), len(text))
+            tokens = before.get(key)
+            counts[key] = count_text(text, base) if tokens is None else tokens
+            measure = choice.tokenizer.measure_base(counts[key], text)
+        counted.append(CountedPart(part, measure.tokens, measure.method))
+    return tuple(counted), counts

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.workspace.budgets import Budgets
     from sidecar.workspace.conversations import Conversations
     from sidecar.workspace.live_sessions import LiveSessions
-    from sidecar.workspace.parts import CountedPart, Known
+    from sidecar.workspace.parts import CountedPart, PartCounts
     from sidecar.workspace.sessions import SessionRegistry
     from sidecar.workspace.workers import Workers
     from sidecar.workspace.workspace import Workspace
@@ -51,7 +51,7 @@ class Services(Shared):
     encoding: Encoding = "utf-16"
     configured: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the settings of every root have been read."""
-    parts: dict[str, Known] = field(default_factory=dict)
+    parts: dict[str, PartCounts] = field(default_factory=dict)
     """Counts of the parts of each open document, from their last count."""
 
     _sessions: dict[Workspace, SessionRegistry] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Services(Shared):
             RequestError: `unknownDocument`.
         """
         from sidecar.workspace.budgets import model_of
-        from sidecar.workspace.parts import counted_parts
+        from sidecar.workspace.parts import count_parts
 
         await self.configured.wait()
         taken, workspace = self.documents.snapshot(uri), self.roots.of_document(uri)
@@ -112,7 +112,7 @@ class Services(Shared):
             taken, model_of(uri, workspace), workspace.settings
         )
         known = self.parts.get(uri, {})
-        parts, now = await self.workers.run(partial(counted_parts, taken, choice, known))
+        parts, now = await self.workers.run(partial(count_parts, taken, choice, known))
         if uri not in self.documents or self.documents.snapshot(uri) is not taken:
             return ()
         self.parts[uri] = now
@@ -143,7 +143,7 @@ class Services(Shared):
             settings = workspace.settings
             own = {rule.budget.model for rule in workspace.rules.all if rule.budget.model}
             for model in own | {workspace.model, workspace.budget_model}:
-                await self.look_up(model, settings)
+                await self.counts.look_up(model, settings)
             self.show_spent(workspace, await self.workers.run(self.spending(workspace).recall))
 
     def known_sessions(self, workspace: Workspace) -> SessionRegistry | None:

@@ -17,7 +17,6 @@ from sidecar.workspace.workers import Workers
 from sidecar.workspace.workspace import Event
 
 if TYPE_CHECKING:
-    from sidecar.config.settings import Settings
     from sidecar.workspace.spending import Spent
     from sidecar.workspace.workspace import Workspace
 
@@ -55,12 +54,6 @@ class Shared:
         """Show newly read sums of a workspace's spending."""
         workspace.costs.update(spent)
         self.publish(Event("ledger", workspace))
-
-    async def look_up(self, model: str, settings: Settings) -> None:
-        """Look up a model's window and price in the lists, once."""
-        if not self.windows.is_loaded(model, settings):
-            await self.workers.run(self.windows.looking_up(model, settings))
-            self.windows.looked_up(model, settings)
 
     def publish(self, event: Event) -> None:
         """Tell all listeners, which work out again what depends on it."""

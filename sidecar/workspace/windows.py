@@ -1,12 +1,10 @@
-"""What a model's window and price make of a number of tokens: for the server and the command line.
+"""Context windows and prices by model, for the server and the command line.
 
-What is not loaded yet is not known: a window or price is None until a worker has looked it up.
+A window or price that is not loaded is None; only `look_up` waits for the lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from sidecar.context.window import Limit, NamedLimits, Window, resolve_limit
@@ -21,34 +19,37 @@ if TYPE_CHECKING:
 _MODELS_KEPT = 4_096
 
 
+def look_up(state: State, model: str, settings: Settings) -> None:
+    """Load a model's window and price. Blocking; the first call takes most of a second."""
+    similar_models(model, settings)
+    catalogue.window_of(model)
+    state.book(settings).estimate(model, 1)
+
+
 class Windows:
-    """Limits and prices by model. For the event loop."""
+    """The models whose windows and prices are loaded. For the event loop."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
+        self.state = state
         self.ready = False
-        """Whether the price list is there, so that one model more is soon looked up."""
+        """Whether the price list is loaded, so that looking up another model is quick."""
         self._loaded: set[tuple[str, tuple[Price, ...]]] = set()
 
     def is_loaded(self, model: str, settings: Settings) -> bool:
         """Whether a model's window and price are known without waiting."""
         return (model, settings.prices) in self._loaded
 
-    def looking_up(self, model: str, settings: Settings) -> Callable[[], None]:
-        """What looks a model up. Blocking, the first time most of a second: for a worker."""
-        return partial(_look_up, self._state, model, settings)
-
-    def looked_up(self, model: str, settings: Settings) -> None:
-        """A model was looked up: from now on its price is known."""
-        if len(self._loaded) > _MODELS_KEPT:  # random names must not fill the memory
+    def mark_loaded(self, model: str, settings: Settings) -> None:
+        """Record that a model was looked up."""
+        if len(self._loaded) > _MODELS_KEPT:  # clients may name any number of models
             self._loaded.clear()
         self._loaded.add((model, settings.prices))
 
     def price(self, model: str, tokens: int, settings: Settings) -> float | None:
-        """USD of so many uncached input tokens; None where nobody says, or not yet."""
+        """Return the USD for so many uncached input tokens; None if unpriced or not loaded."""
         if not self.is_loaded(model, settings):
             return None
-        cost = self._state.book(settings).estimate(model, tokens)
+        cost = self.state.book(settings).estimate(model, tokens)
         return None if cost is None else float(cost)
 
     def count(
@@ -61,7 +62,7 @@ class Windows:
         named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
         note: str | None = None,
     ) -> Count:
-        """The public count: a measure beside the model's usable window."""
+        """Return a measure with the model's window, price and name check."""
         limit = limit_of(model, settings, named)
         window = None if limit is None else Window(limit, settings.context.reserve)
         return Count(
@@ -76,20 +77,20 @@ class Windows:
             percent=None if window is None else window.percent(measure.tokens),
             input_cost_usd=self.price(model, measure.tokens, settings),
             note=note,
-            similar_models=similar_if_known(model, settings),
+            similar_models=loaded_similar_models(model, settings),
         )
 
 
 def similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """The known models most like one that no list, no family and no table of the settings names.
+    """Return the known models most like an unknown one; None if the model is known. Blocking.
 
-    None where the name is known. Blocking; `similar_if_known` then knows it too.
+    A model is known if a list, a family or a table of the settings names it.
     """
     return None if _is_named(model, settings) else catalogue.similar_models(model)
 
 
-def similar_if_known(model: str, settings: Settings) -> tuple[str, ...] | None:
-    """Return `similar_models` as far as it is known at once. Never waits."""
+def loaded_similar_models(model: str, settings: Settings) -> tuple[str, ...] | None:
+    """Return `similar_models` if `look_up` has computed it. Never waits."""
     return None if _is_named(model, settings) else catalogue.similar_if_known(model)
 
 
@@ -100,19 +101,16 @@ def _is_named(model: str, settings: Settings) -> bool:
     return any(matches(model, globs) for globs in named)
 
 
-def _look_up(state: State, model: str, settings: Settings) -> None:
-    similar_models(model, settings)
-    catalogue.window_of(model)
-    state.book(settings).estimate(model, 1)
-
-
 def limit_of(
     model: str,
     settings: Settings,
     named: NamedLimits = NamedLimits(),  # noqa: B008 - it is frozen
 ) -> Limit | None:
-    """A model's window and its source; None while the catalogue is not loaded and nobody else
-    says. Never waits."""
+    """Return a model's window and its source. Never waits.
+
+    Returns:
+        None while the catalogue is not loaded, unless another source names a window.
+    """
     if not catalogue.loaded() and named == NamedLimits():
         return None
     return resolve_limit(

@@ -143,8 +143,7 @@ class FileReader:
         identity = self._identity(base)
         if identity not in counts:
             counts[identity] = base.count(taken.text)
-        tokens = tokenizer.scale(counts[identity])
-        return choice._replace(whole=tokenizer.measure(tokens, taken.sample))
+        return choice._replace(whole=tokenizer.measure_base(counts[identity], taken.sample))
 
     def _identity(self, base: Tokenizer) -> str:
         """What the counts of a tokenizer are kept by: with a file of the user's, as it was."""

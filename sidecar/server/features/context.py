@@ -140,7 +140,7 @@ async def _find_session(
     await _find_all_sessions(server, workspace)
     counted = sessions.find(session)
     if isinstance(counted, CountedSession) and counted.model is not None:
-        await conversations.services.look_up(counted.model, workspace.settings)
+        await conversations.services.counts.look_up(counted.model, workspace.settings)
 
 
 async def _usage(
@@ -163,7 +163,7 @@ async def _sessions(
             server.agent_sessions.read_all()
     rows = conversations.sessions.rows(every=params.all)
     for model in {row.model for row in rows if row.model and row.limit is None}:
-        await conversations.services.look_up(model, conversations.workspace.settings)
+        await conversations.services.counts.look_up(model, conversations.workspace.settings)
         rows = conversations.sessions.rows(every=params.all)
     if any(row.source != "protocol" for row in rows):
         server.history.read_soon(workspace)
