@@ -16,14 +16,14 @@ ErrorKind = Literal[
 ]
 
 ERROR_KINDS: dict[ErrorKind, str] = {
-    "badParams": "the params have a wrong shape, or name something that cannot be; -32602",
-    "unknownDocument": "the document is not open in this server, or out of step with it; -32602",
-    "noText": "the session is known by counts only, so its text cannot be worked on; -32803",
-    "endpoint": "a model server did not answer as it should; -32803",
-    "config": "the configuration does not allow it, or is broken; -32803",
-    "storage": "the ledger or another state file could not be read or written; -32803",
-    "trust": "something that only the user's own settings may ask for; -32803",
-    "internal": "a defect of this server; -32803",
+    "badParams": "the params have a wrong shape or an impossible value; -32602",
+    "unknownDocument": "the document is not open in this server, or out of sync; -32602",
+    "noText": "the request needs the session's text, but only its counts are known; -32803",
+    "endpoint": "a model server did not answer, or not as expected; -32803",
+    "config": "the configuration forbids the request or is invalid; -32803",
+    "storage": "the ledger or another state file cannot be read or written; -32803",
+    "trust": "only the user's own settings may allow this; -32803",
+    "internal": "a bug in this server; -32803",
 }
 
 

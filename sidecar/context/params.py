@@ -28,7 +28,7 @@ class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class SectionDocument(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """An open document that a section follows."""
+    """An open document whose text is a section."""
 
     uri: str
 
@@ -49,7 +49,7 @@ class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class SetParams(SessionParams, frozen=True, kw_only=True):
-    """What a conversation carries beside its turns. What is left out stays; null takes it away."""
+    """Parts of a conversation to set; omitted members stay unchanged, null removes a part."""
 
     model: str | None = None
     system_prompt: str | UnsetType | None = UNSET
@@ -71,7 +71,7 @@ class SetParams(SessionParams, frozen=True, kw_only=True):
 
 
 class AppendParams(SessionParams, frozen=True, kw_only=True):
-    """Turns that were added, in their order; `usage` as the vendor reported it for the reply."""
+    """Turns to add, in order; `usage` is the vendor's usage object for the last reply."""
 
     turns: list[Turn]
     usage: dict[str, Any] | None = None
@@ -79,30 +79,30 @@ class AppendParams(SessionParams, frozen=True, kw_only=True):
 
 
 class UsageParams(SessionParams, frozen=True, kw_only=True):
-    """Ask how full the context is."""
+    """The session to report; the shown one by default."""
 
 
 class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Which sessions to list: those of the last 24 hours, or all."""
+    """The sessions to list: those of the last 24 hours, or all."""
 
     workspace: str | None = None
     all: bool = False
 
 
 class SelectParams(SessionParams, frozen=True, kw_only=True):
-    """The session to show until it ends; null chooses by itself again."""
+    """The session to show until it ends; null selects one automatically again."""
 
 
 class ResetParams(SessionParams, frozen=True, kw_only=True):
-    """Forget all of the conversation but its model."""
+    """The conversation to reset."""
 
 
 class UndoParams(SessionParams, frozen=True, kw_only=True):
-    """Take the last applied plan back."""
+    """The conversation whose last applied plan to undo."""
 
 
 class FitParams(SessionParams, frozen=True, kw_only=True):
-    """Ask for a plan that makes the conversation fit, or apply one."""
+    """Request a pruning plan, or apply one."""
 
     max_tokens: NaturalTokens | None = None
     """Defaults to the usable window."""
@@ -115,7 +115,7 @@ class FitParams(SessionParams, frozen=True, kw_only=True):
 
 
 class AssembleParams(SessionParams, frozen=True, kw_only=True):
-    """The parts of a request to put together, and the keys that its context depends on."""
+    """The parts of a request to assemble, and the keys that its cached context depends on."""
 
     preset: Literal["mind"] | None = None
     """Caps for the context's sections."""
@@ -136,7 +136,7 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
 
 
 class ResponseParams(SessionParams, frozen=True, kw_only=True):
-    """A model's reply as its vendor sent it: an object, or the array (or text) of its stream."""
+    """A model's unchanged reply: an object, or the events of a stream as an array or text."""
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
@@ -151,14 +151,14 @@ class ResponseParams(SessionParams, frozen=True, kw_only=True):
 
 
 class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A tool call that is about to be run."""
+    """A tool call that the client is about to run."""
 
     name: str
     expected_tokens: NaturalTokens | None = None
 
 
 class PreflightParams(SessionParams, frozen=True, kw_only=True):
-    """What is about to be sent."""
+    """A request to check before it is sent."""
 
     turns: list[Turn] | None = None
     text: str | None = None

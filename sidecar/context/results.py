@@ -14,7 +14,7 @@ RemovalReason = Literal["toolOutput", "dialogue", "orphan", "empty"]
 
 
 class Removed(Result, frozen=True, kw_only=True):
-    """A turn that the plan takes out, or takes a part of (`orphan`)."""
+    """A turn that the plan removes, completely or in part (`orphan`)."""
 
     index: int
     """0-based into the appended turns."""
@@ -24,7 +24,7 @@ class Removed(Result, frozen=True, kw_only=True):
 
 
 class FitResult(Result, frozen=True, kw_only=True):
-    """A plan that makes the conversation fit, or why none does."""
+    """A pruning plan, or the reason why no plan makes the conversation fit."""
 
     messages: list[Turn]
     """What is left, the system prompt first if there is one."""
@@ -52,7 +52,7 @@ class AssembledSection(Result, frozen=True, kw_only=True):
 
 
 class PackPart(Result, frozen=True, kw_only=True):
-    """A section as it stands in the assembled context."""
+    """A section of the assembled context."""
 
     name: str
     tokens: int
@@ -61,7 +61,7 @@ class PackPart(Result, frozen=True, kw_only=True):
 
 
 class AssembleResult(Result, frozen=True, kw_only=True):
-    """An assembled request: the sections' texts, one after the other."""
+    """An assembled request as a list of section texts."""
 
     sections: list[AssembledSection]
     tokens: int
@@ -81,7 +81,7 @@ class AssembleResult(Result, frozen=True, kw_only=True):
 
 
 class CleanCall(Result, frozen=True, kw_only=True):
-    """A tool call that can be run."""
+    """A complete tool call."""
 
     id: str
     name: str
@@ -89,14 +89,14 @@ class CleanCall(Result, frozen=True, kw_only=True):
 
 
 class Dropped(Result, frozen=True, kw_only=True):
-    """A tool call that was cut off, and what it lacks."""
+    """An incomplete tool call that was removed, with the reason."""
 
     name: str
     reason: str
 
 
 class ResponseResult(Result, frozen=True, kw_only=True):
-    """A reply without what was cut off."""
+    """A reply without its incomplete tool calls."""
 
     content: str
     tool_calls: list[CleanCall]
@@ -117,14 +117,14 @@ class ResponseResult(Result, frozen=True, kw_only=True):
 
 
 class Reason(Result, frozen=True, kw_only=True):
-    """One thing that stands against sending; `kind` is `window`, `output`, `budget`, …"""
+    """A reason against sending; `kind` is `window`, `output`, `budget`, …"""
 
     kind: str
     message: str
 
 
 class Alternative(Result, frozen=True, kw_only=True):
-    """A model whose window would hold it."""
+    """A model with a window that is large enough for the request."""
 
     model: str
     context_window: int
@@ -134,7 +134,7 @@ Verdict = Literal["ok", "warn", "refuse"]
 
 
 class PreflightResult(Result, frozen=True, kw_only=True):
-    """Whether to send, and what stands against it."""
+    """The verdict on a request, with the reasons against sending it."""
 
     verdict: Verdict
     prompt_tokens: int

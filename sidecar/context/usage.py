@@ -18,9 +18,9 @@ class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Breakdown(Result, frozen=True, kw_only=True):
-    """What takes the tokens; the parts add up to the whole.
+    """Tokens by part of the context; the parts add up to the total.
 
-    `overhead` is what the format adds, and what a reported number holds beyond the parts counted.
+    `overhead` is added by the request's format; it includes reported tokens of no known part.
     """
 
     system: int
@@ -35,14 +35,14 @@ class Breakdown(Result, frozen=True, kw_only=True):
 
 
 class ContextPart(Result, frozen=True, kw_only=True):
-    """A part of the context by its label."""
+    """A labelled part of the context with its tokens."""
 
     label: str
     tokens: int
 
 
 class SessionInfo(Result, frozen=True, kw_only=True):
-    """Which conversation the numbers are of."""
+    """The session that the numbers describe."""
 
     id: str
     source: str
@@ -57,7 +57,7 @@ class SessionInfo(Result, frozen=True, kw_only=True):
 
 
 class CalibrationInfo(Result, frozen=True, kw_only=True):
-    """What reported usage has taught: real = estimated * factor."""
+    """The calibration learned from reported usage: actual tokens = estimated tokens * `factor`."""
 
     factor: float
     samples: int
@@ -65,7 +65,7 @@ class CalibrationInfo(Result, frozen=True, kw_only=True):
 
 
 class ViewRow(Result, frozen=True, kw_only=True):
-    """A row of a view. A group of rows has children and no value."""
+    """A row of a view; a group has `children` and no value."""
 
     label: str
     value: str
@@ -76,7 +76,7 @@ class ViewRow(Result, frozen=True, kw_only=True):
 
 
 class ContextUsage(Result, frozen=True, kw_only=True):
-    """How full a conversation's context is: what the next request would carry."""
+    """How full a conversation's context is, as tokens that the next request would send."""
 
     tokens: int | None = None
     limit: int | None = None
@@ -109,7 +109,7 @@ class ContextUsage(Result, frozen=True, kw_only=True):
 
 
 class SessionRow(Result, frozen=True, kw_only=True):
-    """One session of a workspace, whoever feeds it."""
+    """A session of a workspace: a plugin's conversation or an agent's session."""
 
     id: str
     source: str
@@ -140,7 +140,7 @@ class SessionRow(Result, frozen=True, kw_only=True):
 
 
 class ContextWarning(Result, frozen=True, kw_only=True):
-    """Params of `context/warning`: sent once per crossing."""
+    """Params of `context/warning`, which is sent once each time a limit is exceeded."""
 
     workspace: str | None
     session: str | None

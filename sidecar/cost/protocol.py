@@ -17,7 +17,7 @@ DEFAULT_KEYS: tuple[CostKey, ...] = ("model", "category")
 
 
 class CostRow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Calls with the same values of the requested keys. Other keys are null or absent."""
+    """Calls with the same values of the grouping keys; other keys are null or absent."""
 
     model: str | None = None
     category: str | None = None
@@ -79,7 +79,7 @@ class CostTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A report as a table of texts. `total` is its last row; empty if there is a single row."""
+    """A report as a table of texts; `total` is its last row, empty if there is only one row."""
 
     heads: list[str]
     names: int
@@ -107,7 +107,7 @@ class CostChart(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The result of `cost/detail`. `text`: the rows' texts, with a total below several rows."""
+    """Costs of recorded calls; `text` lists all rows, with a total if there are several."""
 
     rows: list[CostRow]
     totals: CostTotals
@@ -124,7 +124,7 @@ class CostReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`cost/record`: a finished call with the vendor's unchanged usage object."""
+    """A finished call with the vendor's unchanged usage object."""
 
     workspace: str | None = None
     session: str | None = None
@@ -143,7 +143,7 @@ class CostRecordParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True
 
 
 class CostRecorded(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The result of `cost/record`."""
+    """The recorded call with its cost."""
 
     id: str
     usage: Usage
@@ -156,7 +156,7 @@ class CostRecorded(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostFilesParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`cost/files`: the prompt files of a workspace."""
+    """The prompt files to report; all of the workspace by default."""
 
     workspace: str | None = None
     since: str | None = None
@@ -186,7 +186,7 @@ class FileCost(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostDetailParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`cost/detail`: which calls, and how to group them."""
+    """The calls to report, and how to group them."""
 
     workspace: str | None = None
     session: str | None = None

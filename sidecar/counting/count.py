@@ -29,7 +29,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The public answer to "how many tokens is this?"."""
+    """The number of tokens of a text, with the way it was counted."""
 
     tokens: int
     method: Method

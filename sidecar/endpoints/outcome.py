@@ -86,7 +86,7 @@ NO_ENDPOINT = (
 
 
 class Capability(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What one endpoint can do for one model (`capabilities/list`)."""
+    """The capabilities of an endpoint for a model."""
 
     endpoint: str
     model: str

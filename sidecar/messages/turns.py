@@ -29,7 +29,7 @@ NO_OUTPUT = "(no output)"
 
 
 class Turn(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A message of a conversation, in the form in which the client sent it."""
+    """A message of a conversation, in any vendor's form."""
 
     role: str
     content: str | list[Any] | None = None

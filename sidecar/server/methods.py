@@ -85,7 +85,7 @@ class CapabilitiesParams(Params, frozen=True, kw_only=True):
 
 
 class ProbeParams(Params, frozen=True, kw_only=True):
-    """Ask the user's endpoints for a model again, all or one of them."""
+    """The endpoint to probe, or all endpoints."""
 
     endpoint: str | None = None
     model: str | None = None

@@ -67,7 +67,7 @@ class ContextStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Cost in USD: of the agent session that is shown, else of all workspaces today.
+    """Cost in USD of the shown agent session, or of all workspaces today if none is shown.
 
     `text` says `today` in the second case. The tooltip has both, and the workspace's total.
     """
@@ -79,9 +79,9 @@ class CostStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Params of `status/update`. `text` is the line to show; a null part is not known.
+    """Params of `status/update`: `text` is the line to show, and null parts are unknown.
 
-    After a change that the server could not apply, the document's part of `text` is `?`.
+    If an edit could not be applied, the document's part of `text` is `?`.
     """
 
     workspace: str | None

@@ -1,7 +1,7 @@
 // Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
 /**
- * A model whose window would hold it.
+ * A model with a window that is large enough for the request.
  */
 export interface Alternative {
   model: string;
@@ -9,7 +9,7 @@ export interface Alternative {
 }
 
 /**
- * Turns that were added, in their order; `usage` as the vendor reported it for the reply.
+ * Turns to add, in order; `usage` is the vendor's usage object for the last reply.
  */
 export interface AppendParams {
   workspace?: string | null;
@@ -19,7 +19,7 @@ export interface AppendParams {
 }
 
 /**
- * The parts of a request to put together, and the keys that its context depends on.
+ * The parts of a request to assemble, and the keys that its cached context depends on.
  */
 export interface AssembleParams {
   workspace?: string | null;
@@ -41,7 +41,7 @@ export interface AssembleParams {
 }
 
 /**
- * An assembled request: the sections' texts, one after the other.
+ * An assembled request as a list of section texts.
  */
 export interface AssembleResult {
   sections: AssembledSection[];
@@ -69,9 +69,9 @@ export interface AssembledSection {
 }
 
 /**
- * What takes the tokens; the parts add up to the whole.
+ * Tokens by part of the context; the parts add up to the total.
  *
- *     `overhead` is what the format adds, and what a reported number holds beyond the parts counted.
+ *     `overhead` is added by the request's format; it includes reported tokens of no known part.
  */
 export interface Breakdown {
   system: number;
@@ -85,7 +85,7 @@ export interface Breakdown {
 }
 
 /**
- * What reported usage has taught: real = estimated * factor.
+ * The calibration learned from reported usage: actual tokens = estimated tokens * `factor`.
  */
 export interface CalibrationInfo {
   factor: number;
@@ -102,7 +102,7 @@ export interface CapabilitiesParams {
 }
 
 /**
- * What one endpoint can do for one model (`capabilities/list`).
+ * The capabilities of an endpoint for a model.
  */
 export interface Capability {
   endpoint: string;
@@ -116,7 +116,7 @@ export interface Capability {
 }
 
 /**
- * A tool call that can be run.
+ * A complete tool call.
  */
 export interface CleanCall {
   id: string;
@@ -125,7 +125,7 @@ export interface CleanCall {
 }
 
 /**
- * A part of the context by its label.
+ * A labelled part of the context with its tokens.
  */
 export interface ContextPart {
   label: string;
@@ -145,7 +145,7 @@ export interface ContextStatus {
 }
 
 /**
- * How full a conversation's context is: what the next request would carry.
+ * How full a conversation's context is, as tokens that the next request would send.
  */
 export interface ContextUsage {
   tokens: number | null;
@@ -174,7 +174,7 @@ export interface ContextUsage {
 }
 
 /**
- * Params of `context/warning`: sent once per crossing.
+ * Params of `context/warning`, which is sent once each time a limit is exceeded.
  */
 export interface ContextWarning {
   workspace: string | null;
@@ -203,7 +203,7 @@ export interface CostChart {
 }
 
 /**
- * `cost/detail`: which calls, and how to group them.
+ * The calls to report, and how to group them.
  */
 export interface CostDetailParams {
   workspace?: string | null;
@@ -215,7 +215,7 @@ export interface CostDetailParams {
 }
 
 /**
- * `cost/files`: the prompt files of a workspace.
+ * The prompt files to report; all of the workspace by default.
  */
 export interface CostFilesParams {
   workspace?: string | null;
@@ -224,7 +224,7 @@ export interface CostFilesParams {
 }
 
 /**
- * `cost/record`: a finished call with the vendor's unchanged usage object.
+ * A finished call with the vendor's unchanged usage object.
  */
 export interface CostRecordParams {
   workspace?: string | null;
@@ -239,7 +239,7 @@ export interface CostRecordParams {
 }
 
 /**
- * The result of `cost/record`.
+ * The recorded call with its cost.
  */
 export interface CostRecorded {
   id: string;
@@ -250,7 +250,7 @@ export interface CostRecorded {
 }
 
 /**
- * The result of `cost/detail`. `text`: the rows' texts, with a total below several rows.
+ * Costs of recorded calls; `text` lists all rows, with a total if there are several.
  */
 export interface CostReport {
   rows: CostRow[];
@@ -264,7 +264,7 @@ export interface CostReport {
 }
 
 /**
- * Calls with the same values of the requested keys. Other keys are null or absent.
+ * Calls with the same values of the grouping keys; other keys are null or absent.
  */
 export interface CostRow {
   model: string | null;
@@ -291,7 +291,7 @@ export interface CostRow {
 }
 
 /**
- * Cost in USD: of the agent session that is shown, else of all workspaces today.
+ * Cost in USD of the shown agent session, or of all workspaces today if none is shown.
  *
  *     `text` says `today` in the second case. The tooltip has both, and the workspace's total.
  */
@@ -303,7 +303,7 @@ export interface CostStatus {
 }
 
 /**
- * A report as a table of texts. `total` is its last row; empty if there is a single row.
+ * A report as a table of texts; `total` is its last row, empty if there is only one row.
  */
 export interface CostTable {
   heads: string[];
@@ -328,7 +328,7 @@ export interface CostTotals {
 }
 
 /**
- * The public answer to "how many tokens is this?".
+ * The number of tokens of a text, with the way it was counted.
  */
 export interface Count {
   tokens: number;
@@ -394,7 +394,7 @@ export interface DocumentStatus {
 }
 
 /**
- * A tool call that was cut off, and what it lacks.
+ * An incomplete tool call that was removed, with the reason.
  */
 export interface Dropped {
   name: string;
@@ -416,7 +416,7 @@ export interface FileCost {
 }
 
 /**
- * Ask for a plan that makes the conversation fit, or apply one.
+ * Request a pruning plan, or apply one.
  */
 export interface FitParams {
   workspace?: string | null;
@@ -429,7 +429,7 @@ export interface FitParams {
 }
 
 /**
- * A plan that makes the conversation fit, or why none does.
+ * A pruning plan, or the reason why no plan makes the conversation fit.
  */
 export interface FitResult {
   messages: Turn[];
@@ -473,7 +473,7 @@ export interface FitTextResult {
 }
 
 /**
- * What is known of a model (`models/list`).
+ * A model of the catalogue.
  */
 export interface ModelInfo {
   id: string;
@@ -494,7 +494,7 @@ export interface ModelsParams {
 }
 
 /**
- * A section as it stands in the assembled context.
+ * A section of the assembled context.
  */
 export interface PackPart {
   name: string;
@@ -503,7 +503,7 @@ export interface PackPart {
 }
 
 /**
- * A tool call that is about to be run.
+ * A tool call that the client is about to run.
  */
 export interface PendingToolCall {
   name: string;
@@ -519,7 +519,7 @@ export interface Position {
 }
 
 /**
- * What is about to be sent.
+ * A request to check before it is sent.
  */
 export interface PreflightParams {
   workspace?: string | null;
@@ -532,7 +532,7 @@ export interface PreflightParams {
 }
 
 /**
- * Whether to send, and what stands against it.
+ * The verdict on a request, with the reasons against sending it.
  */
 export interface PreflightResult {
   verdict: "ok" | "refuse" | "warn";
@@ -546,7 +546,7 @@ export interface PreflightResult {
 }
 
 /**
- * Ask the user's endpoints for a model again, all or one of them.
+ * The endpoint to probe, or all endpoints.
  */
 export interface ProbeParams {
   endpoint?: string | null;
@@ -564,7 +564,7 @@ export interface Range {
 }
 
 /**
- * One thing that stands against sending; `kind` is `window`, `output`, `budget`, …
+ * A reason against sending; `kind` is `window`, `output`, `budget`, …
  */
 export interface Reason {
   kind: string;
@@ -572,7 +572,7 @@ export interface Reason {
 }
 
 /**
- * A turn that the plan takes out, or takes a part of (`orphan`).
+ * A turn that the plan removes, completely or in part (`orphan`).
  */
 export interface Removed {
   index: number;
@@ -582,7 +582,7 @@ export interface Removed {
 }
 
 /**
- * Forget all of the conversation but its model.
+ * The conversation to reset.
  */
 export interface ResetParams {
   workspace?: string | null;
@@ -590,7 +590,7 @@ export interface ResetParams {
 }
 
 /**
- * A model's reply as its vendor sent it: an object, or the array (or text) of its stream.
+ * A model's unchanged reply: an object, or the events of a stream as an array or text.
  */
 export interface ResponseParams {
   workspace?: string | null;
@@ -605,7 +605,7 @@ export interface ResponseParams {
 }
 
 /**
- * A reply without what was cut off.
+ * A reply without its incomplete tool calls.
  */
 export interface ResponseResult {
   content: string;
@@ -624,7 +624,7 @@ export interface ResponseResult {
 }
 
 /**
- * An open document that a section follows.
+ * An open document whose text is a section.
  */
 export interface SectionDocument {
   uri: string;
@@ -644,7 +644,7 @@ export interface SectionSpec {
 }
 
 /**
- * The session to show until it ends; null chooses by itself again.
+ * The session to show until it ends; null selects one automatically again.
  */
 export interface SelectParams {
   workspace?: string | null;
@@ -652,7 +652,7 @@ export interface SelectParams {
 }
 
 /**
- * Which conversation the numbers are of.
+ * The session that the numbers describe.
  */
 export interface SessionInfo {
   id: string;
@@ -661,7 +661,7 @@ export interface SessionInfo {
 }
 
 /**
- * One session of a workspace, whoever feeds it.
+ * A session of a workspace: a plugin's conversation or an agent's session.
  */
 export interface SessionRow {
   id: string;
@@ -685,7 +685,7 @@ export interface SessionRow {
 }
 
 /**
- * Which sessions to list: those of the last 24 hours, or all.
+ * The sessions to list: those of the last 24 hours, or all.
  */
 export interface SessionsParams {
   workspace?: string | null;
@@ -693,7 +693,7 @@ export interface SessionsParams {
 }
 
 /**
- * What a conversation carries beside its turns. What is left out stays; null takes it away.
+ * Parts of a conversation to set; omitted members stay unchanged, null removes a part.
  */
 export interface SetParams {
   workspace?: string | null;
@@ -708,9 +708,9 @@ export interface SetParams {
 }
 
 /**
- * Params of `status/update`. `text` is the line to show; a null part is not known.
+ * Params of `status/update`: `text` is the line to show, and null parts are unknown.
  *
- *     After a change that the server could not apply, the document's part of `text` is `?`.
+ *     If an edit could not be applied, the document's part of `text` is `?`.
  */
 export interface StatusUpdate {
   workspace: string | null;
@@ -731,7 +731,7 @@ export interface TextDocumentIdentifier {
 }
 
 /**
- * A message of a conversation, in the form in which the client sent it.
+ * A message of a conversation, in any vendor's form.
  */
 export interface Turn {
   role: string;
@@ -744,7 +744,7 @@ export interface Turn {
 }
 
 /**
- * Take the last applied plan back.
+ * The conversation whose last applied plan to undo.
  */
 export interface UndoParams {
   workspace?: string | null;
@@ -765,7 +765,7 @@ export interface Usage {
 }
 
 /**
- * Ask how full the context is.
+ * The session to report; the shown one by default.
  */
 export interface UsageParams {
   workspace?: string | null;
@@ -773,7 +773,7 @@ export interface UsageParams {
 }
 
 /**
- * A row of a view. A group of rows has children and no value.
+ * A row of a view; a group has `children` and no value.
  */
 export interface ViewRow {
   label: string;

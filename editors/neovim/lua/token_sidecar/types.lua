@@ -1,19 +1,19 @@
 ---@meta
 -- Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
---- A model whose window would hold it.
+--- A model with a window that is large enough for the request.
 ---@class token_sidecar.Alternative
 ---@field model string
 ---@field contextWindow integer
 
---- Turns that were added, in their order; `usage` as the vendor reported it for the reply.
+--- Turns to add, in order; `usage` is the vendor's usage object for the last reply.
 ---@class token_sidecar.AppendParams
 ---@field workspace? string
 ---@field session? string
 ---@field turns token_sidecar.Turn[]
 ---@field usage? table
 
---- The parts of a request to put together, and the keys that its context depends on.
+--- The parts of a request to assemble, and the keys that its cached context depends on.
 ---@class token_sidecar.AssembleParams
 ---@field workspace? string
 ---@field session? string
@@ -32,7 +32,7 @@
 ---@field scope? string
 ---@field memoryVersion? string|integer|number
 
---- An assembled request: the sections' texts, one after the other.
+--- An assembled request as a list of section texts.
 ---@class token_sidecar.AssembleResult
 ---@field sections token_sidecar.AssembledSection[]
 ---@field tokens integer
@@ -54,9 +54,9 @@
 ---@field tokens integer
 ---@field trimmed boolean
 
---- What takes the tokens; the parts add up to the whole.
+--- Tokens by part of the context; the parts add up to the total.
 ---
----     `overhead` is what the format adds, and what a reported number holds beyond the parts counted.
+---     `overhead` is added by the request's format; it includes reported tokens of no known part.
 ---@class token_sidecar.Breakdown
 ---@field system integer
 ---@field tools integer
@@ -67,7 +67,7 @@
 ---@field config integer
 ---@field time integer
 
---- What reported usage has taught: real = estimated * factor.
+--- The calibration learned from reported usage: actual tokens = estimated tokens * `factor`.
 ---@class token_sidecar.CalibrationInfo
 ---@field factor number
 ---@field samples integer
@@ -78,7 +78,7 @@
 ---@field workspace? string
 ---@field textDocument? token_sidecar.TextDocumentIdentifier
 
---- What one endpoint can do for one model (`capabilities/list`).
+--- The capabilities of an endpoint for a model.
 ---@class token_sidecar.Capability
 ---@field endpoint string
 ---@field model string
@@ -89,13 +89,13 @@
 ---@field checkedAt? string
 ---@field reason? string
 
---- A tool call that can be run.
+--- A complete tool call.
 ---@class token_sidecar.CleanCall
 ---@field id string
 ---@field name string
 ---@field arguments table
 
---- A part of the context by its label.
+--- A labelled part of the context with its tokens.
 ---@class token_sidecar.ContextPart
 ---@field label string
 ---@field tokens integer
@@ -109,7 +109,7 @@
 ---@field severity "error"|"ok"|"warning"
 ---@field sessions integer
 
---- How full a conversation's context is: what the next request would carry.
+--- How full a conversation's context is, as tokens that the next request would send.
 ---@class token_sidecar.ContextUsage
 ---@field tokens? integer
 ---@field limit? integer
@@ -135,7 +135,7 @@
 ---@field text string
 ---@field rows token_sidecar.ViewRow[]
 
---- Params of `context/warning`: sent once per crossing.
+--- Params of `context/warning`, which is sent once each time a limit is exceeded.
 ---@class token_sidecar.ContextWarning
 ---@field workspace? string
 ---@field session? string
@@ -155,7 +155,7 @@
 ---@field title string
 ---@field bars token_sidecar.CostBar[]
 
---- `cost/detail`: which calls, and how to group them.
+--- The calls to report, and how to group them.
 ---@class token_sidecar.CostDetailParams
 ---@field workspace? string
 ---@field session? string
@@ -164,13 +164,13 @@
 ---@field by? ("agent"|"category"|"day"|"model"|"session"|"workspace")[]
 ---@field charts? boolean
 
---- `cost/files`: the prompt files of a workspace.
+--- The prompt files to report; all of the workspace by default.
 ---@class token_sidecar.CostFilesParams
 ---@field workspace? string
 ---@field since? string
 ---@field uris? string[]
 
---- `cost/record`: a finished call with the vendor's unchanged usage object.
+--- A finished call with the vendor's unchanged usage object.
 ---@class token_sidecar.CostRecordParams
 ---@field workspace? string
 ---@field session? string
@@ -182,7 +182,7 @@
 ---@field requestId? string
 ---@field at? string
 
---- The result of `cost/record`.
+--- The recorded call with its cost.
 ---@class token_sidecar.CostRecorded
 ---@field id string
 ---@field usage token_sidecar.Usage
@@ -190,7 +190,7 @@
 ---@field unpriced boolean
 ---@field duplicate boolean
 
---- The result of `cost/detail`. `text`: the rows' texts, with a total below several rows.
+--- Costs of recorded calls; `text` lists all rows, with a total if there are several.
 ---@class token_sidecar.CostReport
 ---@field rows token_sidecar.CostRow[]
 ---@field totals token_sidecar.CostTotals
@@ -201,7 +201,7 @@
 ---@field charts token_sidecar.CostChart[]
 ---@field overview string
 
---- Calls with the same values of the requested keys. Other keys are null or absent.
+--- Calls with the same values of the grouping keys; other keys are null or absent.
 ---@class token_sidecar.CostRow
 ---@field model? string
 ---@field category? string
@@ -225,7 +225,7 @@
 ---@field text string
 ---@field costText string
 
---- Cost in USD: of the agent session that is shown, else of all workspaces today.
+--- Cost in USD of the shown agent session, or of all workspaces today if none is shown.
 ---
 ---     `text` says `today` in the second case. The tooltip has both, and the workspace's total.
 ---@class token_sidecar.CostStatus
@@ -234,7 +234,7 @@
 ---@field tooltip string
 ---@field severity "error"|"ok"|"warning"
 
---- A report as a table of texts. `total` is its last row; empty if there is a single row.
+--- A report as a table of texts; `total` is its last row, empty if there is only one row.
 ---@class token_sidecar.CostTable
 ---@field heads string[]
 ---@field names integer
@@ -253,7 +253,7 @@
 ---@field unpricedTokens integer
 ---@field costText string
 
---- The public answer to "how many tokens is this?".
+--- The number of tokens of a text, with the way it was counted.
 ---@class token_sidecar.Count
 ---@field tokens integer
 ---@field method "calibrated"|"endpoint"|"estimate"|"exact"
@@ -307,7 +307,7 @@
 ---@field text string
 ---@field tooltip string
 
---- A tool call that was cut off, and what it lacks.
+--- An incomplete tool call that was removed, with the reason.
 ---@class token_sidecar.Dropped
 ---@field name string
 ---@field reason string
@@ -323,7 +323,7 @@
 ---@field model? string
 ---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
 
---- Ask for a plan that makes the conversation fit, or apply one.
+--- Request a pruning plan, or apply one.
 ---@class token_sidecar.FitParams
 ---@field workspace? string
 ---@field session? string
@@ -333,7 +333,7 @@
 ---@field apply? boolean
 ---@field planId? string
 
---- A plan that makes the conversation fit, or why none does.
+--- A pruning plan, or the reason why no plan makes the conversation fit.
 ---@class token_sidecar.FitResult
 ---@field messages token_sidecar.Turn[]
 ---@field removed token_sidecar.Removed[]
@@ -368,7 +368,7 @@
 ---@field tokenizer string
 ---@field errorPercent? number
 
---- What is known of a model (`models/list`).
+--- A model of the catalogue.
 ---@class token_sidecar.ModelInfo
 ---@field id string
 ---@field provider? string
@@ -383,13 +383,13 @@
 ---@field query? string
 ---@field choices? boolean
 
---- A section as it stands in the assembled context.
+--- A section of the assembled context.
 ---@class token_sidecar.PackPart
 ---@field name string
 ---@field tokens integer
 ---@field trimmed boolean
 
---- A tool call that is about to be run.
+--- A tool call that the client is about to run.
 ---@class token_sidecar.PendingToolCall
 ---@field name string
 ---@field expectedTokens? integer
@@ -399,7 +399,7 @@
 ---@field line integer
 ---@field character integer
 
---- What is about to be sent.
+--- A request to check before it is sent.
 ---@class token_sidecar.PreflightParams
 ---@field workspace? string
 ---@field session? string
@@ -409,7 +409,7 @@
 ---@field maxOutputTokens? integer
 ---@field pendingToolCall? token_sidecar.PendingToolCall
 
---- Whether to send, and what stands against it.
+--- The verdict on a request, with the reasons against sending it.
 ---@class token_sidecar.PreflightResult
 ---@field verdict "ok"|"refuse"|"warn"
 ---@field promptTokens integer
@@ -420,7 +420,7 @@
 ---@field reasons token_sidecar.Reason[]
 ---@field alternatives token_sidecar.Alternative[]
 
---- Ask the user's endpoints for a model again, all or one of them.
+--- The endpoint to probe, or all endpoints.
 ---@class token_sidecar.ProbeParams
 ---@field endpoint? string
 ---@field model? string
@@ -432,24 +432,24 @@
 ---@field start token_sidecar.Position
 ---@field end token_sidecar.Position
 
---- One thing that stands against sending; `kind` is `window`, `output`, `budget`, …
+--- A reason against sending; `kind` is `window`, `output`, `budget`, …
 ---@class token_sidecar.Reason
 ---@field kind string
 ---@field message string
 
---- A turn that the plan takes out, or takes a part of (`orphan`).
+--- A turn that the plan removes, completely or in part (`orphan`).
 ---@class token_sidecar.Removed
 ---@field index integer
 ---@field role string
 ---@field tokens integer
 ---@field reason "dialogue"|"empty"|"orphan"|"toolOutput"
 
---- Forget all of the conversation but its model.
+--- The conversation to reset.
 ---@class token_sidecar.ResetParams
 ---@field workspace? string
 ---@field session? string
 
---- A model's reply as its vendor sent it: an object, or the array (or text) of its stream.
+--- A model's unchanged reply: an object, or the events of a stream as an array or text.
 ---@class token_sidecar.ResponseParams
 ---@field workspace? string
 ---@field session? string
@@ -461,7 +461,7 @@
 ---@field format? "anthropic"|"bedrock"|"cohere"|"deepseek"|"gemini"|"lmstudio"|"mistral"|"ollama"|"openai-chat"|"openai-responses"|"xai"
 ---@field tools? table[]
 
---- A reply without what was cut off.
+--- A reply without its incomplete tool calls.
 ---@class token_sidecar.ResponseResult
 ---@field content string
 ---@field toolCalls token_sidecar.CleanCall[]
@@ -477,7 +477,7 @@
 ---@field usageRecorded boolean
 ---@field usageProblem? string
 
---- An open document that a section follows.
+--- An open document whose text is a section.
 ---@class token_sidecar.SectionDocument
 ---@field uri string
 
@@ -491,18 +491,18 @@
 ---@field priority? integer
 ---@field truncation? "end"|"middle"|"start"
 
---- The session to show until it ends; null chooses by itself again.
+--- The session to show until it ends; null selects one automatically again.
 ---@class token_sidecar.SelectParams
 ---@field workspace? string
 ---@field session? string
 
---- Which conversation the numbers are of.
+--- The session that the numbers describe.
 ---@class token_sidecar.SessionInfo
 ---@field id string
 ---@field source string
 ---@field updatedAt string
 
---- One session of a workspace, whoever feeds it.
+--- A session of a workspace: a plugin's conversation or an agent's session.
 ---@class token_sidecar.SessionRow
 ---@field id string
 ---@field source string
@@ -523,12 +523,12 @@
 ---@field detail string
 ---@field text string
 
---- Which sessions to list: those of the last 24 hours, or all.
+--- The sessions to list: those of the last 24 hours, or all.
 ---@class token_sidecar.SessionsParams
 ---@field workspace? string
 ---@field all? boolean
 
---- What a conversation carries beside its turns. What is left out stays; null takes it away.
+--- Parts of a conversation to set; omitted members stay unchanged, null removes a part.
 ---@class token_sidecar.SetParams
 ---@field workspace? string
 ---@field session? string
@@ -540,9 +540,9 @@
 ---@field reserve? integer
 ---@field persist? boolean
 
---- Params of `status/update`. `text` is the line to show; a null part is not known.
+--- Params of `status/update`: `text` is the line to show, and null parts are unknown.
 ---
----     After a change that the server could not apply, the document's part of `text` is `?`.
+---     If an edit could not be applied, the document's part of `text` is `?`.
 ---@class token_sidecar.StatusUpdate
 ---@field workspace? string
 ---@field uri? string
@@ -557,7 +557,7 @@
 ---@class token_sidecar.TextDocumentIdentifier
 ---@field uri string
 
---- A message of a conversation, in the form in which the client sent it.
+--- A message of a conversation, in any vendor's form.
 ---@class token_sidecar.Turn
 ---@field role string
 ---@field content? string|table
@@ -567,7 +567,7 @@
 ---@field tool_calls? table[]
 ---@field tool_call_id? string
 
---- Take the last applied plan back.
+--- The conversation whose last applied plan to undo.
 ---@class token_sidecar.UndoParams
 ---@field workspace? string
 ---@field session? string
@@ -582,12 +582,12 @@
 ---@field reasoningTokens integer
 ---@field promptTokens integer
 
---- Ask how full the context is.
+--- The session to report; the shown one by default.
 ---@class token_sidecar.UsageParams
 ---@field workspace? string
 ---@field session? string
 
---- A row of a view. A group of rows has children and no value.
+--- A row of a view; a group has `children` and no value.
 ---@class token_sidecar.ViewRow
 ---@field label string
 ---@field value string
