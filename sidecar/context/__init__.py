@@ -1,1 +1,1 @@
-"""The conversation: what it holds, how full its window is, and how to make room in it."""
+"""Conversations: what they contain, how full their context window is, and how to make room."""

@@ -1,7 +1,7 @@
-"""Putting a request together under a budget, so that vendors' prompt caches hit (contract).
+"""Assemble a request within a token budget, so that vendors' prompt caches hit (contract).
 
-The prefix comes first and is the same string for the same inputs; what changes comes after it.
-Over the limit, parts give way in three steps: logs, mandates, context.
+The prefix comes first and stays the same for the same inputs; changing parts follow. If the
+request is too large, its parts are trimmed in three steps: logs, mandates, context.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SKIPPED_SENSORS = frozenset({"heartbeat", "delegation"})
-"""Sensors that ask for no context."""
+"""Sensors that need no context."""
 LOG_LINES = 5
 PREFIXES_KEPT = 8
 COUNTS_KEPT = 256
@@ -39,17 +39,17 @@ class _Prefix(msgspec.Struct, frozen=True):
 
 
 class _Context(msgspec.Struct, frozen=True):
-    """The context part as it was last built, and what it was built for."""
+    """The context part that was built last, and its inputs."""
 
     keys: tuple[object, ...]
     text: str
     items: int
-    """What "N items" says when it is trimmed."""
+    """Number of items, shown when the context is trimmed."""
     parts: tuple[PackPart, ...] = ()
 
 
 class Assembler:
-    """Assembles the requests of one session, and keeps what need not be built or counted again."""
+    """Assembles the requests of one session, reusing what has not changed."""
 
     def __init__(self) -> None:
         self._prefixes: LRUCache[bytes, _Prefix] = LRUCache(PREFIXES_KEPT)
@@ -57,7 +57,7 @@ class Assembler:
         self._context: _Context | None = None
 
     def copy(self) -> Assembler:
-        """The same memory, apart from this one."""
+        """Return a separate copy."""
         made = Assembler()
         made._prefixes.update(self._prefixes)
         made._counts.update(self._counts)
@@ -71,13 +71,13 @@ class Assembler:
         sections: Sequence[Section],
         usable: int,
     ) -> AssembleResult:
-        """The request's parts in their order, trimmed until they fit.
+        """Return the request's parts in order, trimmed to fit.
 
         Args:
-            params: the parts as strings, and the keys that the context depends on.
-            counter: counts and cuts for the session's model.
-            sections: the session's, from which the context is rendered where none is supplied.
-            usable: tokens that the request may take where the params do not say.
+            params: The parts' texts, and the keys that the context depends on.
+            counter: Counts and cuts for the session's model.
+            sections: The session's, to render the context from unless the params contain it.
+            usable: Size to fit in tokens, unless the params contain one.
         """
         prefix, prefix_cached = self._prefix(params)
         skipped = params.sensor in SKIPPED_SENSORS
@@ -110,7 +110,7 @@ class Assembler:
         )
 
     def _prefix(self, params: AssembleParams) -> tuple[_Prefix, bool]:
-        """The prefix, and whether the same inputs have been given before."""
+        """Return the prefix, and whether the same inputs were used before."""
         inputs = [params.assistant, params.identity, params.feedback, _tools(params.tools)]
         key = _digest(json.dumps(inputs))
         found = self._prefixes.get(key)
@@ -123,7 +123,7 @@ class Assembler:
     def _build_context(
         self, params: AssembleParams, counter: Counter, sections: Sequence[Section]
     ) -> tuple[_Context, bool]:
-        """The context, and whether it is the one that was kept for these keys."""
+        """Return the context, and whether it was reused for these keys."""
         followed = tuple(version for one in sections if (version := one.source.version) != 0)
         named = (params.focus, params.scope, params.memory_version, params.preset)
         keys = (*named, counter.key, counter.basis, *followed)
@@ -142,7 +142,7 @@ class Assembler:
     def _trim(
         self, parts: dict[str, str], context: _Context, limit: int, counter: Counter
     ) -> tuple[list[AssembledSection], int]:
-        """The parts as they fit into `limit`, and how many steps that took (0 to 3)."""
+        """Return the parts trimmed to `limit`, and the number of steps this took (0 to 3)."""
         steps: tuple[tuple[str, Callable[[str], str]], ...] = (
             ("logs", last_lines),
             ("mandates", lambda _: ""),
@@ -171,7 +171,7 @@ class Assembler:
         return made, level
 
     def _count(self, text: str, counter: Counter) -> int:
-        """Tokens of a text; the same text is counted once. Keeps no text."""
+        """Return a text's tokens. Each text is counted once; no text is kept."""
         if not text:
             return 0
         key = (counter.key, counter.basis, _digest(text))
@@ -182,17 +182,17 @@ class Assembler:
 
 
 def last_lines(logs: str, number: int = LOG_LINES) -> str:
-    """The last lines of a log; a final newline stays and opens no line of its own."""
+    """Return the last lines of a log. A final newline does not start another line."""
     return "".join(logs.splitlines(keepends=True)[-number:])
 
 
 def trimmed_context(items: int) -> str:
-    """What stands in the place of a context that had to go."""
+    """Return the text that replaces a removed context."""
     return f"[Context trimmed: {items} items]"
 
 
 def _tools(tools: str | list[str | dict[str, object]] | None) -> str | None:
-    """Tools as text. Schemas are JSON with sorted keys: the same ones give the same text."""
+    """Return tools as text: JSON with sorted keys, so that equal schemas give equal text."""
     if tools is None or isinstance(tools, str):
         return tools
     return "\n".join(
@@ -209,7 +209,7 @@ _NOTHING = _Context((), "", 0)
 
 
 class Pack(msgspec.Struct, frozen=True):
-    """Caps for the sections of a context pack, in tokens."""
+    """Token limits for the sections of a context pack."""
 
     total: int
     caps: Mapping[str, int]
@@ -232,17 +232,18 @@ PRESETS: Mapping[str, Pack] = {
 
 
 class Rendered(NamedTuple):
-    """A context as it was rendered."""
+    """A rendered context."""
 
     text: str
     parts: tuple[PackPart, ...] = ()
 
 
 def render(sections: Sequence[Section], counter: Counter, preset: str | None = None) -> Rendered:
-    """The sections under their names, in their order, each within its cap.
+    """Render the sections with their names, in order, each within its limit.
 
-    A preset gives caps to the sections that have none, and bounds the whole: over that, the
-    sections of lowest priority are shortened first, the later ones first among equals.
+    A preset provides limits for sections without one, and limits the total. Above it, the
+    sections of lowest priority are shortened first, and the last of several with the same
+    priority.
     """
     pack = PRESETS.get(preset or "")
     texts = [_capped(section, counter, pack) for section in sections]
@@ -278,7 +279,7 @@ def _joined(sections: Sequence[Section], texts: Sequence[str]) -> str:
 
 
 def _within(sections: Sequence[Section], texts: list[str], counter: Counter, pack: Pack) -> str:
-    """The whole within the pack's total."""
+    """Return the parts shortened to the pack's total."""
     order = sorted(range(len(sections)), key=lambda index: (sections[index].priority, -index))
     for index in order:
         over = counter.text(_joined(sections, texts)).tokens - pack.total

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 
 SYSTEM = -1
-"""What stands for the system prompt where turns are named by their index."""
+"""Represents the system prompt where turns are identified by index."""
 SHRUNK = 0.7
-"""A prompt under this share of what was expected means that the client compacted its history."""
+"""A prompt smaller than this share of the expected one means that the client compacted it."""
 SAME = 0.01
-"""A prompt within this share of the last one is that one, sent again."""
+"""A prompt within this share of the last one is the same prompt, sent again."""
 MODELS_KEPT = 4
-"""Models whose counts a session keeps: more than anyone switches between."""
+"""Number of models whose counts a session keeps."""
 
 
 class Conversation:
@@ -78,36 +78,36 @@ class Conversation:
         self.updated_at = now()
         self.persist = False
         self.layout = 0
-        """Increases with each change of anything that a plan depends on."""
+        """Increases with each change that affects plans."""
         self._clear()
 
     def _clear(self) -> None:
         self.plans: dict[str, Plan] = {}
-        """The pruning plans that may still be applied, by id."""
+        """Pruning plans that can still be applied, by id."""
         self.applied_plan: Plan | None = None
         self.plans_made = 0
         self.assembler = Assembler()
         self.limit: int | None = None
-        """The window that the client named, in tokens."""
+        """Context window that the client named, in tokens."""
         self.reserve: int | None = None
         self.system: SystemPrompt | RestoredPart | None = None
         self.tools: ToolSet | RestoredPart | None = None
         self.sections: list[Section] = []
         self.turns: list[Turn] = []
         self.assembled: dict[str, int] = {}
-        """Tokens of the parts of the request that was assembled last."""
+        """Size of the request that was assembled last, in tokens."""
         self.assembled_at = self.updated_at
         self.restored: list[Measure] = []
-        """The counts of the first turns, where their text did not outlive a restart."""
+        """Counts of the first turns, if their text was lost in a restart."""
         self.restored_kind: Kind = "prose"
-        """What kind of text the last of these was."""
+        """Kind of text of the last restored turn."""
         self.compacted = False
         self._ledgers: dict[str, ModelCounts] = {}
         self._last_assistant = -1
         self._saved: Saved | None = None
 
     def copy(self) -> Conversation:
-        """Return a copy that can be changed separately, with all counts."""
+        """Return a separate copy with all counts."""
         made = copy(self)
         made.assembler = self.assembler.copy()
         made.turns, made.sections = self.turns.copy(), self.sections.copy()
@@ -116,12 +116,12 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The model that the session's numbers hold for."""
+        """The model that the numbers are for."""
         return self.counter.key
 
     @property
     def known_by_counts(self) -> bool:
-        """Whether any of it was restored without its text."""
+        """Whether some of the turns were restored without their text."""
         parts = (self.system, self.tools)
         return bool(self.restored) or any(isinstance(part, RestoredPart) for part in parts)
 
@@ -131,45 +131,45 @@ class Conversation:
         return self.is_empty_but_for(self.turns)
 
     def is_empty_but_for(self, turns: Sequence[Turn]) -> bool:
-        """Whether there would be nothing to count if these were its turns."""
+        """Return whether there would be nothing to count with these turns instead."""
         return not any((self.system, self.tools, self.sections, turns, self.ledger().anchor))
 
     def note_assembled(self, parts: dict[str, int]) -> None:
-        """Keep what a request was assembled of; nothing of the conversation has changed."""
+        """Remember the size of an assembled request."""
         self.assembled, self.assembled_at = parts, self._now()
 
     def touch(self) -> None:
-        """Note a change: a newer time, and plans made before no longer hold."""
+        """Note a change: update the time and invalidate plans."""
         self.updated_at = max(self._now(), self.updated_at)
         self.layout += 1
 
     def set_system(self, text: str | None) -> None:
-        """Take another system prompt; the same one again is not counted again."""
+        """Set the system prompt. An unchanged one is not counted again."""
         if isinstance(self.system, SystemPrompt) and self.system.text == text:
             return
         self.system = SystemPrompt(text) if text else None
 
     def set_tools(self, tools: Sequence[dict[str, Any]] | None) -> None:
-        """Take other tools; the same ones again are not counted again."""
+        """Set the tools. Unchanged ones are not counted again."""
         if isinstance(self.tools, ToolSet) and self.tools.tools == tools:
             return
         self.tools = ToolSet(tools) if tools else None
 
     def reset(self) -> None:
-        """Forget all but the model."""
+        """Remove everything but the model."""
         self._clear()
         self.touch()
 
     def take_restored(
         self, turns: list[Turn], measures: list[Measure], anchor: Anchor | None
     ) -> None:
-        """Take the counts of turns whose text did not outlive a restart."""
+        """Set the counts of turns whose text was lost in a restart."""
         self.restored = measures
         self._take_turns(turns)
         self.ledger().anchor = anchor
 
     def ledger(self) -> ModelCounts:
-        """This model's counts, with every turn counted that was not."""
+        """Return this model's counts, with all turns counted."""
         key = self.counter.key
         found = self._ledgers.pop(key, None) or ModelCounts()
         if found.counter is not None and not found.counter.is_like(self.counter):
@@ -181,8 +181,10 @@ class Conversation:
         return found
 
     def _recounted(self, ledger: ModelCounts, before: Counter) -> ModelCounts:
-        """The counts by another tokenizer of the same model than `before`. What was reported
-        stays, and an edit can still be undone."""
+        """Return the counts by another tokenizer of the same model.
+
+        Reported numbers stay, and an edit can still be undone.
+        """
         change = self.fixed().minus(fixed_sums(before, self.system, self.tools))
         made = ledger.anew(change)
         made.counts.catch_up(self.turns, self.counter, self.restored)
@@ -193,17 +195,17 @@ class Conversation:
         return made
 
     def fixed(self) -> Sums:
-        """What the system prompt and the tools take."""
+        """Return the tokens of system prompt and tools."""
         return fixed_sums(self.counter, self.system, self.tools)
 
     def section_sums(self) -> Sums:
-        """What the sections take, as their sources are now."""
+        """Return the tokens of the sections, with their current text."""
         return all_sums([section.sums(self.counter) for section in self.sections])
 
     def update_section(self, index: int, now: SectionCount, then: SectionCount | None) -> None:
-        """Take the count of a section's text. It counts no turn.
+        """Set the count of a section's text.
 
-        `then`: the text that it had at the last report, counted as `now` is.
+        `then` is the count of the text it had at the last report, by the same tokenizer.
         """
         self.sections[index], change = self.sections[index].with_counts(now, then)
         ledger = self._ledgers.get(self.model)
@@ -215,11 +217,11 @@ class Conversation:
 
     @property
     def has_uncounted_sections(self) -> bool:
-        """Whether a section has no count of its own text for this model yet."""
+        """Return whether a section's text has not been counted for this model."""
         return any(section.document_count_for(self.model) is None for section in self.sections)
 
     def total(self, upto: int | None = None) -> Sums:
-        """What the next request would carry, of `upto` turns or of all; nothing while empty."""
+        """Return the size of the next request, with `upto` turns or all; 0 while empty."""
         if self.is_empty:
             return Sums()
         ledger = self.ledger()
@@ -227,7 +229,7 @@ class Conversation:
         return ledger.total(self.fixed(), self.section_sums(), priming, upto)
 
     def own_count(self, upto: int | None = None) -> Sums:
-        """The same by this counter alone, without any reported number."""
+        """Return the same without reported numbers."""
         ledger = self.ledger()
         beside = self.fixed().plus(self.section_sums())
         return beside.plus(ledger.own(ledger.priming(self.counter.priming), upto))
@@ -238,10 +240,9 @@ class Conversation:
         """Add turns, counting only them.
 
         Args:
-            turns: in their order.
-            usage: what the vendor reported for the last reply; anchors the number. A report
-                without a prompt says nothing of the context.
-            total: tokens of prompt and reply together, where the vendor says no more (`usage`).
+            turns: The new turns, in order.
+            usage: The last reply's reported usage; ignored without a prompt.
+            total: Tokens of prompt and reply together, if the vendor reports no more.
         """
         first = len(self.turns)
         self.turns.extend(turns)
@@ -258,9 +259,9 @@ class Conversation:
         return anchored
 
     def reply_reported(self, usage: Usage, reply_estimate: Sums = Sums()) -> UsageUpdate:  # noqa: B008 - it is frozen
-        """Anchor by a reply that came in and has not been appended (`context/response`).
+        """Apply the usage of a reply that is not appended (`context/response`).
 
-        `reply_estimate`: of its output, what `usage` does not tell apart.
+        `reply_estimate` is the estimated part of its output that `usage` does not distinguish.
         """
         covers = len(self.turns)
         anchored = self._anchor(usage, prompt_covers=covers, covers=covers, pending=True)
@@ -270,13 +271,13 @@ class Conversation:
         return anchored
 
     def overflow_reported(self, prompt_tokens: int) -> UsageUpdate:
-        """Anchor by the size of a prompt that a server refused: an exact count of it."""
+        """Apply the size of a prompt that a server refused, which is an exact count."""
         usage = Usage(input_tokens=prompt_tokens, prompt_tokens=prompt_tokens)
         covers = len(self.turns)
         return self._anchor(usage, prompt_covers=covers, covers=covers, pending=False)
 
     def chat_counted(self, total: int, first: int) -> None:
-        """Take the endpoint's count of the whole chat, whose turns from `first` on are new."""
+        """Apply an endpoint's count of the whole chat; turns from `first` on are new."""
         ledger, fixed, end = self.ledger(), self.fixed(), len(self.turns)
         before = ledger.chat
         ledger.share_chat(total, first, fixed, self.counter.priming, self.counter.tokenizer)
@@ -288,7 +289,7 @@ class Conversation:
             )
 
     def _attach_reply(self, index: int) -> None:
-        """The first assistant turn after a reported reply is that reply: it adds nothing."""
+        """Treat the first assistant turn after a reported reply as that reply."""
         anchor = (ledger := self.ledger()).anchor
         if anchor is None or not anchor.pending:
             return
@@ -299,8 +300,8 @@ class Conversation:
         )
 
     def _usage_of(self, total: int) -> Usage:
-        """The usage behind a bare total: the prompt as predicted, the reply as counted, and what
-        exceeds both is reasoning."""
+        """Split a total into usage: the predicted prompt, the counted reply; the rest is
+        reasoning."""
         reply = self._last_assistant if self._last_assistant >= 0 else len(self.turns)
         counted = 0
         if reply < len(self.turns):
@@ -314,7 +315,7 @@ class Conversation:
         )
 
     def _anchor_appended(self, usage: Usage) -> UsageUpdate:
-        """Anchor by usage that came with turns: those after the last assistant turn add to it."""
+        """Apply usage that came with turns. Turns after the last assistant turn are added to it."""
         last = self._last_assistant
         if last < 0:
             covers = len(self.turns)
@@ -345,7 +346,7 @@ class Conversation:
         return sample
 
     def _compare(self, ledger: ModelCounts, prompt: int, prompt_covers: int) -> UsageUpdate:
-        """What a reported prompt says beside its number."""
+        """Return what a reported prompt shows besides its number."""
         anchor, expected = ledger.anchor, None
         if anchor is not None and anchor.covers <= prompt_covers:
             if anchor.prompt and abs(prompt - anchor.prompt) <= SAME * anchor.prompt:
@@ -376,7 +377,7 @@ class Conversation:
         return UsageUpdate(sample)
 
     def _grown(self, ledger: ModelCounts, upto: int) -> Grown:
-        """What turns were added since the last report; not known where more than turns was."""
+        """Return the turns added since the last report; None if anything else was added."""
         anchor = ledger.anchor
         if anchor is None or anchor.fixed != self.fixed().plus(self.section_sums()):
             return ()
@@ -384,7 +385,7 @@ class Conversation:
         return grown_by((self.turns[index], ledger.counts[index].tokens) for index in added)
 
     def newest_kind(self, upto: int | None = None) -> Kind:
-        """What kind of text came last, of the first `upto` turns or of all."""
+        """Return the kind of text of the last turn, of `upto` turns or all."""
         stop = len(self.turns) if upto is None else upto
         if stop <= len(self.restored):
             return self.restored_kind
@@ -392,11 +393,11 @@ class Conversation:
 
     @property
     def has_reported_usage(self) -> bool:
-        """Whether a server has given a number for any of it."""
+        """Whether a server has reported a number for this conversation."""
         return self.ledger().anchor is not None
 
     def edit(self, edit: Edit) -> None:
-        """Put other turns in the place of all so far; `undo` takes this back."""
+        """Replace all turns; `undo` reverts this."""
         ledger = self.ledger()
         old, new, before = ledger.counts, TurnCounts(edit.measures), ledger.anchor
         ledger.counts, ledger.chat = new, None
@@ -416,7 +417,7 @@ class Conversation:
         self.compacted = True
 
     def undo(self) -> bool:
-        """Take the last edit back, once. Turns that were appended since stay. False: none."""
+        """Revert the last edit, once. Turns appended since stay. Returns False without one."""
         saved, self._saved, self.applied_plan = self._saved, None, None
         if saved is None:
             return False
@@ -436,8 +437,7 @@ class Conversation:
 
 
 def uncounted(conversation: Conversation) -> dict[int, str]:
-    """The texts that only an estimate knows, by turn; those that a reported prompt held count
-    with it and are not among them."""
+    """Return the texts that were only estimated, by turn, except those in a reported prompt."""
     ledger, system = conversation.ledger(), conversation.system
     first = ledger.anchor.prompt_covers if ledger.anchor else 0
     turns = {
@@ -451,7 +451,7 @@ def uncounted(conversation: Conversation) -> dict[int, str]:
 
 
 def texts_counted(conversation: Conversation, counted: Mapping[int, int]) -> None:
-    """Take the server's counts of the texts of some turns, in tokens."""
+    """Apply a server's counts of some turns' texts, in tokens."""
     ledger, system = conversation.ledger(), conversation.system
     if SYSTEM in counted and isinstance(system, SystemPrompt):
         system.take(conversation.counter, _around(conversation, system.turn, counted[SYSTEM]))
@@ -467,7 +467,7 @@ def texts_counted(conversation: Conversation, counted: Mapping[int, int]) -> Non
 
 
 def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int]) -> None:
-    """After a report: what the template adds, and the reply as the next request carries it."""
+    """Apply a report: learn the template's overhead, and count the reply as it is sent back."""
     anchor = ledger.anchor
     if anchor is None:
         return
@@ -482,7 +482,7 @@ def _recount_reply(conversation: Conversation, ledger: ModelCounts, new: set[int
 
 
 def _around(conversation: Conversation, turn: Turn, counted: int) -> Measure:
-    """A turn's measure, what stands around its text corrected by what was learned."""
+    """Return a turn's count including its markup, with the learned correction."""
     measure, ledger = conversation.counter.around(turn, counted), conversation.ledger()
     if ledger.unexplained is None or measure.error_percent is None:
         return measure
@@ -499,11 +499,13 @@ Follow = Callable[[SectionSpec], SectionSource]
 
 
 def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> None:
-    """Change what the params name; what they leave out stays, and null takes it away.
+    """Apply `context/set`: omitted params stay, null removes.
 
-    The model is switched by setting `session.counter`. `follow` gives the source of a section
-    that names a document. Raises SidecarError `badParams` for a section without exactly one of
-    `text` and `textDocument`; then nothing is changed.
+    The model is switched by setting `session.counter`. `follow` returns the source of a section
+    that names a document.
+
+    Raises:
+        BadParamsError: A section does not have exactly one of `text` and `textDocument`.
     """
     if params.sections is not UNSET:
         conversation.sections = sections_from(params.sections or (), conversation.sections, follow)
@@ -523,7 +525,7 @@ def apply_set(conversation: Conversation, params: SetParams, follow: Follow) -> 
 def sections_from(
     specs: Sequence[SectionSpec], old: Sequence[Section], follow: Follow
 ) -> list[Section]:
-    """Sections as they were asked for; a text that was there before is not counted again."""
+    """Return the requested sections, reusing the counts of unchanged texts."""
     known = {
         section.source.text(): section.source
         for section in old

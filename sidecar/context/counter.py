@@ -1,4 +1,4 @@
-"""How this room counts: through one injected counter, summed so that sums can be taken apart."""
+"""Counting for one model: the interface that this package needs, and sums of counts."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 MARKS = 12
-"""Tokens that may stand around a reply and the turn after it beside what the formula says."""
+"""Tokens of markup around a reply and the next turn that the formula may miss."""
 
 
 class Counter(Protocol):
-    """Counts for one model. Pure: the same input gives the same Measure."""
+    """Counts for one model. Pure: the same input gives the same result."""
 
     @property
     def key(self) -> str:
-        """What counts are kept under: the model that they hold for."""
+        """Key of stored counts: the model."""
 
     @property
     def tokenizer(self) -> str:
@@ -45,85 +45,82 @@ class Counter(Protocol):
 
     @property
     def priming(self) -> int:
-        """Tokens that a request carries beside its messages and tools."""
+        """Tokens of a request besides its messages and tools."""
 
     def text(self, text: str) -> Measure:
-        """Tokens of a text on its own."""
+        """Count a text on its own."""
 
     def message(self, turn: Turn) -> Measure:
-        """Tokens of a message with what the model's format puts around it."""
+        """Count a message with the markup of the model's format."""
 
     def around(self, turn: Turn, counted: int) -> Measure:
-        """The same where the model's server has counted the message's texts: so many tokens."""
+        """Count a message whose texts the model's server has counted."""
 
     def tools(self, tools: Sequence[Any]) -> Measure:
-        """Tokens of a set of tool schemas as the model sees them."""
+        """Count tool schemas as the model sees them."""
 
     def fit(self, text: str, max_tokens: int, truncation: Truncation) -> str:
-        """`text` cut to `max_tokens` by this counter; the text itself where it fits."""
+        """Cut `text` to `max_tokens`; returns the same text if it fits."""
 
 
 class Calibration(Protocol):
-    """What reported usage has taught about this counter's estimates."""
+    """What reported usage has shown about this counter's estimates."""
 
     @property
     def factor(self) -> float:
-        """Real tokens for one that was estimated."""
+        """Real tokens per estimated token."""
 
     @property
     def samples(self) -> int:
-        """How many reports it was learned from."""
+        """Number of reports."""
 
     @property
     def error_percent(self) -> float | None:
-        """Half of the 95 % band of corrected estimates in percent; None while not measured."""
+        """Error band (±%) of corrected estimates; None if unknown."""
 
     @property
     def hidden(self) -> tuple[float, float] | None:
-        """Tokens that the client puts around its texts unseen, and half of their band; None:
-        not known yet."""
+        """Tokens that the client adds unseen, and their error band; None if unknown."""
 
     def band_factor(self, kind: str | None = None) -> float:
-        """Half of the band of what comes next, to the one that its estimate has of itself."""
+        """Factor for the error band of an estimate, from past errors."""
 
 
 class Sums(NamedTuple):
-    """Tokens added up by how they were counted. Subtracting takes a part out again."""
+    """Tokens added up by how they were counted. Subtracting removes a part again."""
 
     exact: int = 0
     endpoint: int = 0
     estimate: int = 0
-    """Estimates, and calibrated counts: what a conversation's calibration applies to."""
+    """Estimated and calibrated tokens, to which a conversation's calibration applies."""
     calibrated: int = 0
-    """The part of `estimate` whose method says `calibrated`."""
+    """The part of `estimate` with the method `calibrated`."""
     error: float = 0.0
-    """Expected error of `estimate` in tokens, as far as it was measured."""
+    """Expected error of the measured part of `estimate`, in tokens."""
     unmeasured: int = 0
-    """The part of `estimate` whose error was not measured."""
+    """The part of `estimate` whose error is unknown."""
 
     documents: int = 0
-    """Estimates that were corrected by what is known of their own kind of text, as a document's
-    are: no conversation's calibration applies to them."""
+    """Estimates already corrected for their kind of text, as documents are. A conversation's
+    calibration does not apply to them."""
     document_estimate: int = 0
-    """The part of `documents` whose method says `estimate`."""
+    """The part of `documents` with the method `estimate`."""
     document_error: float = 0.0
-    """Expected error of `documents` in tokens, where it was measured."""
+    """Expected error of `documents` in tokens, if known."""
 
     def plus(self, other: Sums) -> Sums:
-        """Both together."""
         return Sums(*map(add, self, other))
 
     def minus(self, other: Sums) -> Sums:
-        """This without `other`."""
         return Sums(*map(sub, self, other))
 
     def tokens(self, factor: float = 1.0) -> int:
-        """The number of tokens, estimates multiplied by `factor`."""
+        """Return the number of tokens, with estimates multiplied by `factor`."""
         return self.exact + self.endpoint + self.documents + round(self.estimate * factor)
 
 
 def sums_of(measure: Measure) -> Sums:
-    """One measure as sums."""
+    """Return the sums of one count."""
     if measure.method == "exact":
         return Sums(exact=measure.tokens)
     if measure.method == "endpoint":
@@ -139,12 +136,12 @@ def sums_of(measure: Measure) -> Sums:
 
 
 def all_sums(parts: Sequence[Sums]) -> Sums:
-    """Several sums as one."""
+    """Add up several sums."""
     return reduce(Sums.plus, parts, Sums())
 
 
 def document_sums(measure: Measure) -> Sums:
-    """The same of a text that was counted as a document is: its number stands as it is."""
+    """Return the sums of a text that was counted as a document."""
     if measure.method in ("exact", "endpoint"):
         return sums_of(measure)
     tokens, error = measure.tokens, measure.error_percent
@@ -157,21 +154,21 @@ def document_sums(measure: Measure) -> Sums:
 
 
 def factor_of(calibration: Calibration | None) -> float:
-    """The factor to put to estimates: 1 until something was learned."""
+    """Return the factor for estimates; 1 before anything was learned."""
     return 1.0 if calibration is None else calibration.factor
 
 
 def is_learned(calibration: Calibration | None) -> TypeGuard[Calibration]:
-    """Whether the calibration knows anything, from this model's reports or its generation's."""
+    """Return whether the calibration has data for this model or its generation."""
     return calibration is not None and (calibration.samples > 0 or calibration.factor != 1.0)
 
 
 def summed(
     sums: Sums, tokenizer: str, calibration: Calibration | None, kind: str | None = None
 ) -> Measure:
-    """The whole as a Measure: its method is that of its weakest part, its error in proportion.
+    """Return sums as one count, with the method of the least certain part.
 
-    `kind`: of the texts that are estimated, as far as they are of one.
+    `kind` is the kind of the estimated texts, if they have the same.
     """
     tokens = max(0, sums.tokens(factor_of(calibration)))
     if not sums.estimate and not sums.documents:
@@ -195,7 +192,7 @@ def summed(
 
 
 def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:
-    """A prompt that nothing was reported of yet, with what its client is known to put around it."""
+    """Return a prompt without reports, including the client's known hidden tokens."""
     if calibration is None or calibration.hidden is None or measure.method == "endpoint":
         return measure
     around, doubt = calibration.hidden
@@ -207,7 +204,7 @@ def with_hidden(measure: Measure, calibration: Calibration | None) -> Measure:
 
 
 def with_marks(measure: Measure) -> Measure:
-    """What came after a reported number: the marks around the reply are in no report of it."""
+    """Return what follows a reported number, including the markup around the reply."""
     if measure.error_percent is None or measure.method in ("exact", "endpoint"):
         return measure
     error = round(measure.error_percent + _percent(MARKS, measure.tokens), 2)
@@ -219,19 +216,19 @@ def _percent(doubt: float, tokens: int) -> float:
 
 
 def _rounded(error_percent: float) -> float:
-    """To hundredths; what is not certain is not told as certain, however little it is."""
+    """Round an error to hundredths, but never to 0."""
     return max(0.01, round(error_percent, 2)) if error_percent > 0 else 0.0
 
 
 def _share(error_percent: float | None, part: float, whole: int) -> float | None:
-    """The error of a whole of which only a part is uncertain."""
+    """Return the error of a whole of which only a part is uncertain."""
     if error_percent is None:
         return None
     return _rounded(min(error_percent, error_percent * part / max(1, whole)))
 
 
 class ModelCounter:
-    """Counts texts, messages and tools for `model`; blocking, for worker threads."""
+    """Counts texts, messages and tools for `model`. Blocking, for worker threads."""
 
     def __init__(self, model: str, tokenizer: Tokenizer, server: str | None = None) -> None:
         self.key = model
@@ -253,7 +250,7 @@ class ModelCounter:
         return self._server is not None or self.basis == other.basis
 
     def served_by(self, server: str) -> ModelCounter:
-        """The same for a conversation whose texts this server counts."""
+        """Return a counter for a conversation whose texts this server counts."""
         return ModelCounter(self.key, self._tokenizer, server)
 
     def text(self, text: str) -> Measure:

@@ -1,4 +1,5 @@
-"""One model's counts of a conversation: of each turn, and the reported number that anchors them."""
+"""One model's counts of a conversation: each turn's, and the reported number they are anchored
+to."""
 
 from __future__ import annotations
 
@@ -23,32 +24,30 @@ if TYPE_CHECKING:
 
 
 LARGEST_KEPT = 16
-"""More than are shown, so that a turn that is counted anew leaves enough others."""
+"""More than are shown, so that recounting a turn leaves enough others."""
 CHAT_MARKS = 8
-"""Tokens by which an endpoint's count of a chat may exceed the same chat's reported usage: the
-marks that close the reply and open the next one."""
+"""Tokens by which an endpoint's count of a chat may exceed its reported usage: the markup that
+closes the reply and opens the next message."""
 
 
 PREAMBLE = 24
-"""Tokens that a template may put before a conversation: a begin-of-text token, a system prompt of
-its own. In doubt until a prompt was reported."""
+"""Tokens that a template may add before a conversation, such as a begin-of-text token or a system
+prompt. Unknown until a prompt is reported."""
 MARKS_RATE = 0.1
-"""How much one report says of the marks that its template puts beside texts: half of the first,
-this much of each later one."""
+"""Weight of a report when learning the template's markup; the first report has half."""
 CORRECTION = 16.0
-"""No template puts so many more tokens around a message than its formula says."""
+"""Largest difference between a template's markup around a message and the formula."""
 
 Grown = tuple[tuple[Kind | None, int], ...]
-"""Kinds and tokens of what was added, oldest first; None for what is no text or is not known."""
+"""Kinds and tokens of added text, oldest first; None for anything else."""
 
 _UNREAD = frozenset({"picture", "file"})
 
 
 class TurnCounts:
-    """The counts of a conversation's turns for one model, in their order.
+    """The counts of a conversation's turns for one model, in order.
 
-    Adding a turn, the total and the sum from any turn on take the same time however long the
-    conversation is.
+    Adding a turn, the total, and the sum from any turn on take constant time.
     """
 
     def __init__(self, measures: Sequence[Measure] = ()) -> None:
@@ -60,7 +59,7 @@ class TurnCounts:
             self.add(measure)
 
     def copy(self) -> TurnCounts:
-        """The same counts, which grow apart from these."""
+        """Return a separate copy."""
         made = TurnCounts()
         made._measures, made._upto = self._measures.copy(), self._upto.copy()
         made._largest = self._largest.copy()
@@ -74,11 +73,11 @@ class TurnCounts:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """All of them, by turn."""
+        """Return the counts of all turns."""
         return tuple(self._measures)
 
     def add(self, measure: Measure) -> None:
-        """Note the count of the next turn."""
+        """Add the count of the next turn."""
         entry = (measure.tokens, -len(self._measures))
         if len(self._largest) < LARGEST_KEPT:
             heapq.heappush(self._largest, entry)
@@ -90,20 +89,19 @@ class TurnCounts:
     def catch_up(
         self, turns: Sequence[Turn], counter: Counter, restored: Sequence[Measure] = ()
     ) -> None:
-        """Count the turns that have no count yet; of the first ones only what was `restored` is
-        known."""
+        """Count turns without a count. For the first ones, only the `restored` counts are known."""
         for measure in restored[len(self._measures) :]:
             self.add(RestoredPart(measure).measure(counter))
         for index in range(len(self._measures), len(turns)):
             self.add(counter.message(turns[index]))
 
     def between(self, start: int, end: int | None = None) -> Sums:
-        """The sum of the turns from `start` to before `end` (all that follow by default)."""
+        """Return the sum of the turns from `start` to before `end` (default: all that follow)."""
         stop = len(self._measures) if end is None else end
         return self._upto[stop].minus(self._upto[min(start, stop)])
 
     def recount_tail(self, start: int, measures: Sequence[Measure]) -> None:
-        """Give the turns from `start` on other counts, as when the endpoint has counted them."""
+        """Replace the counts of the turns from `start` on."""
         del self._measures[start:], self._upto[start + 1 :]
         self._largest = [entry for entry in self._largest if -entry[1] < start]
         heapq.heapify(self._largest)
@@ -111,14 +109,14 @@ class TurnCounts:
             self.add(measure)
 
     def largest(self) -> list[tuple[int, int]]:
-        """(turn, tokens) of the largest turns, most tokens first."""
+        """Return (turn, tokens) of the largest turns, largest first."""
         return [(-index, tokens) for tokens, index in sorted(self._largest, reverse=True)]
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
-    """`total` shared in proportion to `weights`, in whole tokens that add up to it exactly.
+    """Split `total` in proportion to `weights` into whole tokens that add up exactly.
 
-    Where all weights are 0 the shares are equal. `total` below 0 counts as 0.
+    If all weights are 0, the shares are equal. A negative `total` counts as 0.
     """
     if not weights:
         return []
@@ -129,17 +127,17 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def grown_by(turns: Iterable[tuple[Turn, int]]) -> Grown:
-    """The kinds of these turns, with what each was counted as."""
+    """Return the kinds and counts of these turns."""
     return tuple(part for turn, tokens in turns for part in _kinds_of(turn, tokens))
 
 
 def newest_kind(turns: Sequence[Turn]) -> Kind:
-    """What kind of text came last: the longer one of two turns."""
+    """Return the kind of the longer of the last two turns' texts."""
     return kind_of(max(map(own_text, turns[-2:]), key=len, default=""))
 
 
 def _kinds_of(turn: Turn, tokens: int) -> Grown:
-    """A turn's texts, results and calls share its tokens by their lengths."""
+    """Yield a turn's tokens by kind: its texts, results and calls, by length."""
     message = read_message(turn)
     calls = [block.arguments for block in message.flat() if block.kind == "call"]
     texts = [text for text in (*message.texts, *calls) if text]
@@ -149,67 +147,67 @@ def _kinds_of(turn: Turn, tokens: int) -> Grown:
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """A number that a server gave for the conversation as it stood: all later counts add to it."""
+    """A number that a server reported for the conversation; later counts are added to it."""
 
     kind: Literal["usage", "chat"]
-    """`usage`: reported with a reply. `chat`: the endpoint counted the chat."""
+    """`usage`: reported with a reply. `chat`: counted by the endpoint."""
     base: int
-    """Tokens of what it covers: for `usage` the prompt and the output that is sent back."""
+    """The reported tokens; for `usage`, the prompt and the output that is sent back."""
     covers: int
-    """How many turns it covers."""
+    """Number of turns that `base` includes."""
     fixed: Sums
-    """What was counted beside the turns when it was given; the difference to today's is added."""
+    """Count of everything besides the turns at that time; its change is added."""
     prompt: int = 0
     """Tokens of the prompt alone."""
     prompt_covers: int = 0
-    """How many turns the prompt held."""
+    """Number of turns in the prompt."""
     reasoning: int = 0
-    """Output that is not in `base`, because it is not sent back."""
+    """Output that is not sent back, so not in `base`."""
     pending: bool = False
-    """The reply that it covers has not been appended yet."""
+    """Whether the included reply has not been appended yet."""
     cached: int = 0
-    """Tokens of the prompt that the vendor's cache held."""
+    """Cached tokens of the prompt."""
     adjust: Sums = Sums()
-    """What pruning has since taken from the turns that it covers."""
+    """Tokens that pruning has removed from the covered turns."""
     reply_estimate: Sums = Sums()
-    """To add to `base`: the part of a reply that was cut off that no report tells apart."""
+    """Estimated part of a cut-off reply, added to `base`."""
 
     def rebased(self, change: Sums) -> Anchor:
-        """The same where what was counted beside the turns turned out to be another number."""
+        """Return the anchor after a recount of everything besides the turns."""
         return msgspec.structs.replace(self, fixed=self.fixed.plus(change))
 
     @property
     def with_sections(self) -> bool:
-        """Whether the sections were in the number: an endpoint counts the chat without them."""
+        """Whether `base` includes the sections; an endpoint counts the chat without them."""
         return self.kind == "usage"
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A prompt as this counter estimated it, and as it was reported; tokens."""
+    """A prompt's estimated and reported tokens."""
 
     estimated: int
     reported: int
     kind: Kind | None = None
-    """What its newest text is."""
+    """Kind of the newest text."""
     doubt: float | None = None
-    """Half of the band of the estimate; None where that was not measured."""
+    """Error band of the estimate; None if unknown."""
     apart: int = 0
-    """The part of what was reported that was estimated apart from this: sections."""
+    """Separately estimated tokens in the report: sections."""
     apart_doubt: float = 0.0
-    """Half of the band of that part, in tokens."""
+    """Error band of that part, in tokens."""
     steady: bool = True
-    """Whether that part is the same text as at the last report."""
+    """Whether that part is unchanged since the last report."""
     expected: Sums | None = None
-    """The whole of it as it was expected, where that rests on a report before it."""
+    """The expected prompt, if an earlier report allowed a prediction."""
     marks: float = 0.0
-    """Tokens of its growth that are the template's, as far as they are known."""
+    """Known markup in the growth since the last report, in tokens."""
     grown: Grown = ()
-    """What it grew by; nothing where that is not known."""
+    """The growth since the last report; empty if unknown."""
 
     def teach(
         self, calibration: ConversationCalibration, ledger: ModelCounts | None = None
     ) -> None:
-        """Have a conversation's calibration learn from it, and its counts, where it is in force."""
+        """Update the calibration, and the conversation's counts, with this sample."""
         if ledger is not None and self.expected is not None:
             ledger.exceeded(self.reported - self.expected.tokens(calibration.factor))
         calibration.update(
@@ -226,16 +224,16 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """What a reported number showed."""
+    """What a reported number shows."""
 
     sample: Sample | None = None
-    """For the calibration; None where the session does not know what was sent."""
+    """For the calibration; None if it is unknown what was sent."""
     compacted: bool = False
-    """The prompt was much smaller than expected: the client shortened its history."""
+    """Whether the prompt was much smaller than expected, so that the client compacted it."""
 
 
 class ChatTotal(msgspec.Struct, frozen=True):
-    """An endpoint's count of a whole chat of so many turns."""
+    """An endpoint's count of a whole chat with this number of turns."""
 
     tokens: int
     covers: int
@@ -250,19 +248,19 @@ class ModelCounts:
         self.anchor: Anchor | None = None
         self.chat: ChatTotal | None = None
         self.correction = 0.0
-        """Tokens around each message beyond its formula, learned where a server counts texts."""
+        """Markup around each message beyond the formula, in tokens, learned from a server's
+        counts."""
         self.unexplained: tuple[int, int] | None = None
-        """For how many turns a prompt was last reported, and by what it exceeded its own count."""
+        """Number of turns in the last reported prompt, and its excess over its own count."""
         self.marks = 0.0
-        """Tokens by which prompts have exceeded what was expected beside the texts: of the
-        template, once a request. Learned from reports."""
+        """Markup per request beyond what was expected, in tokens, learned from reports."""
         self.lessons = 0
-        """How many reports `marks` was learned from."""
+        """Number of reports that `marks` was learned from."""
         self.counter: Counter | None = None
-        """What has counted it; None while nothing was counted."""
+        """The counter of these counts; None before the first."""
 
     def copy(self) -> ModelCounts:
-        """The same counts and anchor, apart from these."""
+        """Return a separate copy."""
         made = ModelCounts()
         made.counts, made.anchor, made.chat = self.counts.copy(), self.anchor, self.chat
         made.correction, made.unexplained = self.correction, self.unexplained
@@ -271,9 +269,9 @@ class ModelCounts:
         return made
 
     def anew(self, change: Sums) -> ModelCounts:
-        """For another tokenizer: nothing counted, but what was reported.
+        """Return empty counts for another tokenizer, keeping what was reported.
 
-        `change`: of what the system prompt and the tools take, which the anchor goes by.
+        `change` is the change of the system prompt's and tools' tokens.
         """
         made = ModelCounts()
         made.marks, made.lessons = self.marks, self.lessons
@@ -281,30 +279,30 @@ class ModelCounts:
         return made
 
     def exceeded(self, tokens: float) -> None:
-        """Learn from the tokens by which a reported prompt exceeded what was expected of it."""
+        """Learn from a reported prompt's excess over the expected one."""
         learned = self.marks + tokens * max(MARKS_RATE, 0.5 / (self.lessons + 1))
         self.take_marks(learned, self.lessons + 1)
 
     def take_marks(self, marks: float, lessons: int) -> None:
-        """Take what so many reports have taught of the template."""
+        """Set what a number of reports have shown about the template."""
         most = 2 * CORRECTION  # around the reply, and around what comes after it
         self.marks, self.lessons = min(max(marks, -most), most), lessons
 
     def priming(self, tokens: int) -> Sums:
-        """What a request carries once, `tokens` by formula: in doubt where all else is counted."""
+        """Return the count of what a request carries once; an estimate unless reported."""
         if self.chat is None and self.counts.between(0).endpoint:
             return Sums(estimate=tokens, error=PREAMBLE)
         return Sums(exact=tokens)
 
     def own(self, priming: Sums, upto: int | None = None) -> Sums:
-        """The first `upto` turns as they were counted, without any reported number."""
+        """Return the sum of the first `upto` turns without reported numbers."""
         return priming.plus(self.counts.between(0, upto))
 
     def reported(self, own: Sums) -> None:
-        """Learn what the template puts around a message from what two prompts have grown by.
+        """Learn the markup around messages from the growth between two prompts.
 
         Args:
-            own: the count of the prompt that the anchor was reported for, texts by the server.
+            own: Count of the anchor's prompt, texts by the server.
         """
         anchor, before = self.anchor, self.unexplained
         if anchor is None or not anchor.prompt:
@@ -340,14 +338,14 @@ class ModelCounts:
         return total.plus(since) if anchor.with_sections else total.plus(since).plus(sections)
 
     def share_chat(self, total: int, first: int, fixed: Sums, priming: int, tokenizer: str) -> None:
-        """Share what the chat has grown by since its last count among the turns that are new.
+        """Distribute the growth of an endpoint's count among the new turns.
 
         Args:
-            total: the endpoint's count of all turns, system prompt and tools, in tokens.
-            first: the first turn of this append, where no total is known from before it.
-            fixed: this counter's own count of system prompt and tools.
-            priming: tokens that a request carries beside them.
-            tokenizer: whose counts these are from now on.
+            total: The endpoint's count of all turns, system prompt and tools, in tokens.
+            first: First turn of this append, if no earlier total is known.
+            fixed: This counter's count of system prompt and tools.
+            priming: Tokens of a request besides them.
+            tokenizer: The new tokenizer of these counts.
         """
         last = self.chat
         if last is not None:
@@ -361,10 +359,10 @@ class ModelCounts:
         self.chat = ChatTotal(total, len(self.counts.measures), fixed)
 
     def counts_same_chat(self, before: ChatTotal | None, total: int, end: int) -> bool:
-        """Whether the endpoint's total speaks of the chat that the anchor was reported for.
+        """Return whether an endpoint's total describes the chat that the anchor was reported for.
 
-        It does where the prompt that was reported is exactly what the endpoint had counted for
-        it; where that is not known, where both numbers for the same turns are close.
+        It does if the endpoint's count of the reported prompt was exact or, if that is unknown,
+        if both numbers for the same turns are close.
         """
         anchor = self.anchor
         if anchor is None or anchor.kind == "chat":
@@ -377,19 +375,19 @@ class ModelCounts:
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """Turns that take the place of all turns so far."""
+    """Turns that replace all turns so far."""
 
     turns: list[Turn]
     measures: list[Measure]
     origins: list[int]
-    """For each, the turn that it was, or whose place it took; never falling."""
+    """The former index of each turn, or of the one it replaces; ascending."""
     changes: bool
-    """Whether anything differs from the turns so far."""
+    """Whether anything differs from the former turns."""
     cached_lost: int
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A pruning plan, and the layout of the conversation that it was made for."""
+    """A pruning plan, and the layout it was made for."""
 
     result: FitResult
     edit: Edit
@@ -397,7 +395,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What an edit took the place of."""
+    """What an edit replaced."""
 
     model: str
     turns: list[Turn]
@@ -409,7 +407,7 @@ class Saved(msgspec.Struct, frozen=True):
     edited_anchor: Anchor | None
 
     def rebased(self, old: Anchor, new: Anchor, change: Sums) -> Saved:
-        """The same where what was counted beside the turns turned out to be another number."""
+        """Return the same after a recount of everything besides the turns."""
         anchor, edited = self.anchor, self.edited_anchor
         if anchor is not None and anchor.with_sections:
             anchor = anchor.rebased(change)
@@ -419,13 +417,13 @@ class Saved(msgspec.Struct, frozen=True):
     def recounted(
         self, old: Anchor | None, now: ModelCounts, change: Sums, measures: tuple[Measure, ...]
     ) -> Saved:
-        """The same by another tokenizer.
+        """Return the same by another tokenizer.
 
         Args:
-            old: the anchor of the turns of the edit by the tokenizer of before.
-            now: their counts by this one.
-            change: of what is counted beside the turns.
-            measures: of the turns that were saved.
+            old: Anchor of the edited turns by the former tokenizer.
+            now: Their counts by the new one.
+            change: Change of the count of everything besides the turns.
+            measures: Counts of the saved turns.
         """
         return msgspec.structs.replace(
             self,
@@ -437,7 +435,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) -> Anchor:
-    """The anchor as it holds for the turns after an edit."""
+    """Return the anchor for the turns after an edit."""
     covers = bisect_left(edit.origins, anchor.covers)
     change = new.between(0, covers).minus(old.between(0, anchor.covers))
     return msgspec.structs.replace(
@@ -450,7 +448,7 @@ def edited_anchor(anchor: Anchor, edit: Edit, old: TurnCounts, new: TurnCounts) 
 
 
 def restored_ledger(ledger: ModelCounts, saved: Saved) -> ModelCounts:
-    """The counts from before an edit, with those of the turns appended since."""
+    """Return the counts from before an edit, with those of turns appended since."""
     restored = ModelCounts()
     restored.counter = ledger.counter
     later = ledger.counts.measures[saved.edited_length :]

@@ -1,6 +1,6 @@
-"""The one place that says how many tokens are in a context.
+"""How many tokens are in a context.
 
-Status, `context/usage`, pruning, preflight and reports all get their number here.
+Status, `context/usage`, pruning, preflight and reports all get the number from this module.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 LARGEST_SHOWN = 5
 _TYPICAL = "What a text of some size, which is all prose, may be off by. " * 20
-"""What was assembled is known by its tokens only: it is as sure as this."""
+"""Assumed error of an assembled request, of which only the tokens are known."""
 UNSEEN = "a system prompt and tools that the client keeps to itself show with the first report"
 _APART = ("logs", "config", "time")
-"""Sections that a breakdown shows apart, by their names."""
+"""Sections that a breakdown lists separately."""
 
 
 def occupancy(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """What the next request would carry before the user adds to it (contract: Occupancy).
+    """Return what the next request carries before the user adds to it (contract: Occupancy).
 
-    The last request's whole prompt as it was reported, that reply's output without reasoning that
-    is not sent back, and what was counted since; before any report, what was counted.
+    This is the last request's reported prompt, the reply's output without reasoning that is not
+    sent back, and the count of everything since. Without a report, everything is counted.
     """
     total, kind = conversation.total(), conversation.newest_kind()
     measure = summed(total, conversation.counter.tokenizer, calibration, kind)
@@ -55,15 +55,14 @@ def occupancy(conversation: Conversation, calibration: Calibration | None = None
 
 
 def estimated_prompt(conversation: Conversation, calibration: Calibration | None = None) -> Measure:
-    """The occupancy without any vendor's number: what an estimate made before sending says."""
+    """Return the occupancy without reported numbers, as an estimate before sending would be."""
     return with_hidden(
         summed(conversation.own_count(), conversation.counter.tokenizer, calibration), calibration
     )
 
 
 def sent_estimate(conversation: Conversation, calibration: Calibration | None = None) -> int | None:
-    """What the last request was thought to hold, in tokens; its reply, where that was appended
-    already, was no part of it. None where nothing was counted."""
+    """Return the estimated tokens of the last request, without its reply; None without counts."""
     if conversation.is_empty or not conversation.turns:
         return None
     last = len(conversation.turns) - 1
@@ -80,7 +79,7 @@ def context_usage(
     calibration: Calibration | None = None,
     cost_usd: float | None = None,
 ) -> ContextUsage:
-    """The public answer to "how full is the context"; numbers are null while it holds nothing."""
+    """Return how full the context is. Numbers are None while it is empty."""
     if conversation.is_empty and conversation.assembled:
         return _assembled_usage(conversation, window, warn_at)
     known = not conversation.is_empty
@@ -107,8 +106,11 @@ def context_usage(
 def _has_unseen(
     conversation: Conversation, measure: Measure | None, calibration: Calibration | None
 ) -> bool:
-    """Whether a client that names no system prompt and no tools may put its own around the turns:
-    nobody knows before its first report, unless an earlier conversation showed them."""
+    """Return whether the client may add a system prompt or tools of its own.
+
+    This is unknown before the first report if it names neither, unless an earlier conversation
+    shows it.
+    """
     if (
         conversation.has_reported_usage
         or not conversation.turns
@@ -123,7 +125,7 @@ def _has_unseen(
 def _assembled_usage(
     conversation: Conversation, window: Window, warn_at: tuple[float, ...]
 ) -> ContextUsage:
-    """Of a session that holds nothing of its own: what was last assembled in it."""
+    """Return the usage of an empty session in which a request was assembled."""
     parts, counted = conversation.assembled, conversation.counter.text(_TYPICAL)
     found = ContextUsage(
         tokens=sum(parts.values()),
@@ -147,7 +149,7 @@ def _assembled_usage(
 
 
 def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
-    """What the calibration holds, once it holds anything."""
+    """Return the calibration's data; None before it has any."""
     if not is_learned(calibration):
         return None
     return CalibrationInfo(
@@ -160,8 +162,11 @@ def calibration_info(calibration: Calibration | None) -> CalibrationInfo | None:
 def breakdown(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> Breakdown:
-    """What takes the tokens. A reported number beyond what was counted shows as overhead; one
-    below it means that not all turns are still sent, and is taken from the turns first."""
+    """Return what takes the tokens.
+
+    A reported number larger than the count shows as overhead. A smaller one means that not all
+    turns are still sent, and is subtracted from them.
+    """
     factor = factor_of(calibration)
     counts = conversation.ledger().counts
     system = (
@@ -200,7 +205,7 @@ def _named_tokens(conversation: Conversation, name: str, factor: float) -> int:
 def largest(
     conversation: Conversation, tokens: int, calibration: Calibration | None
 ) -> list[ContextPart]:
-    """The parts that take most, most tokens first; turns are numbered from 0, as in a plan."""
+    """Return the largest parts, largest first. Turns are numbered from 0, as in plans."""
     factor = factor_of(calibration)
     counter = conversation.counter
     found = [

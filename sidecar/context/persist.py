@@ -1,4 +1,4 @@
-"""A session as it outlives a restart of the server: ids, counts, model and times; no text."""
+"""Save and restore sessions across restarts: ids, counts, model and times, but no text."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class SavedSection(msgspec.Struct, frozen=True):
     name: str
     measure: Measure
     settled: bool = False
-    """Whether it is a document's own, which no conversation's calibration applies to."""
+    """Whether the count is a document's, to which no conversation's calibration applies."""
 
 
 class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a session. Version 1."""
+    """A saved session, version 1."""
 
     version: int = 1
     id: str
@@ -47,16 +47,16 @@ class SavedSession(msgspec.Struct, frozen=True, kw_only=True):
     turns: list[Measure]
     anchor: Anchor | None
     kind: Kind = "prose"
-    """Of the newest text: its band depends on it."""
+    """Kind of the newest text, on which the error band depends."""
     marks: float = 0.0
     lessons: int = 0
-    """What reports have taught of the template, and how many."""
+    """What reports have shown about the template, and their number."""
     model_named: bool = True
-    """Whether a client named the model; else it was the default of its time."""
+    """Whether a client named the model; otherwise it was the default at the time."""
 
 
 def save(conversation: Conversation) -> SavedSession:
-    """What to keep of a session."""
+    """Return what to save of a session."""
     counter, ledger = conversation.counter, conversation.ledger()
     return SavedSession(
         id=conversation.id,
@@ -90,7 +90,7 @@ def restore(
     counter: Counter,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Conversation:
-    """The session by its counts. `counter` must be that of `saved.model`."""
+    """Restore a session from its counts. `counter` must count for `saved.model`."""
     conversation = Conversation(saved.id, counter, source=saved.source, now=now)
     conversation.limit, conversation.reserve, conversation.persist = (
         saved.limit,
@@ -115,12 +115,12 @@ def _restored(section: SavedSection, model: str) -> Section:
 
 
 def to_json(saved: SavedSession) -> bytes:
-    """As one line of JSON."""
+    """Encode a saved session as one line of JSON."""
     return msgspec.json.encode(saved)
 
 
 def from_json(data: bytes) -> SavedSession | None:
-    """What `to_json` wrote; None where it is damaged or of another version."""
+    """Decode a saved session; None if it is damaged or has another version."""
     try:
         saved = typed.decode(data, SavedSession)
     except (msgspec.MsgspecError, RecursionError):

@@ -1,4 +1,4 @@
-"""Plans that make a conversation fit (`context/fit`): worked out, shown, applied, taken back."""
+"""Plans that make a conversation fit (`context/fit`): make, show, apply, undo."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SUMMARY_CAP = 1000
-"""Tokens of a summary at most, and never more than an eighth of what is aimed at."""
+"""Most tokens of a summary, which also never exceeds an eighth of the target size."""
 SUMMARY_MIN = 24
-"""Fewer tokens than this say nothing useful: then what goes is dropped without a summary."""
+"""Shorter summaries say nothing useful and are left out."""
 PLANS_KEPT = 4
 
 
@@ -42,13 +42,13 @@ def fit(
     keep_turns: int = 4,
     calibration: Calibration | None = None,
 ) -> FitResult:
-    """Apply the plan that the params name, or make one, and apply it if the params ask for it.
+    """Apply the plan that the params name, or make one and apply it if requested.
 
     Args:
         conversation: The conversation.
         params: The params of `context/fit`.
-        window: The conversation's; its usable part is the default size to fit.
-        keep_turns: The setting, if the params do not say.
+        window: The conversation's; its usable part is the default target size.
+        keep_turns: Default for the params.
         calibration: The conversation's.
     """
     if params.plan_id is not None:
@@ -71,7 +71,7 @@ def make_plan(
     summarize: bool = False,
     calibration: Calibration | None = None,
 ) -> FitResult:
-    """Make a plan after which the conversation has at most `max_tokens`, and keep it.
+    """Make and store a plan after which the conversation has at most `max_tokens`.
 
     Raises:
         RequestError: `noText`: only the conversation's counts are known.
@@ -86,7 +86,7 @@ def make_plan(
 
 
 def _keep(conversation: Conversation, plan: Plan) -> None:
-    """Keep a plan, and drop those that can no longer be applied."""
+    """Store a plan, and drop those that can no longer be applied."""
     plans = {
         plan_id: known
         for plan_id, known in conversation.plans.items()
@@ -162,7 +162,7 @@ class _Maker:
         )
 
     def _choose(self, pairs: Pairs, cleaned: Cleaned, reserved: int) -> Choice:
-        """Turns that go; room for a summary is kept only where something has to go."""
+        """Return the turns to remove. Room for a summary is reserved only if any are."""
         sums, total = list(self._sums), self._total
         for index, measure in cleaned.measures.items():
             sums[index] = sums_of(measure)
@@ -181,7 +181,7 @@ class _Maker:
         return self._choose(pairs, cleaned, reserved)
 
     def _summary(self, choice: Choice) -> Turn | None:
-        """A turn that summarises what was removed; None where none fits, or it fails."""
+        """Return a turn that summarises the removed ones; None if none fits or making one fails."""
         gone = [index for index in sorted(choice.gone) if choice.gone[index] in _PRUNED]
         weight = sum(self._counts[index].tokens for index in gone)
         left = min(SUMMARY_CAP, self._max // 8, self._max - self._tokens(choice.total))
@@ -215,7 +215,7 @@ class _Maker:
         return Edit(turns, measures, origins, changed is not None, self._cached_lost(changed))
 
     def _cached_lost(self, changed: int | None) -> int:
-        """What the vendor's prompt cache holds from the first changed turn on."""
+        """Return the tokens in the vendor's prompt cache from the first changed turn on."""
         anchor = self._conversation.ledger().anchor
         if anchor is None or changed is None:
             return 0
@@ -244,7 +244,7 @@ class _Maker:
         ]
 
     def _after(self, edit: Edit) -> int:
-        """The occupancy once the edit is made."""
+        """Return the occupancy after the edit."""
         if self._conversation.is_empty_but_for(edit.turns):
             return 0
         total = self._total

@@ -1,4 +1,4 @@
-"""Whether what is about to be sent fits its window; the cost room adds what it says of spending."""
+"""Check whether a request fits the context window; `cost` adds a verdict on spending."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RANKS: tuple[Verdict, ...] = ("ok", "warn", "refuse")
 def prompt_measure(
     conversation: Conversation, params: PreflightParams, calibration: Calibration | None = None
 ) -> Measure:
-    """What would be sent: the occupancy, with the turns and the text that are to be added."""
+    """Return the size of a request: the occupancy plus the turns and text to add."""
     counter = conversation.counter
     added = [*(params.turns or ())]
     if params.text:
@@ -50,15 +50,15 @@ def preflight(
     warn_at: tuple[float, ...] = (0.8, 0.95),
     calibration: Calibration | None = None,
 ) -> PreflightResult:
-    """The part of the verdict that is about the window.
+    """Return the verdict about the window.
 
     Args:
-        session: whose counter is that of the model asked about.
-        window: that model's.
-        params: what is to be added, and what is to come of it.
-        models: those that could be switched to, with their windows; those that hold it are named.
-        warn_at: shares of the usable window; from the last on the verdict is a warning.
-        calibration: of the session's estimates.
+        session: A session whose counter is for the model in question.
+        window: That model's window.
+        params: What to add and what to expect.
+        models: Alternatives with their windows; those that fit are suggested.
+        warn_at: Shares of the usable window; at the last one the verdict is a warning.
+        calibration: The session's.
     """
     prompt = prompt_measure(conversation, params, calibration).tokens
     output = params.max_output_tokens or 0
@@ -84,7 +84,7 @@ def preflight(
 
 
 def merged(fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]) -> PreflightResult:
-    """What fits, and a verdict on something else: the more severe of the two counts."""
+    """Combine a result with another verdict; the more severe one counts."""
     worse = max(fit.verdict, verdict, key=_RANKS.index)
     return msgspec.structs.replace(fit, verdict=worse, reasons=[*fit.reasons, *reasons])
 
@@ -92,8 +92,8 @@ def merged(fit: PreflightResult, verdict: Verdict, reasons: Sequence[Reason]) ->
 def fitting(
     models: Iterable[Alternative], tokens: int, model: str, reserve: int, than: int = 0
 ) -> list[Alternative]:
-    """Those of `models` with a larger window `than` this whose usable part, and whose prompt, hold
-    `tokens`; the smallest first."""
+    """Return the models whose usable window is larger than `than` and fits `tokens`, smallest
+    first."""
     fit = {
         one.model: one
         for one in models
@@ -108,7 +108,7 @@ def fitting(
 
 
 def expected_result(conversation: Conversation, name: str) -> int:
-    """What a tool's result may take: the largest that this session has seen of it, in tokens."""
+    """Return the largest known result of a tool in this session, in tokens."""
     counts = conversation.ledger().counts
     sizes = [0]
     names: dict[str, str] = {}
@@ -141,7 +141,7 @@ def _reasons(prompt: int, output: int, window: Window, warn_at: tuple[float, ...
 def _defer_reason(
     conversation: Conversation, params: PreflightParams, prompt: int, window: Window
 ) -> Reason | None:
-    """Why a pending tool call should wait until there is room for its result."""
+    """Return why a pending tool call should wait for room for its result; None if it need not."""
     call = params.pending_tool_call
     if call is None:
         return None

@@ -1,9 +1,8 @@
-"""Choosing what to take out of a conversation so that it fits, without breaking it.
+"""Choose what to remove from a conversation so that it fits, without breaking it.
 
-System turns and the last user turns with their replies stay. A tool call and its results live and
-die together. Tool outputs go before dialogue, and the oldest first. What would be refused by a
-vendor anyway (a result without its call, a call that was passed over, a turn without content) goes
-in any case.
+System turns and the last user turns with their replies stay. A tool call and its results are
+removed together. Tool outputs are removed before dialogue, oldest first. Turns that a vendor
+would refuse are always removed: results without a call, skipped calls, empty turns.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from sidecar.messages.turns import (
 
 
 class PairedCall:
-    """A tool call and whether a result was found for it."""
+    """A tool call, and whether its result was found."""
 
     __slots__ = ("answered", "part", "turn")
 
@@ -41,17 +40,17 @@ class PairedCall:
 class Pairs:
     """The tool calls and results of a conversation, by turn.
 
-    A result belongs to the latest call before it with its id; without ids (Gemini, Ollama) to the
-    first unanswered call of its name in the latest turn that calls.
+    A result belongs to the latest earlier call with its id. Without ids (Gemini, Ollama), it
+    belongs to the first unanswered call of its name in the latest turn with calls.
     """
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self.parts: dict[int, list[Block]] = {}
         """The parts of each turn that has any."""
         self.orphans: dict[int, set[tuple[Place, int]]] = {}
-        """By turn: the (place, at) of calls without result and results without call."""
+        """By turn, the (place, at) of calls without result and results without call."""
         self.pending: set[int] = set()
-        """Turns at the end whose calls still wait for a result: no orphans."""
+        """Turns at the end whose calls still wait for results, so they are no orphans."""
         self._leader: dict[int, int] = {}
         self._by_id: dict[str, list[PairedCall]] = {}
         self._latest: list[PairedCall] = []
@@ -64,14 +63,14 @@ class Pairs:
         self._judge(calls, _open_from(turns))
 
     def group(self, turn: int) -> int:
-        """The first turn of those that live and die with this one."""
+        """Return the first of the turns that must be removed together with this one."""
         leader = self._leader.get(turn, turn)
         while leader != turn:
             turn, leader = leader, self._leader.get(leader, leader)
         return turn
 
     def works(self, turn: int) -> bool:
-        """Whether the turn calls a tool or brings a tool's result, orphans apart."""
+        """Return whether the turn has a tool call or result that is no orphan."""
         return len(self.parts.get(turn, ())) > len(self.orphans.get(turn, ()))
 
     def _read(self, index: int, found: list[Block]) -> list[PairedCall]:
@@ -120,7 +119,7 @@ class Pairs:
 
 
 def _open_from(turns: Sequence[Turn]) -> int:
-    """The turn from which on nothing but tool results follows: its calls may still be answered."""
+    """Return the turn after which only tool results follow: its calls may still get an answer."""
     for index in range(len(turns) - 1, -1, -1):
         turn = turns[index]
         if is_system(turn):
@@ -137,33 +136,33 @@ Fits = Callable[[Sums], bool]
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Turns that can only go together."""
+    """Turns that can only be removed together."""
 
     turns: tuple[int, ...]
     reason: RemovalReason
 
 
 class Cleaned(msgspec.Struct, frozen=True):
-    """What has to change in any case."""
+    """Changes that are needed in any case."""
 
     turns: dict[int, Turn]
-    """By index: the turn as it must be sent."""
+    """Changed turns by index."""
     measures: dict[int, Measure]
     gone: dict[int, RemovalReason]
-    """Turns that go as a whole."""
+    """Removed turns."""
     stripped: dict[int, RemovalReason]
-    """Turns that lose a part and stay."""
+    """Turns that lose a part."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Which turns go, and what the occupancy is then."""
+    """Turns to remove, and the occupancy without them."""
 
     gone: dict[int, RemovalReason]
     total: Sums
 
 
 def clean(turns: Sequence[Turn], pairs: Pairs, counter: Counter) -> Cleaned:
-    """Mend what no vendor would take: orphans and empty turns go, empty outputs are marked."""
+    """Fix what vendors refuse: remove orphans and empty turns, fill in empty outputs."""
     cleaned = Cleaned({}, {}, {}, {})
     for index, turn in enumerate(turns):
         spots = pairs.orphans.get(index)
@@ -185,7 +184,7 @@ def clean(turns: Sequence[Turn], pairs: Pairs, counter: Counter) -> Cleaned:
 
 
 def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
-    """The first turn of the last `keep_turns` user turns with their replies."""
+    """Return the first turn of the last `keep_turns` user turns and their replies."""
     if keep_turns <= 0:
         return len(turns)
     left = keep_turns
@@ -198,7 +197,7 @@ def tail_start(turns: Sequence[Turn], keep_turns: int) -> int:
 
 
 def units(turns: Sequence[Turn], pairs: Pairs, keep_turns: int) -> list[Unit]:
-    """What may go, in the order in which it goes."""
+    """Return what may be removed, in order of removal."""
     groups = _groups(turns, pairs)
     tail = tail_start(turns, keep_turns)
     stays = {
@@ -223,14 +222,14 @@ def choose(
     sums: Sequence[Sums],
     fits: Fits,
 ) -> Choice:
-    """Take units away until it fits, or none are left.
+    """Remove units until the rest fits or none are left.
 
     Args:
-        candidates: in the order in which they go.
-        gone: turns that go in any case.
-        total: the occupancy without those.
-        sums: each turn's count.
-        fits: whether an occupancy is small enough.
+        candidates: The units in order of removal.
+        gone: Turns that are removed in any case.
+        total: The occupancy without those.
+        sums: Each turn's count.
+        fits: Returns whether an occupancy is small enough.
     """
     taken = dict(gone)
     for unit in candidates:
@@ -244,7 +243,7 @@ def choose(
 
 
 def _groups(turns: Sequence[Turn], pairs: Pairs) -> dict[int, list[int]]:
-    """Turns that live and die together, by the first of them."""
+    """Return turns that are removed together, by the first of them."""
     groups: dict[int, list[int]] = {}
     for index in range(len(turns)):
         groups.setdefault(pairs.group(index), []).append(index)
@@ -262,7 +261,7 @@ def _is_question(turn: Turn) -> bool:
 def _exchanges(
     turns: Sequence[Turn], pairs: Pairs, free: dict[int, list[int]], tail: int
 ) -> Iterable[Unit]:
-    """Dialogue goes as whole exchanges, so that what is left still starts with its question."""
+    """Group dialogue into whole exchanges, so that the rest still starts with its question."""
     members: list[int] = []
     for index, turn in enumerate(turns[:tail]):
         if starts_exchange(turn) and index not in pairs.parts and members:

@@ -1,4 +1,5 @@
-"""A reply that ran out of tokens: what of it can be used, and what ran out (`context/response`)."""
+"""Replies that ran out of tokens: what can be used of them, and what ran out
+(`context/response`)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ WarningKind = Literal["exhausted", "droppedToolCalls", "compacted"]
 
 
 class ReplyOutcome(msgspec.Struct, frozen=True):
-    """A reply as it is answered, and what else was learned from it."""
+    """A processed reply."""
 
     result: ResponseResult
     warnings: list[tuple[WarningKind, str]]
@@ -89,9 +90,9 @@ def handle(
 def usable_calls(
     reply: Reply, schemas: Sequence[ToolSchema]
 ) -> tuple[list[CleanCall], list[Dropped]]:
-    """The tool calls that can be run, and those that were cut off, with what they lack.
+    """Return the tool calls that can be run, and those that were cut off with the reason.
 
-    A call in a reply that ended by itself is not held against its schema.
+    Calls of a complete reply are not checked against their schemas.
     """
     good: list[CleanCall] = []
     bad: list[Dropped] = []
@@ -104,7 +105,7 @@ def usable_calls(
 
 
 def _judged(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[ToolCall, str | None]]:
-    """Each call, and what is wrong with it."""
+    """Return each call with its fault."""
     required = {tool.name: tool.required for tool in schemas}
     return [
         (call, _fault(call, required.get(call.name, ()), reply.cut_off))
@@ -115,16 +116,16 @@ def _judged(reply: Reply, schemas: Sequence[ToolSchema]) -> list[tuple[ToolCall,
 def _unchecked(
     reply: Reply, calls: Sequence[CleanCall], schemas: Sequence[ToolSchema]
 ) -> list[str]:
-    """The calls of a reply that was cut off of which no schema says whether anything is missing."""
+    """Return the calls of a cut-off reply for which there is no schema to check."""
     known = {tool.name for tool in schemas}
     return [call.name for call in calls if call.name not in known] if reply.cut_off else []
 
 
 def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | None:
-    """Whether the output limit ended the reply, or the window was full.
+    """Return whether the output limit ended the reply, or the window was full.
 
-    Many vendors have one word for both: a prompt and output that fill the window distinguish them.
-    A limit that the user set may be smaller than the window: then only the exact number decides.
+    Many vendors use one word for both, so the sizes decide. A user's own limit may be smaller
+    than the window; then only the exact number counts.
     """
     usage = reply.usage
     if reply.exhausted != "output" or usage is None or window.limit.source == "default":
@@ -135,7 +136,7 @@ def what_ran_out(reply: Reply, window: Window) -> Literal["output", "window"] | 
 
 
 def _fault(call: ToolCall, required: Sequence[str], cut_off: bool) -> str | None:
-    """What is wrong with a call; quotes nothing of its arguments."""
+    """Return what is wrong with a call, without quoting its arguments."""
     if call.arguments is None:
         return "its arguments are not valid JSON" + (": they were cut off" if cut_off else "")
     if not cut_off:
@@ -165,18 +166,18 @@ def _anchor(conversation: Conversation, reply: Reply, dropped: Sequence[ToolCall
 def _kept_output(
     counter: Counter, reply: Reply, dropped: Sequence[ToolCall], written: int
 ) -> tuple[int, Sums]:
-    """Output tokens that the next request carries: a reported number, and an estimate to add.
+    """Return the output tokens that are sent back: a reported number, and an estimate to add.
 
-    A dropped call is not sent back, and no report tells it apart. Its estimate is subtracted from
-    the reported output, or the estimate of what is kept stands alone: whichever is more certain.
-    The second is also right where much more was written than arrived: some vendors leave out what
-    they had of a call that was cut off.
+    A dropped call is not sent back, and no report lists it separately. Either its estimate is
+    subtracted from the reported output, or the rest is estimated alone, whichever is more
+    certain. The latter is also right if much less arrived than was reported: some vendors leave
+    out the received part of a cut-off call.
 
     Args:
-        counter: the session's.
-        reply: the whole of it.
-        dropped: those of its calls that were cut off.
-        written: reported output tokens without reasoning.
+        counter: The session's.
+        reply: The whole reply.
+        dropped: Its calls that were cut off.
+        written: Reported output tokens without reasoning.
     """
     calls = [call for call in reply.tool_calls if not any(call is one for one in dropped)]
     kept = _estimate(counter, [reply.content, *map(_call_text, calls)], len(calls))
@@ -189,7 +190,7 @@ def _kept_output(
 
 
 def _estimate(counter: Counter, texts: Sequence[str], calls: int) -> Sums:
-    """Texts of a reply as an estimate, with the marks that stand around its calls in doubt."""
+    """Estimate the texts of a reply. The markup around its calls is uncertain."""
     measure = counter.text("\n".join(texts))
     doubt = measure.tokens * (measure.error_percent or 0.0) / 100 + MARKS * calls
     return Sums(

@@ -1,4 +1,4 @@
-"""What a request carries beside its turns: system prompt, tools, named sections."""
+"""The parts of a request besides its turns: system prompt, tools, named sections."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sidecar.messages.tool_schemas import read_tools
 from sidecar.messages.turns import Turn
 
 TOOLS_SHOWN = 3
-"""Of the heaviest, in a message."""
+"""Number of the largest tools to name in a message."""
 
 
 class Counted(Protocol):
-    """A part that knows how many tokens it takes for a model."""
+    """A part that can be counted for a model."""
 
     def measure(self, counter: Counter) -> Measure:
-        """Its tokens as it is now; cheap when asked again."""
+        """Return the section's tokens, at most `cap`."""
 
 
 class SectionSource(Counted, Protocol):
-    """Where a section's text comes from. An open buffer's source counts incrementally."""
+    """The source of a section's text. That of an open document counts incrementally."""
 
     @property
     def version(self) -> Hashable:
         """Changes whenever the text does."""
 
     def text(self) -> str:
-        """The text as it is now."""
+        """Return the current text."""
 
 
 class _Once:
@@ -43,7 +43,7 @@ class _Once:
         self._measures: dict[tuple[str, str], Measure] = {}
 
     def measure(self, counter: Counter) -> Measure:
-        """Tokens of this part, counted at the first call for each model and tokenizer."""
+        """Return the saved count, as an estimate unless the tokenizer is the same."""
         key = counter.key, counter.basis
         found = self._measures.get(key)
         if found is None:
@@ -51,7 +51,7 @@ class _Once:
         return found
 
     def take(self, counter: Counter, measure: Measure) -> None:
-        """Let this be the count for the counter's model and tokenizer."""
+        """Set the count for the counter's model and tokenizer."""
         self._measures[counter.key, counter.basis] = measure
 
     def _count(self, counter: Counter) -> Measure:
@@ -59,7 +59,7 @@ class _Once:
 
 
 class TextSource(_Once):
-    """A section that was given as a text."""
+    """A section given as a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class TextSource(_Once):
 
 
 class SystemPrompt(_Once):
-    """The system prompt, counted as the message that it is sent as."""
+    """The system prompt, counted as a message."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class ToolSet(_Once):
 
 
 def no_text() -> RequestError:
-    """The error for a session that was restored from its counts."""
+    """Return the error for a session that was restored from its counts."""
     return RequestError(
         "noText",
         "only the token counts of this restored session are known: send its system prompt, "
@@ -115,17 +115,16 @@ def no_text() -> RequestError:
 
 
 OTHER_PERCENT = 60.0
-"""Half of the band of a count by another vocabulary than the model's: no two differ by more on
-anything but scripts that one of them hardly knows."""
+"""Error band (±%) of a count by another model's vocabulary; only rare scripts differ more."""
 
 
 def fixed_sums(counter: Counter, *parts: SystemPrompt | ToolSet | RestoredPart | None) -> Sums:
-    """What these parts of a conversation take together."""
+    """Return the tokens of these parts together."""
     return all_sums([sums_of(part.measure(counter)) for part in parts if part])
 
 
 class RestoredPart:
-    """A part whose count outlived a restart, and whose text did not."""
+    """A part of which only the count was restored."""
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
@@ -147,24 +146,24 @@ class RestoredPart:
 
 
 class SectionCount(msgspec.Struct, frozen=True):
-    """The count of a section's text, as its document shows it too."""
+    """A section's count, identical to that of its document."""
 
     model: str
     measure: Measure
     source: SectionSource
     """The text that was counted."""
     basis: Hashable = None
-    """What the count depends on besides the text."""
+    """Everything the count depends on besides the text."""
     final: bool = True
-    """Whether no endpoint could still give a surer one."""
+    """Whether no better count from an endpoint is expected."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether the model's own tokenizer or server has counted it."""
+        """Whether the model's own tokenizer or server made the count."""
         return self.measure.method in ("exact", "endpoint")
 
     def is_like(self, other: SectionCount) -> bool:
-        """Whether both were counted in one way: their difference is then a text's, not a way's."""
+        """Return whether both were counted in the same way, so that they can be compared."""
         mine, its = self.measure, other.measure
         if (self.model, mine.method, mine.tokenizer) != (other.model, its.method, its.tokenizer):
             return False
@@ -172,20 +171,20 @@ class SectionCount(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A section of the context, and how it gives way when room is short."""
+    """A section of the context, and how to shorten it."""
 
     name: str
     source: SectionSource
     document_count: SectionCount | None = None
-    """Its count, where the owner of documents' counts has given it."""
+    """The count of its document, if known."""
     reported: SectionCount | None = None
-    """The surest count of the text that it had when the last number was reported."""
+    """The best count of its text at the last report."""
     held: SectionCount | None = None
-    """The count of that text that stands beside the reported number now."""
+    """The count of that text that is part of the reported number."""
     cap: int | None = None
-    """Tokens that it may take at most."""
+    """Token limit of the section."""
     priority: int = 0
-    """Where sections have to be shortened together, the lowest goes first."""
+    """If sections must be shortened together, the lowest goes first."""
     truncation: Truncation = "middle"
 
     def measure(self, counter: Counter) -> Measure:
@@ -193,29 +192,30 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return self.capped(self.whole(counter))
 
     def capped(self, whole: Measure) -> Measure:
-        """What the section takes of a text that measures so much."""
         if self.cap is None or whole.tokens <= self.cap:
             return whole
         return msgspec.structs.replace(whole, tokens=self.cap)
 
     def whole(self, counter: Counter) -> Measure:
-        """Tokens of its text, whatever it may take of them."""
+        """Return the tokens of the whole text, ignoring `cap`."""
         return self.document_count_for(counter.key) or self.source.measure(counter)
 
     def document_count_for(self, model: str) -> Measure | None:
-        """The count that its document has for a model; None where that is not known."""
+        """Return its document's count for a model, if known."""
         known = self.document_count
         holds = known and known.model == model and known.source is self.source
         return known.measure if known and holds else None
 
     def as_reported(self, model: str) -> Section:
-        """The same when a number was reported that holds its text as it is."""
+        """Return the section after a report that includes its current text."""
         held = self.document_count if self.document_count_for(model) is not None else None
         return msgspec.structs.replace(self, reported=held, held=held)
 
     def with_counts(self, now: SectionCount, then: SectionCount | None) -> tuple[Section, Sums]:
-        """The same with another count of its text, and of the text that was reported; and by what
-        the latter has changed what stands beside the reported number."""
+        """Return the section with new counts of its text and of the reported text.
+
+        Also returns the change of the count that is part of the reported number.
+        """
         held = self.held
         if held is None or then is None or held.model != then.model:
             return msgspec.structs.replace(self, document_count=now), Sums()
@@ -226,15 +226,14 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return made, document_sums(mine).minus(document_sums(its))
 
     def sums(self, counter: Counter) -> Sums:
-        """What it adds to the conversation."""
         measure = self.measure(counter)
         return document_sums(measure) if self.document_count_for(counter.key) else sums_of(measure)
 
 
 def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> list[tuple[str, int]]:
-    """(name, tokens) of the tools whose schemas weigh most; counts each schema when asked.
+    """Return (name, tokens) of the largest tool schemas. Counts each schema.
 
-    What a set of tools costs whatever is in it is not held against each of them.
+    Tokens that any set of tools costs are not attributed to single tools.
     """
     if not isinstance(tools, ToolSet):
         return []
@@ -247,5 +246,5 @@ def heaviest_tools(tools: ToolSet | RestoredPart | None, counter: Counter) -> li
 
 
 def tool_names(tool: Any) -> str:
-    """The name of a tool, or those of all that a vendor's form puts into one."""
+    """Return a tool's name, or all names if a vendor's format combines several."""
     return ", ".join([schema.name for schema in read_tools([tool])])

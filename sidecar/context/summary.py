@@ -1,4 +1,4 @@
-"""A summary of turns by template: what tools gave, what was decided, what was asked. No model."""
+"""Summarise turns without a model: results of tools, decisions, requests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 HEAD = "[Summary of earlier turns]"
 LINE = 160
-"""Characters of one line of a summary at most."""
+"""Most characters of a line of the summary."""
 ARGUMENT = 60
-"""Characters of a call's main argument at most."""
+"""Most characters of a call's main argument."""
 SCANNED = 4000
-"""Characters at each end of a turn that are looked through."""
+"""Characters at either end of a turn that are searched."""
 DECISIONS_A_TURN = 3
 LINE_CHARACTERS_A_TOKEN = 8
-"""More than any text has: what is older than so many characters had no room anyway."""
+"""More than any text has, to skip text that cannot fit."""
 
 _DECIDED = re.compile(
     r"\b(decid\w+|decision|chose|chosen|agreed|conclu\w+|instead of|will|I'll|we'll|must|should|"
@@ -48,10 +48,10 @@ _RESULT = re.compile(
     r"\b(pass|found|match|wrote|written|creat|updat|saved|success|complet|done|ok\b|exit|total)",
     re.IGNORECASE,
 )
-"""A last line with the outcome."""
+"""Matches a last line with the outcome."""
 _TOOL_LINE = re.compile(r"- [^:]{1,120}: (?:ok\b|failed\b|no output$)")
 _MAIN = ("path", "file_path", "filePath", "file", "filename", "command", "cmd", "query", "pattern")
-"""Arguments that show what a call is about, the most informative first."""
+"""Arguments that show what a call is about, most informative first."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -59,7 +59,7 @@ class Line(NamedTuple):
     """A line of a summary."""
 
     rank: int
-    """What tools found goes before what was decided, and that before what was asked."""
+    """Order of removal: results of tools first, then decisions, then requests."""
     text: str
 
 
@@ -67,11 +67,11 @@ TOOL, DECIDED, ASKED = 0, 1, 2
 
 
 def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str | None:
-    """What tools found, what was decided and asked in `turns`, in `max_tokens` at most.
+    """Summarise `turns` in at most `max_tokens`.
 
-    Whole lines, the latest first. Where there is no room for all, what was asked goes before what
-    was decided, that before what tools found, and the oldest of each first. None where nothing
-    can be summarised.
+    The summary has whole lines, latest first. If not all fit, results of tools are left out
+    first, then decisions, then requests, each oldest first. None if there is nothing to
+    summarise.
     """
     lines = _latest_lines(turns, LINE_CHARACTERS_A_TOKEN * max_tokens)
     left = max_tokens - counter.text(HEAD).tokens
@@ -90,7 +90,7 @@ def summarise(turns: Sequence[Turn], counter: Counter, max_tokens: int) -> str |
 
 
 def _latest_lines(turns: Sequence[Turn], characters: int) -> list[Line]:
-    """The lines of the latest turns, newest first, as far as there could be room for them."""
+    """Return as many lines of the latest turns as might fit, newest first."""
     found: list[Line] = []
     for turn, results in reversed(list(_named(turns))):
         if characters <= 0:
@@ -102,7 +102,7 @@ def _latest_lines(turns: Sequence[Turn], characters: int) -> list[Line]:
 
 
 def _named(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Block, str]]]]:
-    """Each turn with its tool results and the calls that they answer, as they are written."""
+    """Return each turn with its tool results and the calls they answer, as text."""
     names: dict[str, str] = {}
     for turn in turns:
         found = parts(turn)
@@ -115,7 +115,7 @@ def _named(turns: Sequence[Turn]) -> Iterator[tuple[Turn, list[tuple[Block, str]
 
 
 def _called(call: Block) -> str:
-    """A call by its name and its main argument."""
+    """Return a call's name and main argument."""
     try:
         given = typed.decode(call.arguments or "{}", dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
@@ -126,7 +126,7 @@ def _called(call: Block) -> str:
 
 
 def _lines(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
-    """The lines for one turn, the latest first."""
+    """Yield the lines for a turn, latest first."""
     text = own_text(turn)
     if text.startswith(HEAD):
         yield from (_kept_line(line) for line in text.splitlines()[1:])
@@ -140,14 +140,14 @@ def _lines(turn: Turn, results: list[tuple[Block, str]]) -> Iterator[Line]:
 
 
 def _kept_line(line: str) -> Line:
-    """A line of an earlier summary."""
+    """Return a line of an earlier summary."""
     if line.startswith("- asked: "):
         return Line(ASKED, line)
     return Line(TOOL if _TOOL_LINE.match(line) else DECIDED, line)
 
 
 def _outcome(text: str, failed: bool) -> str:
-    """How a tool ended: how much it gave, and the most informative line of its output."""
+    """Return how a tool ended: the size and the most informative line of its output."""
     lines = [line.strip() for line in (text[:SCANNED] + "\n" + text[-SCANNED:]).splitlines()]
     lines = [line for line in lines if line]
     if not lines:
@@ -169,7 +169,7 @@ def _decisions(text: str) -> list[str]:
 
 
 def _short(text: str, most: int = LINE) -> str:
-    """One line of whole words."""
+    """Return one line of whole words."""
     line = " ".join(text[: 4 * most].split())
     if len(line) <= most:
         return line

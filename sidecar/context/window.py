@@ -1,4 +1,4 @@
-"""The window of a model: its limit, what of it is usable, and how full it is (contract)."""
+"""Context windows: their size, the usable part, and how full they are (contract)."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ DEFAULT_RESERVE = 500
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A window in tokens, and its source."""
+    """A window in tokens, and the source of its size."""
 
     tokens: int
     source: LimitSource
     prompt: int | None = None
-    """What a prompt may hold, where that is less than the window: the rest is the reply's."""
+    """Largest prompt, if smaller than the window: the rest is reserved for the reply."""
 
 
 class NamedLimits(msgspec.Struct, frozen=True):
-    """Who beside the catalogue and the settings names a model's window, in tokens."""
+    """Windows named by others than the catalogue and the settings, in tokens."""
 
     request: int | None = None
-    """The client, for its session."""
+    """Named by the client for its session."""
     transcript: int | None = None
-    """The agent, in its session's file or to its status line."""
+    """Named by the agent in its files or its status line."""
     endpoint: int | None = None
-    """The server that has the model, when asked or when it refused a prompt."""
+    """Named by the model's server."""
 
 
 class Window(msgspec.Struct, frozen=True):
-    """A limit with the reply's reserve taken off: what percent and `over` are measured by."""
+    """A window without the reserve for the reply, on which percent and `over` are based."""
 
     limit: Limit
     reserve: int = DEFAULT_RESERVE
 
     @property
     def usable(self) -> int:
-        """Tokens that a prompt may take; at least 1."""
+        """Tokens available to a prompt; at least 1."""
         return usable(self.limit.tokens, self.reserve)
 
     def percent(self, tokens: int) -> int:
-        """Whole percent of the usable window, 0 to 100."""
+        """Return whole percent of the usable window, 0 to 100."""
         return percent(tokens, self.limit.tokens, self.reserve)
 
     def over(self, tokens: int) -> bool:
-        """Whether `tokens` are more than the usable window, or than a prompt may hold."""
+        """Return whether `tokens` exceed the usable window or the largest prompt."""
         return tokens > self.prompt_limit
 
     def available(self, tokens: int) -> int:
-        """What is left of the usable window in tokens; negative when over."""
+        """Return the remaining tokens of the usable window; negative if exceeded."""
         return (self.prompt_limit if self.over(tokens) else self.usable) - tokens
 
     @property
     def prompt_limit(self) -> int:
-        """The most tokens that a prompt may hold."""
+        """Largest prompt in tokens."""
         return min(self.usable, self.limit.prompt or self.usable)
 
 
 def usable(limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Tokens of a window that are left to the prompt: the reserve takes a quarter at most."""
+    """Return the tokens of a window available to a prompt. The reserve takes at most a quarter."""
     return max(1, limit - min(reserve, limit // 4))
 
 
 def percent(tokens: int, limit: int, reserve: int = DEFAULT_RESERVE) -> int:
-    """Whole percent of the usable window, rounded down, 100 at most."""
+    """Return whole percent of the usable window, rounded down, at most 100."""
     return min(100, 100 * tokens // usable(limit, reserve))
 
 
@@ -82,10 +82,10 @@ def resolve_limit(
     setting: int | None = None,
     prompt: int | None = None,
 ) -> Limit:
-    """The window in force: the first that is known, capped by a smaller setting of the user's.
+    """Return the window in force: the first known one, capped by a smaller user setting.
 
-    `setting` is `context.limit` or the environment's CONTEXT_MAX_TOKENS, `prompt` what the maker
-    lets a prompt hold; a window that the client or a server names is their word. All in tokens.
+    `setting` is `context.limit` or CONTEXT_MAX_TOKENS, `prompt` the maker's largest prompt,
+    which does not apply to windows that a client or server names. All in tokens.
     """
     ranked: tuple[tuple[int | None, LimitSource], ...] = (
         (request, "request"),
