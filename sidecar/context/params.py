@@ -20,7 +20,7 @@ Strategy = Literal["drop", "summarize"]
 
 
 class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Which conversation: without `session` the most recently updated one of the workspace."""
+    """Names a conversation. Without `session`, the workspace's most recently updated one."""
 
     workspace: str | None = None
     """The root folder's URI, any path inside a root, or the URI of an open document."""
@@ -28,97 +28,97 @@ class SessionParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class SectionDocument(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """An open document whose text is a section."""
+    """An open document whose text a section follows."""
 
     uri: str
 
 
 class SectionSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A named section: `text`, or `textDocument` with or without `range`."""
+    """A named section: `text`, or `textDocument` with an optional `range`."""
 
     name: str
     text: str | None = None
     text_document: SectionDocument | None = None
     range: Range | None = None
     cap: NaturalTokens | None = None
-    """Tokens that the section may take at most."""
+    """Most tokens that the section may take."""
     priority: int | None = None
-    """Where sections must be shortened together, the lowest goes first (0)."""
+    """If sections must be shortened together, the lowest goes first (default 0)."""
     truncation: Truncation | None = None
-    """Which part stays when it is cut to its cap: `middle` keeps both ends."""
+    """The part to keep when shortening; `middle` keeps both ends."""
 
 
 class SetParams(SessionParams, frozen=True, kw_only=True):
-    """Parts of a conversation to set; omitted members stay unchanged, null removes a part."""
+    """The parts of a conversation besides its turns. Omitted parts stay; null removes."""
 
     model: str | None = None
     system_prompt: str | UnsetType | None = UNSET
     tools: list[dict[str, Any]] | UnsetType | None = UNSET
     """Schemas in OpenAI, Anthropic or Gemini form."""
     sections: list[SectionSpec] | UnsetType | None = UNSET
-    """All of them: this list takes the place of the one before."""
+    """Replaces all sections."""
     limit: PositiveTokens | UnsetType | None = UNSET
-    """The window in tokens, where the client knows better."""
+    """Context window in tokens, if the client knows better."""
     reserve: NaturalTokens | UnsetType | None = UNSET
     """Tokens kept free for the reply."""
     persist: bool | None = None
-    """Keep counts and ids (never text) across a restart of the server."""
+    """Save counts and ids (never text) across restarts of the server."""
 
     @property
     def is_choice(self) -> bool:
-        """Whether a model is named for what is counted: for no session, and with nothing else."""
+        """Whether only a model is given, to choose what documents are counted for."""
         return bool(self.model) and self == SetParams(workspace=self.workspace, model=self.model)
 
 
 class AppendParams(SessionParams, frozen=True, kw_only=True):
-    """Turns to add, in order; `usage` is the vendor's usage object for the last reply."""
+    """Turns to add, in order, with the usage that the vendor reported for the reply."""
 
     turns: list[Turn]
     usage: dict[str, Any] | None = None
-    """Anchors the number; not billed here."""
+    """Improves the count; it is not billed."""
 
 
 class UsageParams(SessionParams, frozen=True, kw_only=True):
-    """The session to report; the shown one by default."""
+    """Asks how full the context is."""
 
 
 class SessionsParams(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The sessions to list: those of the last 24 hours, or all."""
+    """Lists the sessions of the last 24 hours, or all."""
 
     workspace: str | None = None
     all: bool = False
 
 
 class SelectParams(SessionParams, frozen=True, kw_only=True):
-    """The session to show until it ends; null selects one automatically again."""
+    """Shows a session until it ends; null selects automatically again."""
 
 
 class ResetParams(SessionParams, frozen=True, kw_only=True):
-    """The conversation to reset."""
+    """Removes everything but the conversation's model."""
 
 
 class UndoParams(SessionParams, frozen=True, kw_only=True):
-    """The conversation whose last applied plan to undo."""
+    """Reverts the last applied plan."""
 
 
 class FitParams(SessionParams, frozen=True, kw_only=True):
-    """Request a pruning plan, or apply one."""
+    """Asks for a plan that makes the conversation fit, or applies one."""
 
     max_tokens: NaturalTokens | None = None
-    """Defaults to the usable window."""
+    """Target size; the usable window by default."""
     keep_turns: NaturalTokens | None = None
-    """The last user turns that stay, each with its replies (the setting, 4)."""
+    """How many of the last user turns to keep with their replies (default: the setting)."""
     strategy: Strategy = "drop"
     apply: bool = False
     plan_id: str | None = None
-    """Apply this plan, as it was shown."""
+    """Id of a plan to apply."""
 
 
 class AssembleParams(SessionParams, frozen=True, kw_only=True):
-    """The parts of a request to assemble, and the keys that its cached context depends on."""
+    """The parts of a request, and the keys that its context depends on."""
 
     preset: Literal["mind"] | None = None
-    """Caps for the context's sections."""
+    """Token limits for the context's sections."""
     sensor: str | None = None
     assistant: str | None = None
     identity: str | None = None
@@ -129,36 +129,36 @@ class AssembleParams(SessionParams, frozen=True, kw_only=True):
     user: str | None = None
     mandates: TextOrList | None = None
     max_tokens: NaturalTokens | None = None
-    """Defaults to the usable window."""
+    """Size to fit; the usable window by default."""
     focus: str | None = None
     scope: str | None = None
     memory_version: str | int | float | None = None
 
 
 class ResponseParams(SessionParams, frozen=True, kw_only=True):
-    """A model's unchanged reply: an object, or the events of a stream as an array or text."""
+    """A model's reply as sent by its vendor: an object, or the array or text of its stream."""
 
     response: dict[str, Any] | list[Any] | str
     model: str | None = None
     provider: str | None = None
-    """Who served it; left out: as in `cost/record`."""
+    """The provider; default as in `cost/record`."""
     category: str | None = None
     request_id: str | None = None
     format: ReplyFormat | None = None
-    """Left out: recognised."""
+    """The reply's format; detected by default."""
     tools: list[dict[str, Any]] | None = None
-    """Schemas that say which parameters a call needs; the session's by default."""
+    """Schemas that list required parameters; the session's by default."""
 
 
 class PendingToolCall(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A tool call that the client is about to run."""
+    """A tool call that is about to run."""
 
     name: str
     expected_tokens: NaturalTokens | None = None
 
 
 class PreflightParams(SessionParams, frozen=True, kw_only=True):
-    """A request to check before it is sent."""
+    """A request that is about to be sent."""
 
     turns: list[Turn] | None = None
     text: str | None = None

@@ -1,4 +1,4 @@
-"""Results of the `context/*` requests that take a conversation's room."""
+"""Results of the `context/*` requests that make room or build requests."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ class Removed(Result, frozen=True, kw_only=True):
     """A turn that the plan removes, completely or in part (`orphan`)."""
 
     index: int
-    """0-based into the appended turns."""
+    """Index of the appended turn, from 0."""
     role: str
     tokens: int
     reason: RemovalReason
 
 
 class FitResult(Result, frozen=True, kw_only=True):
-    """A pruning plan, or the reason why no plan makes the conversation fit."""
+    """A plan that makes the conversation fit, or why there is none."""
 
     messages: list[Turn]
-    """What is left, the system prompt first if there is one."""
+    """The remaining messages, starting with the system prompt if there is one."""
     removed: list[Removed]
     summary: str | None
     tokens_before: int
     tokens_after: int
     cached_tokens_lost: int
-    """Tokens that the last reply read from the prompt cache and that would be sent anew."""
+    """Tokens that the last reply read from the prompt cache and that must be sent again."""
     fits: bool
     plan_id: str
     reason: str | None = None
-    """Why it does not fit, where it does not."""
+    """Why it does not fit, if it does not."""
     text: str = ""
-    """The plan in words, a line a turn: what goes, and what of the vendor's cache with it."""
+    """The plan in words, one line per turn."""
 
 
 class AssembledSection(Result, frozen=True, kw_only=True):
@@ -57,11 +57,11 @@ class PackPart(Result, frozen=True, kw_only=True):
     name: str
     tokens: int
     trimmed: bool
-    """Whether its cap, or the pack's, cut it."""
+    """Whether a limit shortened it."""
 
 
 class AssembleResult(Result, frozen=True, kw_only=True):
-    """An assembled request as a list of section texts."""
+    """An assembled request: the parts' texts in order."""
 
     sections: list[AssembledSection]
     tokens: int
@@ -73,15 +73,15 @@ class AssembleResult(Result, frozen=True, kw_only=True):
     fits: bool
     schema_version: int = 1
     intent: str | None = None
-    """The focus that it was assembled for."""
+    """The focus of the request."""
     budget_applied: int = 0
-    """Tokens that it had to fit into."""
+    """The size to fit, in tokens."""
     pack: list[PackPart] = msgspec.field(default_factory=list)
-    """What the context was rendered from; empty where it was supplied."""
+    """The sections of the rendered context; empty if the context was given."""
 
 
 class CleanCall(Result, frozen=True, kw_only=True):
-    """A complete tool call."""
+    """A tool call that can be run."""
 
     id: str
     name: str
@@ -89,22 +89,22 @@ class CleanCall(Result, frozen=True, kw_only=True):
 
 
 class Dropped(Result, frozen=True, kw_only=True):
-    """An incomplete tool call that was removed, with the reason."""
+    """A tool call that was cut off, and what it lacks."""
 
     name: str
     reason: str
 
 
 class ResponseResult(Result, frozen=True, kw_only=True):
-    """A reply without its incomplete tool calls."""
+    """A reply without the parts that were cut off."""
 
     content: str
     tool_calls: list[CleanCall]
     dropped: list[Dropped]
     unchecked: list[str] = msgspec.field(default_factory=list)
-    """Names of calls in a reply that was cut off that were kept though no schema is known."""
+    """Names of calls in a cut-off reply that were kept, although no schema is known."""
     model: str | None = None
-    """As the reply names it."""
+    """The model's name in the reply."""
     request_id: str | None = None
     stop_reason: str | None
     exhausted: Literal["output", "window"] | None
@@ -113,7 +113,7 @@ class ResponseResult(Result, frozen=True, kw_only=True):
     calibration: CalibrationInfo | None
     usage_recorded: bool = False
     usage_problem: str | None = None
-    """Why the usage was not recorded: none came, its numbers make no sense, the ledger failed."""
+    """Why the usage was not recorded."""
 
 
 class Reason(Result, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class Reason(Result, frozen=True, kw_only=True):
 
 
 class Alternative(Result, frozen=True, kw_only=True):
-    """A model with a window that is large enough for the request."""
+    """A model whose window is large enough."""
 
     model: str
     context_window: int
@@ -134,7 +134,7 @@ Verdict = Literal["ok", "warn", "refuse"]
 
 
 class PreflightResult(Result, frozen=True, kw_only=True):
-    """The verdict on a request, with the reasons against sending it."""
+    """Whether to send a request, and reasons against it."""
 
     verdict: Verdict
     prompt_tokens: int

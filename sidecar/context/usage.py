@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 class Result(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Members are only added. A null means "not known"."""
+    """Base of results. Fields are only added; null means unknown."""
 
 
 class Breakdown(Result, frozen=True, kw_only=True):
-    """Tokens by part of the context; the parts add up to the total.
+    """Tokens by part; the parts add up to the total.
 
-    `overhead` is added by the request's format; it includes reported tokens of no known part.
+    `overhead` is the format's markup, and whatever a reported number contains beyond the counted
+    parts.
     """
 
     system: int
@@ -29,35 +30,35 @@ class Breakdown(Result, frozen=True, kw_only=True):
     turns: int
     overhead: int
     logs: int = 0
-    """Of the sections of that name, as the next two; `sections` has the others."""
+    """Sections of this name, like the next two; `sections` contains the others."""
     config: int = 0
     time: int = 0
 
 
 class ContextPart(Result, frozen=True, kw_only=True):
-    """A labelled part of the context with its tokens."""
+    """A part of the context, by its label."""
 
     label: str
     tokens: int
 
 
 class SessionInfo(Result, frozen=True, kw_only=True):
-    """The session that the numbers describe."""
+    """The conversation that the numbers describe."""
 
     id: str
     source: str
-    """`protocol`, or the agent whose transcript was read."""
+    """`protocol`, or the agent whose files were read."""
     updated_at: str
 
     @classmethod
     def of(cls, session_id: str, source: str, updated_at: datetime) -> SessionInfo:
-        """With the time as the contract writes it."""
+        """Create it, with the time as in the contract."""
         at = updated_at.isoformat().replace("+00:00", "Z")
         return cls(id=session_id, source=source, updated_at=at)
 
 
 class CalibrationInfo(Result, frozen=True, kw_only=True):
-    """The calibration learned from reported usage: actual tokens = estimated tokens * `factor`."""
+    """What reported usage has shown: real tokens = estimated tokens * factor."""
 
     factor: float
     samples: int
@@ -65,18 +66,18 @@ class CalibrationInfo(Result, frozen=True, kw_only=True):
 
 
 class ViewRow(Result, frozen=True, kw_only=True):
-    """A row of a view; a group has `children` and no value."""
+    """A row of a view. A group has children and no value."""
 
     label: str
     value: str
     share: float | None = None
-    """Length of the row's bar, from 0 to 1: of the usable window, or of the context's tokens."""
+    """Length of the row's bar, from 0 to 1: of the usable window or of the context's tokens."""
     severity: Severity = "ok"
     children: list[ViewRow] = []
 
 
 class ContextUsage(Result, frozen=True, kw_only=True):
-    """How full a conversation's context is, as tokens that the next request would send."""
+    """How full a conversation's context is: the size of the next request."""
 
     tokens: int | None = None
     limit: int | None = None
@@ -98,24 +99,24 @@ class ContextUsage(Result, frozen=True, kw_only=True):
     calibration: CalibrationInfo | None = None
     cost_usd: float | None = None
     note: str | None = None
-    """Why a number is missing or weak."""
+    """Why a number is missing or uncertain."""
     severity: Severity = "ok"
     """`warning` from the first threshold of `context.warn-at` on, `error` from the last."""
     text: str = ""
-    """`rows` as plain text in the answer to `context/usage`; what was done in the answers to
-    `context/undo` and `context/reset`; empty elsewhere."""
+    """`rows` as plain text in answers to `context/usage`; the outcome in answers to `context/undo`
+    and `context/reset`; otherwise empty."""
     rows: list[ViewRow] = []
-    """What to show of the context, in the answer to `context/usage`; empty elsewhere."""
+    """The context view in answers to `context/usage`; otherwise empty."""
 
 
 class SessionRow(Result, frozen=True, kw_only=True):
-    """A session of a workspace: a plugin's conversation or an agent's session."""
+    """A session of a workspace, from a client or an agent."""
 
     id: str
     source: str
     """`protocol`, or the agent whose files were read."""
     title: str | None
-    """The agent's own title; never made from a turn."""
+    """The title that the agent stored, never text of a message."""
     model: str | None
     tokens: int | None
     limit: int | None
@@ -124,23 +125,23 @@ class SessionRow(Result, frozen=True, kw_only=True):
     note: str | None
     state: Literal["running", "idle", "ended"]
     parent: str | None
-    """The session that it was forked from."""
+    """The session that this one was forked from."""
     cost_usd: float | None
     updated_at: str
     shown: bool = False
-    """Whether this is the session that the status shows."""
+    """Whether the status shows this session."""
     pinned: bool = False
     """Whether `context/select` chose it."""
     label: str = ""
-    """Its title, else its agent: in the answer to `context/sessions`, as all below."""
+    """Title or agent. This and the fields below are only in answers to `context/sessions`."""
     detail: str = ""
-    """A bar of its percent, cost, age, state, model, agent: `43 % ██▏░░ · $1.92 · 3 min · …`."""
+    """Bar, cost, age, state, model and agent: `43 % ██▏░░ · $1.92 · 3 min · …`."""
     text: str = ""
-    """Both on one line, in columns with those of the other rows."""
+    """Label and detail on one line, aligned with the other rows."""
 
 
 class ContextWarning(Result, frozen=True, kw_only=True):
-    """Params of `context/warning`, which is sent once each time a limit is exceeded."""
+    """Params of `context/warning`, sent once per crossing."""
 
     workspace: str | None
     session: str | None
@@ -150,7 +151,7 @@ class ContextWarning(Result, frozen=True, kw_only=True):
 
 
 def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -> ContextUsage:
-    """A usage with what its tokens are of a window; only the window while they are not known."""
+    """Return a usage with its relation to a window; only the window if the tokens are unknown."""
     tokens = found.tokens
     return msgspec.structs.replace(
         found,
@@ -167,5 +168,5 @@ def in_window(found: ContextUsage, window: Window, warn_at: tuple[float, ...]) -
 
 
 def should_prune(tokens: int, window: Window, warn_at: tuple[float, ...]) -> bool:
-    """Whether the last threshold is crossed; without thresholds, the whole window."""
+    """Return whether the last threshold is crossed; without thresholds, the whole window."""
     return tokens > window.usable * max(warn_at, default=1.0)

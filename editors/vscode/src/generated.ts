@@ -1,7 +1,7 @@
 // Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
 /**
- * A model with a window that is large enough for the request.
+ * A model whose window is large enough.
  */
 export interface Alternative {
   model: string;
@@ -9,7 +9,7 @@ export interface Alternative {
 }
 
 /**
- * Turns to add, in order; `usage` is the vendor's usage object for the last reply.
+ * Turns to add, in order, with the usage that the vendor reported for the reply.
  */
 export interface AppendParams {
   workspace?: string | null;
@@ -19,7 +19,7 @@ export interface AppendParams {
 }
 
 /**
- * The parts of a request to assemble, and the keys that its cached context depends on.
+ * The parts of a request, and the keys that its context depends on.
  */
 export interface AssembleParams {
   workspace?: string | null;
@@ -41,7 +41,7 @@ export interface AssembleParams {
 }
 
 /**
- * An assembled request as a list of section texts.
+ * An assembled request: the parts' texts in order.
  */
 export interface AssembleResult {
   sections: AssembledSection[];
@@ -69,9 +69,10 @@ export interface AssembledSection {
 }
 
 /**
- * Tokens by part of the context; the parts add up to the total.
+ * Tokens by part; the parts add up to the total.
  *
- *     `overhead` is added by the request's format; it includes reported tokens of no known part.
+ *     `overhead` is the format's markup, and whatever a reported number contains beyond the counted
+ *     parts.
  */
 export interface Breakdown {
   system: number;
@@ -85,7 +86,7 @@ export interface Breakdown {
 }
 
 /**
- * The calibration learned from reported usage: actual tokens = estimated tokens * `factor`.
+ * What reported usage has shown: real tokens = estimated tokens * factor.
  */
 export interface CalibrationInfo {
   factor: number;
@@ -116,7 +117,7 @@ export interface Capability {
 }
 
 /**
- * A complete tool call.
+ * A tool call that can be run.
  */
 export interface CleanCall {
   id: string;
@@ -125,7 +126,7 @@ export interface CleanCall {
 }
 
 /**
- * A labelled part of the context with its tokens.
+ * A part of the context, by its label.
  */
 export interface ContextPart {
   label: string;
@@ -145,7 +146,7 @@ export interface ContextStatus {
 }
 
 /**
- * How full a conversation's context is, as tokens that the next request would send.
+ * How full a conversation's context is: the size of the next request.
  */
 export interface ContextUsage {
   tokens: number | null;
@@ -174,7 +175,7 @@ export interface ContextUsage {
 }
 
 /**
- * Params of `context/warning`, which is sent once each time a limit is exceeded.
+ * Params of `context/warning`, sent once per crossing.
  */
 export interface ContextWarning {
   workspace: string | null;
@@ -394,7 +395,7 @@ export interface DocumentStatus {
 }
 
 /**
- * An incomplete tool call that was removed, with the reason.
+ * A tool call that was cut off, and what it lacks.
  */
 export interface Dropped {
   name: string;
@@ -416,7 +417,7 @@ export interface FileCost {
 }
 
 /**
- * Request a pruning plan, or apply one.
+ * Asks for a plan that makes the conversation fit, or applies one.
  */
 export interface FitParams {
   workspace?: string | null;
@@ -429,7 +430,7 @@ export interface FitParams {
 }
 
 /**
- * A pruning plan, or the reason why no plan makes the conversation fit.
+ * A plan that makes the conversation fit, or why there is none.
  */
 export interface FitResult {
   messages: Turn[];
@@ -503,7 +504,7 @@ export interface PackPart {
 }
 
 /**
- * A tool call that the client is about to run.
+ * A tool call that is about to run.
  */
 export interface PendingToolCall {
   name: string;
@@ -519,7 +520,7 @@ export interface Position {
 }
 
 /**
- * A request to check before it is sent.
+ * A request that is about to be sent.
  */
 export interface PreflightParams {
   workspace?: string | null;
@@ -532,7 +533,7 @@ export interface PreflightParams {
 }
 
 /**
- * The verdict on a request, with the reasons against sending it.
+ * Whether to send a request, and reasons against it.
  */
 export interface PreflightResult {
   verdict: "ok" | "refuse" | "warn";
@@ -582,7 +583,7 @@ export interface Removed {
 }
 
 /**
- * The conversation to reset.
+ * Removes everything but the conversation's model.
  */
 export interface ResetParams {
   workspace?: string | null;
@@ -590,7 +591,7 @@ export interface ResetParams {
 }
 
 /**
- * A model's unchanged reply: an object, or the events of a stream as an array or text.
+ * A model's reply as sent by its vendor: an object, or the array or text of its stream.
  */
 export interface ResponseParams {
   workspace?: string | null;
@@ -605,7 +606,7 @@ export interface ResponseParams {
 }
 
 /**
- * A reply without its incomplete tool calls.
+ * A reply without the parts that were cut off.
  */
 export interface ResponseResult {
   content: string;
@@ -624,14 +625,14 @@ export interface ResponseResult {
 }
 
 /**
- * An open document whose text is a section.
+ * An open document whose text a section follows.
  */
 export interface SectionDocument {
   uri: string;
 }
 
 /**
- * A named section: `text`, or `textDocument` with or without `range`.
+ * A named section: `text`, or `textDocument` with an optional `range`.
  */
 export interface SectionSpec {
   name: string;
@@ -644,7 +645,7 @@ export interface SectionSpec {
 }
 
 /**
- * The session to show until it ends; null selects one automatically again.
+ * Shows a session until it ends; null selects automatically again.
  */
 export interface SelectParams {
   workspace?: string | null;
@@ -652,7 +653,7 @@ export interface SelectParams {
 }
 
 /**
- * The session that the numbers describe.
+ * The conversation that the numbers describe.
  */
 export interface SessionInfo {
   id: string;
@@ -661,7 +662,7 @@ export interface SessionInfo {
 }
 
 /**
- * A session of a workspace: a plugin's conversation or an agent's session.
+ * A session of a workspace, from a client or an agent.
  */
 export interface SessionRow {
   id: string;
@@ -685,7 +686,7 @@ export interface SessionRow {
 }
 
 /**
- * The sessions to list: those of the last 24 hours, or all.
+ * Lists the sessions of the last 24 hours, or all.
  */
 export interface SessionsParams {
   workspace?: string | null;
@@ -693,7 +694,7 @@ export interface SessionsParams {
 }
 
 /**
- * Parts of a conversation to set; omitted members stay unchanged, null removes a part.
+ * The parts of a conversation besides its turns. Omitted parts stay; null removes.
  */
 export interface SetParams {
   workspace?: string | null;
@@ -744,7 +745,7 @@ export interface Turn {
 }
 
 /**
- * The conversation whose last applied plan to undo.
+ * Reverts the last applied plan.
  */
 export interface UndoParams {
   workspace?: string | null;
@@ -765,7 +766,7 @@ export interface Usage {
 }
 
 /**
- * The session to report; the shown one by default.
+ * Asks how full the context is.
  */
 export interface UsageParams {
   workspace?: string | null;
@@ -773,7 +774,7 @@ export interface UsageParams {
 }
 
 /**
- * A row of a view; a group has `children` and no value.
+ * A row of a view. A group has children and no value.
  */
 export interface ViewRow {
   label: string;

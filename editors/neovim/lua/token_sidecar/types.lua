@@ -1,19 +1,19 @@
 ---@meta
 -- Made by editors/generate_types.py from `token-sidecar schema`: do not edit.
 
---- A model with a window that is large enough for the request.
+--- A model whose window is large enough.
 ---@class token_sidecar.Alternative
 ---@field model string
 ---@field contextWindow integer
 
---- Turns to add, in order; `usage` is the vendor's usage object for the last reply.
+--- Turns to add, in order, with the usage that the vendor reported for the reply.
 ---@class token_sidecar.AppendParams
 ---@field workspace? string
 ---@field session? string
 ---@field turns token_sidecar.Turn[]
 ---@field usage? table
 
---- The parts of a request to assemble, and the keys that its cached context depends on.
+--- The parts of a request, and the keys that its context depends on.
 ---@class token_sidecar.AssembleParams
 ---@field workspace? string
 ---@field session? string
@@ -32,7 +32,7 @@
 ---@field scope? string
 ---@field memoryVersion? string|integer|number
 
---- An assembled request as a list of section texts.
+--- An assembled request: the parts' texts in order.
 ---@class token_sidecar.AssembleResult
 ---@field sections token_sidecar.AssembledSection[]
 ---@field tokens integer
@@ -54,9 +54,10 @@
 ---@field tokens integer
 ---@field trimmed boolean
 
---- Tokens by part of the context; the parts add up to the total.
+--- Tokens by part; the parts add up to the total.
 ---
----     `overhead` is added by the request's format; it includes reported tokens of no known part.
+---     `overhead` is the format's markup, and whatever a reported number contains beyond the counted
+---     parts.
 ---@class token_sidecar.Breakdown
 ---@field system integer
 ---@field tools integer
@@ -67,7 +68,7 @@
 ---@field config integer
 ---@field time integer
 
---- The calibration learned from reported usage: actual tokens = estimated tokens * `factor`.
+--- What reported usage has shown: real tokens = estimated tokens * factor.
 ---@class token_sidecar.CalibrationInfo
 ---@field factor number
 ---@field samples integer
@@ -89,13 +90,13 @@
 ---@field checkedAt? string
 ---@field reason? string
 
---- A complete tool call.
+--- A tool call that can be run.
 ---@class token_sidecar.CleanCall
 ---@field id string
 ---@field name string
 ---@field arguments table
 
---- A labelled part of the context with its tokens.
+--- A part of the context, by its label.
 ---@class token_sidecar.ContextPart
 ---@field label string
 ---@field tokens integer
@@ -109,7 +110,7 @@
 ---@field severity "error"|"ok"|"warning"
 ---@field sessions integer
 
---- How full a conversation's context is, as tokens that the next request would send.
+--- How full a conversation's context is: the size of the next request.
 ---@class token_sidecar.ContextUsage
 ---@field tokens? integer
 ---@field limit? integer
@@ -135,7 +136,7 @@
 ---@field text string
 ---@field rows token_sidecar.ViewRow[]
 
---- Params of `context/warning`, which is sent once each time a limit is exceeded.
+--- Params of `context/warning`, sent once per crossing.
 ---@class token_sidecar.ContextWarning
 ---@field workspace? string
 ---@field session? string
@@ -307,7 +308,7 @@
 ---@field text string
 ---@field tooltip string
 
---- An incomplete tool call that was removed, with the reason.
+--- A tool call that was cut off, and what it lacks.
 ---@class token_sidecar.Dropped
 ---@field name string
 ---@field reason string
@@ -323,7 +324,7 @@
 ---@field model? string
 ---@field method? "calibrated"|"endpoint"|"estimate"|"exact"
 
---- Request a pruning plan, or apply one.
+--- Asks for a plan that makes the conversation fit, or applies one.
 ---@class token_sidecar.FitParams
 ---@field workspace? string
 ---@field session? string
@@ -333,7 +334,7 @@
 ---@field apply? boolean
 ---@field planId? string
 
---- A pruning plan, or the reason why no plan makes the conversation fit.
+--- A plan that makes the conversation fit, or why there is none.
 ---@class token_sidecar.FitResult
 ---@field messages token_sidecar.Turn[]
 ---@field removed token_sidecar.Removed[]
@@ -389,7 +390,7 @@
 ---@field tokens integer
 ---@field trimmed boolean
 
---- A tool call that the client is about to run.
+--- A tool call that is about to run.
 ---@class token_sidecar.PendingToolCall
 ---@field name string
 ---@field expectedTokens? integer
@@ -399,7 +400,7 @@
 ---@field line integer
 ---@field character integer
 
---- A request to check before it is sent.
+--- A request that is about to be sent.
 ---@class token_sidecar.PreflightParams
 ---@field workspace? string
 ---@field session? string
@@ -409,7 +410,7 @@
 ---@field maxOutputTokens? integer
 ---@field pendingToolCall? token_sidecar.PendingToolCall
 
---- The verdict on a request, with the reasons against sending it.
+--- Whether to send a request, and reasons against it.
 ---@class token_sidecar.PreflightResult
 ---@field verdict "ok"|"refuse"|"warn"
 ---@field promptTokens integer
@@ -444,12 +445,12 @@
 ---@field tokens integer
 ---@field reason "dialogue"|"empty"|"orphan"|"toolOutput"
 
---- The conversation to reset.
+--- Removes everything but the conversation's model.
 ---@class token_sidecar.ResetParams
 ---@field workspace? string
 ---@field session? string
 
---- A model's unchanged reply: an object, or the events of a stream as an array or text.
+--- A model's reply as sent by its vendor: an object, or the array or text of its stream.
 ---@class token_sidecar.ResponseParams
 ---@field workspace? string
 ---@field session? string
@@ -461,7 +462,7 @@
 ---@field format? "anthropic"|"bedrock"|"cohere"|"deepseek"|"gemini"|"lmstudio"|"mistral"|"ollama"|"openai-chat"|"openai-responses"|"xai"
 ---@field tools? table[]
 
---- A reply without its incomplete tool calls.
+--- A reply without the parts that were cut off.
 ---@class token_sidecar.ResponseResult
 ---@field content string
 ---@field toolCalls token_sidecar.CleanCall[]
@@ -477,11 +478,11 @@
 ---@field usageRecorded boolean
 ---@field usageProblem? string
 
---- An open document whose text is a section.
+--- An open document whose text a section follows.
 ---@class token_sidecar.SectionDocument
 ---@field uri string
 
---- A named section: `text`, or `textDocument` with or without `range`.
+--- A named section: `text`, or `textDocument` with an optional `range`.
 ---@class token_sidecar.SectionSpec
 ---@field name string
 ---@field text? string
@@ -491,18 +492,18 @@
 ---@field priority? integer
 ---@field truncation? "end"|"middle"|"start"
 
---- The session to show until it ends; null selects one automatically again.
+--- Shows a session until it ends; null selects automatically again.
 ---@class token_sidecar.SelectParams
 ---@field workspace? string
 ---@field session? string
 
---- The session that the numbers describe.
+--- The conversation that the numbers describe.
 ---@class token_sidecar.SessionInfo
 ---@field id string
 ---@field source string
 ---@field updatedAt string
 
---- A session of a workspace: a plugin's conversation or an agent's session.
+--- A session of a workspace, from a client or an agent.
 ---@class token_sidecar.SessionRow
 ---@field id string
 ---@field source string
@@ -523,12 +524,12 @@
 ---@field detail string
 ---@field text string
 
---- The sessions to list: those of the last 24 hours, or all.
+--- Lists the sessions of the last 24 hours, or all.
 ---@class token_sidecar.SessionsParams
 ---@field workspace? string
 ---@field all? boolean
 
---- Parts of a conversation to set; omitted members stay unchanged, null removes a part.
+--- The parts of a conversation besides its turns. Omitted parts stay; null removes.
 ---@class token_sidecar.SetParams
 ---@field workspace? string
 ---@field session? string
@@ -567,7 +568,7 @@
 ---@field tool_calls? table[]
 ---@field tool_call_id? string
 
---- The conversation whose last applied plan to undo.
+--- Reverts the last applied plan.
 ---@class token_sidecar.UndoParams
 ---@field workspace? string
 ---@field session? string
@@ -582,12 +583,12 @@
 ---@field reasoningTokens integer
 ---@field promptTokens integer
 
---- The session to report; the shown one by default.
+--- Asks how full the context is.
 ---@class token_sidecar.UsageParams
 ---@field workspace? string
 ---@field session? string
 
---- A row of a view; a group has `children` and no value.
+--- A row of a view. A group has children and no value.
 ---@class token_sidecar.ViewRow
 ---@field label string
 ---@field value string
