@@ -1,4 +1,4 @@
--- Read by vim.lsp.enable('token_sidecar'); change any of it with vim.lsp.config('token_sidecar', {…}).
+-- Used by vim.lsp.enable('token_sidecar'); change it with vim.lsp.config('token_sidecar', {…}).
 local function server() return require('token_sidecar.server') end
 
 ---@type vim.lsp.Config

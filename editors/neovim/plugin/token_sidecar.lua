@@ -1,8 +1,8 @@
--- Loads nothing of ours: that happens when a file is shown, after start-up, or a command runs.
+-- Loads no modules at start-up; they are loaded when a file is shown or a command runs.
 if vim.g.loaded_token_sidecar then return end
 vim.g.loaded_token_sidecar = 1
 
---- With vim.g.token_sidecar_enabled = false only a vim.lsp.enable('token_sidecar') of the user's starts it.
+--- With vim.g.token_sidecar_enabled = false, the server starts only after vim.lsp.enable('token_sidecar').
 local function wanted()
   if vim.g.token_sidecar_enabled ~= false or not package.loaded['vim.lsp'] then
     return vim.g.token_sidecar_enabled ~= false
@@ -26,8 +26,8 @@ local function on(events, pattern, callback)
   vim.api.nvim_create_autocmd(events, { group = group, pattern = pattern, callback = callback })
 end
 
--- Every file, those of no known type too: for these vim.lsp.enable() waits in vain for FileType.
--- Scheduled, so that start-up and the opening of a file do not wait for us.
+-- All files, including those without a file type, for which vim.lsp.enable() never starts a server. Scheduled, so
+-- that start-up and opening a file do not wait.
 on({ 'BufReadPost', 'BufNewFile', 'BufFilePost', 'BufWritePost' }, '*', attach_soon)
 on('BufFilePost', '*', function(event) reopen(event.buf) end)
 on('OptionSet', { 'fileformat', 'endofline' }, function() reopen(vim.api.nvim_get_current_buf()) end)
@@ -56,7 +56,7 @@ on('ModeChanged', '*:[vV\22]*', function()
   if vim.g.token_sidecar_selection then require('token_sidecar.visual').start() end
 end)
 
--- Chat plugins, each only when it is there: their own events load what listens to them.
+-- Chat plugins: each integration is loaded by the first event of its plugin.
 local function integrate(event, pattern, module)
   on(event, pattern, function(args)
     if vim.g.token_sidecar_integrations ~= false then

@@ -25,7 +25,7 @@ const FIT_TITLE = "Fit to budget";
 
 type Action = (...args: unknown[]) => Promise<unknown>;
 
-/** The palette's commands, by the last part of their id. */
+/** The commands of the palette, by the last part of their ids. */
 export function actions(context: ExtensionContext, server: Server): Record<string, Action> {
   return {
     count: () => count(server),

@@ -5,7 +5,7 @@ import type { ContextUsage, FitResult, SessionRow } from "./generated";
 import type { Server } from "./server";
 import { workspaceParam } from "./workspaceParam";
 
-/** Let the user choose the session that the status shows; null is the newest. */
+/** Let the user choose the session shown in the status; null selects the newest. */
 export async function chooseSession(server: Server): Promise<string | null | undefined> {
   const where = workspaceParam(server);
   const rows = await server.request<SessionRow[]>("context/sessions", { ...where, all: true });
@@ -24,7 +24,7 @@ function item(row: SessionRow): QuickPickItem & { id: string } {
   return { id: row.id, label: plain(row.label), detail: plain(row.detail), picked: row.shown };
 }
 
-/** Show this session in the status until it ends; without a row, the newest again. */
+/** Show a session in the status until it ends; without a row, show the newest again. */
 export async function pinSession(server: Server, row?: Row): Promise<void> {
   await server.request("context/select", { ...workspaceParam(server), session: row?.session?.id ?? null });
 }

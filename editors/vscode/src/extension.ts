@@ -8,7 +8,7 @@ import { StatusBar, languageStatus } from "./status";
 
 let server: Server | undefined;
 
-/** Starts the server and shows what it says. Every number is worked out there. */
+/** Start the server and show its results; this extension computes nothing itself. */
 export function activate(context: ExtensionContext): Api {
   const log = window.createOutputChannel("Token Sidecar", { log: true });
   const running = (server = new Server(context, log));
@@ -20,7 +20,7 @@ export function activate(context: ExtensionContext): Api {
       else if (event.affectsConfiguration(SECTION)) running.settingsChanged();
     }),
   );
-  // Not awaited: opening the window never waits for a process.
+  // Not awaited: opening a window must not wait for a process.
   void running.restart();
   return {
     request: (method, params) => running.request(method, params),

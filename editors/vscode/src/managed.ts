@@ -5,7 +5,7 @@ import { findPython, managedFolder, managedProgram, run } from "./locate";
 
 const PIP = ["-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"];
 
-/** Install the wheel that this extension carries, and what it needs, by hash, into an environment of the extension's own. */
+/** Install the bundled wheel and its dependencies, checked by hash, into a private environment. */
 export async function installServer(context: ExtensionContext, log: LogOutputChannel): Promise<void> {
   const python = await findPython();
   if (!python) {

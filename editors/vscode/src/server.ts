@@ -30,7 +30,7 @@ const CHOICES = {
   "Open Settings": { command: "workbench.action.openSettings", arguments: ["tokenSidecar.server.path"] },
 } as const;
 
-/** Documents that are counted: files, new ones, and those of a virtual workspace. */
+/** Counted documents: files, untitled documents and those of virtual workspaces. */
 export const DOCUMENTS = ["file", "untitled", "vscode-vfs"].map((scheme) => ({ scheme }));
 
 export interface Health {
@@ -38,14 +38,14 @@ export interface Health {
   detail: string;
 }
 
-/** What it has to say goes to the log; messages to the user are ours. */
+/** Logs errors of the client library instead of showing them; this extension shows its own messages. */
 class QuietClient extends LanguageClient {
   override error(message: string, data?: unknown): void {
     super.error(message, data, false);
   }
 }
 
-/** One server process for all folders of the window: starts it, keeps it running, asks it. */
+/** Starts and restarts one server process for all folders of the window, and sends it requests. */
 export class Server implements Disposable {
   private client: LanguageClient | undefined;
   private ends: number[] = [];
@@ -53,7 +53,7 @@ export class Server implements Disposable {
   private readonly healthChanged = new EventEmitter<Health>();
   private readonly statusArrived = new EventEmitter<StatusUpdate>();
   private readonly warningArrived = new EventEmitter<ContextWarning>();
-  /** The models that the user chose, by workspace: a new process hears of them. */
+  /** The models chosen by the user, by workspace; sent again after a restart. */
   private readonly models = new Map<string, string>();
   readonly onHealth = this.healthChanged.event;
   readonly onStatus = this.statusArrived.event;
@@ -64,34 +64,34 @@ export class Server implements Disposable {
     readonly log: LogOutputChannel,
   ) {}
 
-  /** Stop the server if it runs, look for it again and start it. One at a time. */
+  /** Stop the server if it runs, find it again and start it; calls run one after the other. */
   restart(): Promise<void> {
     this.ends = [];
     return this.enqueue();
   }
 
-  /** Ask the server; throws an error with a message for the user. */
+  /** Send a request; throws an error with a message for the user. */
   async request<R>(method: string, params: object, token?: CancellationToken): Promise<R> {
     const client = this.client;
     if (!client?.isRunning()) throw new Error("the server is not running: use Token Sidecar: Restart Server");
     return token ? client.sendRequest<R>(method, params, token) : client.sendRequest<R>(method, params);
   }
 
-  /** Count for a model from now on, in a workspace that is named or the only one. */
+  /** Set the model to count for in a workspace, by default the only one. */
   async useModel(model: string, { workspace }: { workspace?: string }): Promise<void> {
     await this.request("context/set", { workspace, model });
     this.models.delete(workspace ?? ""); // the last choice is sent last
     this.models.set(workspace ?? "", model);
   }
 
-  /** The server asks for what it needs. */
+  // The server requests its settings.
   settingsChanged(): void {
     if (this.client?.isRunning()) {
       void this.client.sendNotification("workspace/didChangeConfiguration", { settings: null });
     }
   }
 
-  /** The document's name in the protocol. */
+  /** Return a document's URI as the protocol writes it. */
   uri(uri: Uri): string {
     return this.client?.code2ProtocolConverter.asUri(uri) ?? uri.toString();
   }
@@ -160,7 +160,7 @@ export class Server implements Disposable {
       outputChannel: this.log,
       revealOutputChannelOn: RevealOutputChannelOn.Never,
       initializationFailedHandler: () => false,
-      // Handled: the messages are ours.
+      // Handled, because this class shows its own messages.
       errorHandler: {
         error: () => ({ action: ErrorAction.Continue, handled: true }),
         closed: (): CloseHandlerResult => {
@@ -179,7 +179,7 @@ export class Server implements Disposable {
     };
   }
 
-  /** The connection closed and nobody asked for it. */
+  /** Handle an unexpected end of the connection. */
   private ended(): void {
     if (!this.client?.initializeResult) return; // it never ran: start() says why
     const now = Date.now();
@@ -193,11 +193,11 @@ export class Server implements Disposable {
     void window.showWarningMessage(message, "Show Log").then((choice) => {
       if (choice) this.log.show();
     });
-    // After the client has cleaned up behind the closed connection.
+    // Wait until the client has cleaned up the closed connection.
     setTimeout(() => void this.enqueue(), 0);
   }
 
-  /** The server does not run: say so, with what can be done about it. */
+  /** Show why the server does not run, with buttons to fix it. */
   private failed(problem: string, ...choices: (keyof typeof CHOICES)[]): void {
     this.log.error(problem);
     this.healthChanged.fire({ state: "stopped", detail: problem });

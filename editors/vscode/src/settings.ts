@@ -6,7 +6,7 @@ interface Contribution {
   properties: Record<string, unknown>;
 }
 
-/** The settings that are the server's, as this extension declares them (those of `server.*` are ours). */
+/** The declared settings that the server reads; `server.*` are read by this extension. */
 export function serverKeys(context: ExtensionContext): string[] {
   const manifest = context.extension.packageJSON as { contributes: { configuration: Contribution[] } };
   return manifest.contributes.configuration
@@ -16,8 +16,8 @@ export function serverKeys(context: ExtensionContext): string[] {
 }
 
 /**
- * What someone wrote, nested. Declared defaults are left out: the editor's settings are the last
- * layer, and would hide a project's file.
+ * Return the configured settings as a nested object, without defaults: the editor's settings override a
+ * project's file, and defaults must not.
  */
 export function writtenSettings(keys: readonly string[], scope: Uri | undefined): Record<string, unknown> {
   const config = workspace.getConfiguration(SECTION, scope ?? null);

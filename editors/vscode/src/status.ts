@@ -16,7 +16,7 @@ import type { CountResult, StatusUpdate } from "./generated";
 import { DOCUMENTS, type Server } from "./server";
 
 const SELECTION_DELAY_MS = 75;
-// Drawing the status bar costs VS Code more than counting: under fast typing, five times a second will do.
+// Drawing the status bar takes VS Code longer than counting, so it is limited to five times a second.
 const PAINT_MS = 200;
 const NO_DOCUMENT = "";
 const BACKGROUND: Record<StatusUpdate["severity"], string | undefined> = {
@@ -25,7 +25,7 @@ const BACKGROUND: Record<StatusUpdate["severity"], string | undefined> = {
   error: "statusBarItem.errorBackground",
 };
 
-/** The one status bar item: the server's last word on the active document, and the selection's count. */
+/** The status bar item: the latest status of the active document, and the selection's count. */
 export class StatusBar implements Disposable {
   private readonly item = window.createStatusBarItem("status", StatusBarAlignment.Right, 101);
   private readonly updates = new Map<string, StatusUpdate>();
@@ -72,7 +72,7 @@ export class StatusBar implements Disposable {
     for (const each of this.disposables) each.dispose();
   }
 
-  /** Draw at once, then at most every PAINT_MS; the last word is always drawn. */
+  /** Draw immediately, then at most every PAINT_MS; the latest state is always drawn. */
   private updated(): void {
     this.stale = this.painted !== undefined;
     if (this.stale) return;
@@ -93,7 +93,7 @@ export class StatusBar implements Disposable {
     const background = BACKGROUND[update.severity];
     this.item.text = update.text + this.selection;
     this.item.tooltip = tooltip(update);
-    // Without it a screen reader is given the tooltip's Markdown too.
+    // Otherwise screen readers would read the tooltip's Markdown too.
     this.item.accessibilityInformation = { label: this.item.text };
     this.item.backgroundColor = background ? new ThemeColor(background) : undefined;
     this.item.show();
@@ -110,7 +110,7 @@ export class StatusBar implements Disposable {
     }
   }
 
-  /** Every key moves the cursor: only what changes is drawn. */
+  // Every key moves the cursor, so only changes are drawn.
   private showSelection(text: string): void {
     if (text === this.selection) return;
     this.selection = text;
@@ -125,7 +125,7 @@ export class StatusBar implements Disposable {
   }
 }
 
-/** The selections of an editor, counted each on its own and summed; undefined when nothing is selected. */
+/** Return the sum of the selections' counts; undefined if nothing is selected. */
 export async function countSelections(
   server: Server,
   editor: TextEditor,
@@ -148,7 +148,7 @@ function tooltip(update: StatusUpdate): MarkdownString {
   return markdown;
 }
 
-/** The server's health and its last warning, in the language status of every document that is counted. */
+/** The language status item with the server's state and its last warning. */
 export function languageStatus(server: Server): Disposable {
   const item = languages.createLanguageStatusItem("token-sidecar.health", DOCUMENTS);
   const restart: Command = { title: "Restart", command: "tokenSidecar.restart" };

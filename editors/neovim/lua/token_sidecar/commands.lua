@@ -1,4 +1,4 @@
--- :TokenSidecar and its subcommands: the commands of VS Code's palette, under shorter names.
+-- :TokenSidecar and its subcommands.
 local M = {}
 
 local format = require('token_sidecar.format')
@@ -13,7 +13,7 @@ local MODES = { 'start', 'middle', 'end' }
 
 ---@alias token_sidecar.Command vim.api.keyset.create_user_command.command_args
 
---- Asks the server about the range of a command, or else about the buffer.
+--- Sends a request about a command's range, or about the buffer without a range.
 local function ask_text(opts, method, extra, done)
   local buf, text = vim.api.nvim_get_current_buf(), selection.of_command(opts)
   server.with_client(buf, function(client)
@@ -24,8 +24,7 @@ local function ask_text(opts, method, extra, done)
   end)
 end
 
---- Returns a function that asks the server about the workspace of the current buffer, also later when another
---- buffer is current.
+--- Returns a function that sends requests about the current buffer's workspace, even after the buffer has changed.
 ---@return token_sidecar.Ask
 local function workspace_ask()
   local buf, status = vim.api.nvim_get_current_buf(), vim.b.token_sidecar_status_dict
@@ -70,7 +69,7 @@ local function choose_model(ask, query)
   end)
 end
 
---- Neovim's own list would print thousands of models, so it gets a part of them. A picker filters them all.
+--- Neovim's own list cannot filter, so it shows only some of the thousands of models; a picker shows all.
 local function model(opts)
   local ask = workspace_ask()
   if opts.fargs[2] then return set_model(ask, opts.fargs[2]) end
@@ -81,8 +80,8 @@ local function model(opts)
   end)
 end
 
---- Fits lines to a number of tokens. Neovim adds a line end to the last line, so a text without one is fitted
---- again with room for it.
+--- Fits lines to a number of tokens. Neovim adds a line end to the last line, so a text without one is fitted again
+--- to leave room for it.
 local function fit_to(opts, max, mode)
   local buf, tick = vim.api.nvim_get_current_buf(), vim.b.changedtick
   local first = opts.range > 0 and opts.line1 or 1

@@ -10,8 +10,8 @@ local AUTOMATIC = '   automatic: newest session'
 
 ---@alias token_sidecar.Ask fun(method: string, params: table, done: fun(result: any, client: vim.lsp.Client))
 
---- Lists the sessions of the workspace. `<CR>` shows the one under the cursor in the status, on the first line
---- the newest again, and opens the list anew.
+--- Lists the sessions of the workspace. `<CR>` shows the session under the cursor in the status (the newest on the
+--- first line) and opens the list again.
 ---@param ask token_sidecar.Ask
 function M.sessions(ask)
   ask('context/sessions', { all = true }, function(rows)
@@ -27,7 +27,7 @@ function M.sessions(ask)
   end)
 end
 
---- Shows what would be removed from the conversation and what that costs in cache, and asks before applying it.
+--- Shows the pruning plan for the conversation and its cost in cached tokens, and asks before applying it.
 ---@param ask token_sidecar.Ask
 function M.fit(ask)
   ask('context/fit', {}, function(plan)
@@ -49,7 +49,7 @@ function M.undo(ask)
   ask('context/undo', {}, function(usage) notify(usage.text) end)
 end
 
---- Asks each configured endpoint again what it can count.
+--- Probes all configured endpoints again.
 ---@param ask token_sidecar.Ask
 function M.probe(ask)
   ask('capabilities/probe', {}, function(capabilities)

@@ -1,7 +1,7 @@
 -- Formats numbers and short messages.
 local M = {}
 
--- In UTF-8: C0 except the line feed, DEL, C1, bidirectional and invisible characters, line separators.
+-- In UTF-8: C0 except line feed, DEL, C1, bidirectional and invisible characters, line separators.
 local CONTROLS = {
   '[%z\1-\9\11-\31\127]',
   '\194[\128-\159]',
@@ -11,7 +11,7 @@ local CONTROLS = {
   '\239\187\191',
 }
 
---- Escapes control characters in a name that we did not choose.
+--- Escapes control characters in untrusted text.
 ---@return string
 function M.plain(text)
   for _, pattern in ipairs(CONTROLS) do
@@ -24,7 +24,7 @@ end
 
 local PREFIX = 'token-sidecar: '
 
---- Shortens a text to the one line that Neovim has for messages: whole sentences if one fits.
+--- Shortens a text to one line for Neovim's messages, after a whole sentence if possible.
 ---@return string
 function M.on_a_line(text)
   local room = vim.v.echospace - #PREFIX
@@ -33,7 +33,7 @@ function M.on_a_line(text)
   return part:match('^.*%.%f[ ]') or part .. '…'
 end
 
---- Shows a message. Safe in callbacks that may not draw.
+--- Shows a message; can be called from callbacks that must not draw.
 ---@param level? integer vim.log.levels, INFO by default
 function M.notify(text, level)
   vim.schedule(function() vim.notify(PREFIX .. M.plain(text), level or vim.log.levels.INFO) end)
@@ -44,7 +44,7 @@ function M.integer(number)
   return (('%d'):format(number):reverse():gsub('(%d%d%d)', '%1,'):reverse():gsub('^(-?),', '%1'))
 end
 
----@return string `1,234`, with `~` before what is not exact
+---@return string `1,234`, or `~1,234` if it is not exact
 function M.tokens(tokens, method)
   return ((method == 'estimate' or method == 'calibrated') and '~' or '') .. M.integer(tokens)
 end

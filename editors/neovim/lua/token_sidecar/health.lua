@@ -10,7 +10,7 @@ function M.check()
   local server, health = require('token_sidecar.server'), vim.health
   health.start('token-sidecar')
   if vim.fn.has('nvim-0.11') == 0 then health.error('Neovim 0.11 or later is needed') end
-  -- The version of what would be started, asked of the program itself.
+  -- The version, as the program itself reports it.
   local argv = server.command()
   if not argv then return health.error('no server found', INSTALL) end
   local ask = vim.list_extend(vim.list_slice(argv, 1, #argv - 1), { '--version' })

@@ -1,12 +1,12 @@
--- What a status line calls. Everything here only reads what the server has pushed.
+-- Functions for status lines. They only read values that the server has sent.
 local M = {}
 
---- The count of a buffer as its last `status/update` said it.
+--- Returns the status text of a buffer.
 ---@param buf? integer default: the current buffer
 ---@return string text such as `12,345 tokens`, or `` before the first count
 function M.statusline(buf) return vim.b[buf or 0].token_sidecar_status or '' end
 
---- The same as a statusline or winbar item in the colour of its severity, for `%{%…%}`.
+--- Returns the status text as a statusline or winbar item in the colour of its severity, for `%{%…%}`.
 ---@param buf? integer default: the current buffer
 ---@return string item `%#TokenSidecarWarning#…%*`, or `` before the first count
 function M.winbar(buf)

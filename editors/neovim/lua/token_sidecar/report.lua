@@ -2,7 +2,7 @@
 local M = {}
 
 --- Shows a text in a floating window that `q` and `<Esc>` close.
----@param on_enter? fun(line: integer) what `<CR>` does on a line; the window is closed first
+---@param on_enter? fun(line: integer) called by `<CR>` with the line, after the window is closed
 function M.open(title, text, on_enter)
   local lines = vim.split(text, '\n')
   local buf, widths = vim.api.nvim_create_buf(false, true), vim.tbl_map(vim.fn.strdisplaywidth, lines)

@@ -1,11 +1,11 @@
--- Starts, stops and asks the server: one process for each project root, as vim.lsp.start() has it.
+-- Starts and stops the server, one process per project root as in vim.lsp.start(), and sends it requests.
 local notify = require('token_sidecar.format').notify
 local M = {}
 
 local NAME = 'token_sidecar'
 local HOME, WINDOWS = assert(vim.uv.os_homedir()), vim.fn.has('win32') == 1
 M.START_IN = vim.fn.isdirectory(HOME) == 1 and HOME or '/' -- users of containers may have no home
--- The program is not on PyPI yet: it is installed from the clone that holds this file.
+-- The program is not on PyPI yet, so it is installed from the clone that contains this file.
 M.INSTALL = 'pipx install ' .. vim.fn.fnamemodify(debug.getinfo(1, 'S').source:sub(2), ':p:h:h:h:h:h:~')
 local MAX_RESTARTS, WITHIN_SECONDS, PATIENCE_MS = 3, 180, 3000
 
@@ -15,7 +15,7 @@ local crashes = {} ---@type table<string, number[]> times of unexpected ends in 
 local warned_missing, enabled_once, module_found = false, false, false
 
 ---@param buf? integer
----@return vim.lsp.Client[] clients that run or start, without those that were asked to end
+---@return vim.lsp.Client[] clients that run or start, without those that are stopping
 function M.clients(buf)
   return vim.tbl_filter(
     function(client) return not (client:is_stopped() or client.rpc.token_sidecar_asked_to_end) end,
@@ -33,8 +33,8 @@ local function client_of(buf)
   return buf and M.clients(buf)[1] or here[1] or M.clients()[1]
 end
 
---- Returns the repositories around the current file and the current folder. Their programs are not run: the
---- authors of a repository may have put them there. One that holds the home folder is the user's own.
+--- Returns the repositories of the current file and folder. Their programs are never run, because a repository's
+--- authors may have put them there. A repository that contains the home folder is trusted.
 local function repositories()
   local found = { vim.fn.getcwd() }
   for _, from in ipairs({ vim.fn.getcwd(), vim.fs.dirname(vim.api.nvim_buf_get_name(0)) }) do
@@ -87,7 +87,7 @@ local function missing()
   end
 end
 
---- Calls `found` if the server can be started, or says once how to install it.
+--- Calls `found` if the server is installed, and otherwise explains once how to install it.
 local function when_installed(found)
   local argv = M.command()
   if not argv then
@@ -104,8 +104,8 @@ end
 
 local function given_up(root) return #(crashes[root or ''] or {}) > MAX_RESTARTS end
 
---- Finds the project of a buffer, as `root_dir` of the configuration. Calls `on_dir` only if there is a server
---- to start. A buffer without a name has no URI, so it gets none.
+--- Finds the project of a buffer, as `root_dir` of the configuration. Calls `on_dir` only if a server is installed
+--- and the buffer has a name, from which its URI is made.
 ---@param on_dir fun(root?: string)
 function M.root_dir(buf, on_dir)
   when_installed(function()
@@ -115,8 +115,8 @@ function M.root_dir(buf, on_dir)
   end)
 end
 
---- Starts the process in the user's home, away from the programs of the current folder. Its end is reported to
---- Neovim as an orderly one: Neovim's own line beside our message would cause a hit-enter prompt.
+--- Starts the process in the user's home, so that no program of the current folder runs. Reports its end to Neovim as
+--- orderly, because Neovim's own message after ours would cause a hit-enter prompt.
 function M.spawn(dispatchers)
   local function on_exit() dispatchers.on_exit(0, 0) end
   local argv, level = assert(M.command(), 'no server found'), vim.g.token_sidecar_log_level
@@ -135,7 +135,7 @@ function M.spawn(dispatchers)
   return rpc
 end
 
---- Remembers the model that the user chose for a project, for the next process.
+--- Stores the user's model for a project, to set it again after a restart.
 function M.remember(client, model) chosen[client.root_dir or ''] = model end
 
 local function run_waiting(client)
@@ -166,8 +166,8 @@ function M.attach(buf)
   end
 end
 
---- Reopens a buffer at its server after a change of its name or line ends, which Neovim does not report. Both
---- steps happen at once: after an edit between them Neovim would stop listening to the buffer.
+--- Closes and opens a buffer after its name or line ends have changed, which Neovim does not report. Both happen
+--- without an edit in between, after which Neovim would stop listening to the buffer.
 function M.reopen(buf)
   local old, uri = (vim.b[buf].token_sidecar_status_dict or {}).uri, vim.uri_from_bufnr(buf)
   for _, client in ipairs(M.clients(buf)) do
@@ -198,7 +198,7 @@ end
 
 local function start_all(buffers) vim.tbl_map(function(buf) M.start(buf, true) end, buffers) end
 
---- Starts the server again after an unexpected end, at most three times in three minutes.
+--- Restarts the server after an unexpected end, at most three times in three minutes.
 local function recover(root, buffers)
   local now = vim.uv.hrtime() / 1e9
   crashes[root] = vim.tbl_filter(function(at) return now - at < WITHIN_SECONDS end, crashes[root] or {})
@@ -238,7 +238,7 @@ function M.with_client(buf, run)
   end
 end
 
---- Lets a server that ended for good be started again, for a command of the user.
+--- Allows starting a server again that was given up, when the user runs a command.
 function M.revive()
   warned_missing = false
   for root in pairs(crashes) do
@@ -258,8 +258,8 @@ function M.request(buf, method, params, done)
   end)
 end
 
---- Restarts every server for its buffers. It does not wait for the old ones to end: after an edit without a
---- client Neovim would stop listening to the buffer. Servers that hang are killed.
+--- Restarts all servers without waiting for the old ones: after an edit without a client Neovim would stop listening
+--- to the buffer. Servers that hang are killed.
 function M.restart()
   crashes, warned_missing = {}, false
   local buffers = {}

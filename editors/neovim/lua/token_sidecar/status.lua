@@ -63,7 +63,7 @@ function M.clear(buffers, client_id)
   end
 end
 
---- Shows a warning on one line, so that it never waits for a key. A longer one is logged in full.
+--- Shows a warning on one line, to avoid a hit-enter prompt. The full text of longer warnings is logged.
 ---@param warning token_sidecar.ContextWarning
 function M.warn(warning)
   local format = require('token_sidecar.format')

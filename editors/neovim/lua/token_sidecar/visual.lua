@@ -1,4 +1,4 @@
--- The count of the visual selection as virtual text beside the cursor.
+-- The count of the visual selection as virtual text next to the cursor.
 local M = {}
 
 local DEBOUNCE_MS = 60

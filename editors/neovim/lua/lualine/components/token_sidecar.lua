@@ -6,6 +6,6 @@ local group = vim.api.nvim_create_augroup('token_sidecar_lualine', {})
 vim.api.nvim_create_autocmd('User', { group = group, pattern = 'TokenSidecarStatus', callback = refresh })
 
 return function()
-  -- What a component returns is read as a statusline, where % stands for an item.
+  -- lualine inserts the result into a statusline, where % starts an item.
   return (require('token_sidecar').statusline():gsub('%%', '%%%%'))
 end

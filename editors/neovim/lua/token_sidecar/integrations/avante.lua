@@ -1,4 +1,4 @@
--- avante.nvim: its requests and replies, and a guard on submit.
+-- avante.nvim: reports its requests and replies, and checks prompts on submit.
 local M = { KNOWN = 'a933431 of 2026-08-21' }
 
 local chats = require('token_sidecar.integrations.chats')
@@ -6,14 +6,14 @@ local prompts = setmetatable({}, { __mode = 'k' }) ---@type table<table, table> 
 local current ---@type string? session of the request that is being made
 local function safely(read) return chats.safely('avante', read) end
 
---- Names a chat by its project and its file: neither is unique alone.
+--- Returns a chat's id, made of its project and file, which are unique only together.
 local function session_of(sidebar)
   local root = require('avante.utils').root.get({ buf = sidebar.code.bufnr })
   local file = assert(sidebar.chat_history.filename, 'no member chat_history.filename')
   return ('avante:%s:%s'):format(vim.fn.sha256(tostring(root)):sub(1, 12), file)
 end
 
---- Returns the name of a provider in the settings; the provider itself does not have it.
+--- Returns a provider's name in the settings, which the provider itself does not have.
 local function name_of(provider)
   for name, configured in pairs(require('avante.providers')) do
     if configured == provider then return name end
@@ -26,7 +26,7 @@ local function begin(call, provider, spec)
   chats.request(call, provider.context_window)
 end
 
---- Wraps a provider: the call gets the request that it makes and the lines of the reply.
+--- Wraps a provider, so that a call records its request and the lines of its reply.
 local function tapped(provider, call)
   local tap = setmetatable({}, { __index = provider })
   function tap:parse_curl_args(prompt)
@@ -82,7 +82,7 @@ end
 
 local function current_provider() return require('avante.providers')[require('avante.config').provider] end
 
---- Keeps the prompts that the plugin generates to count them itself: in a long chat that takes a while.
+--- Caches the prompts that the plugin generates for its own count, which is slow in long chats.
 local function around_prompts(generate)
   return function(opts)
     local generated = generate(opts)
@@ -91,7 +91,7 @@ local function around_prompts(generate)
   end
 end
 
---- Tells the server what the next request would carry, without the text in the input.
+--- Reports the next request to the server, without the text in the input.
 local report = safely(function(session, opts)
   local provider = current_provider()
   local generated = prompts[opts] or require('avante.llm').generate_prompts(opts)
@@ -113,7 +113,7 @@ local function around_options(get_options)
   end
 end
 
---- Puts a prompt back into the input, above what was typed there meanwhile.
+--- Puts a prompt back into the input, above text that was typed in the meantime.
 local function put_back(sidebar, prompt)
   local input = (sidebar.containers or {}).input
   if not (input and vim.api.nvim_buf_is_valid(input.bufnr)) then return end
@@ -122,7 +122,7 @@ local function put_back(sidebar, prompt)
   vim.api.nvim_buf_set_lines(input.bufnr, 0, is_empty and -1 or 0, false, vim.split(prompt, '\n'))
 end
 
---- Guards a prompt, which the plugin has taken out of the input.
+--- Checks a prompt that the plugin has removed from the input.
 local function around_submit(submit)
   return function(sidebar, request)
     local is_prompt = request ~= '' and request:sub(1, 1) ~= '/' and not sidebar.is_generating

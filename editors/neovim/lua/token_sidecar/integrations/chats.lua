@@ -1,5 +1,5 @@
--- What the chat plugins share. Each request reaches the server before it is sent, but only what is new in
--- it; the usage that the reply reports follows. A guard asks the server whether a prompt fits.
+-- Shared functions for chat plugins. They report new messages to the server before each request, and the usage
+-- after each reply. Before a prompt is sent they ask the server whether it fits.
 local M = {}
 
 local HOLD_MS, GRACE_MS = 950, 50
@@ -13,19 +13,19 @@ local ROLES = { function_call_output = 'tool', custom_tool_call_output = 'tool' 
 ---@field provider? string that serves the model
 ---@field lines string[]
 
----@class token_sidecar.Prompt what is about to be sent beside the session that the server knows
+---@class token_sidecar.Prompt a prompt to check, in addition to the session that the server knows
 ---@field text string
 ---@field model? string
 ---@field turns? table[] that the plugin adds when it sends the prompt
----@field attached? string[] ids of attached context; with other context it is another prompt
----@field replaces? boolean whether it takes the place of an earlier prompt that is still being judged
+---@field attached? string[] ids of attached context, which is part of the prompt's identity
+---@field replaces? boolean whether it replaces an earlier prompt that is still being checked
 
 ---@class token_sidecar.GuardedPrompt
 ---@field prompt token_sidecar.Prompt
 ---@field send fun()
 ---@field keep fun() runs when the prompt is not sent
 
----@class token_sidecar.Sent what the server has of a session; after an error (`is_unknown`) it gets everything again
+---@class token_sidecar.Sent the part of a session that the server has; after an error (`is_unknown`) all is sent again
 ---@field client integer
 ---@field set table
 ---@field messages table[]
@@ -42,8 +42,8 @@ local warned_slow ---@type boolean?
 local faults = {} ---@type table<string, table<string, string>> errors by plugin and function
 local wrapped = setmetatable({}, { __mode = 'k' }) ---@type table<table, table<string, boolean>> functions by owner
 
---- Sends a request. `on_late` runs if there is no answer in time; `done` may still follow it. The grace
---- lets Neovim read an answer that arrived while the editor itself was busy.
+--- Sends a request. `on_late` runs if there is no answer in time, and `done` may still run after it. A grace period
+--- lets Neovim read an answer that arrived while the editor was busy.
 ---@param done? fun(err: table?, result: any)
 ---@param on_late? fun()
 local function ask(client, method, params, done, on_late)
@@ -67,7 +67,7 @@ local function is_hanging(client)
   end)
 end
 
---- A session stays with the server that it began at. A new one goes to the current folder's server.
+--- Returns the server of a session: the one where it started, or the current folder's for a new session.
 local function with_client(session, run)
   local known = sent[session] and vim.lsp.get_client_by_id(sent[session].client)
   if known and not known:is_stopped() then return run(known) end
@@ -80,8 +80,7 @@ local function system_text(system)
   return table.concat(texts, '\n')
 end
 
---- Converts a message of any vendor to a turn. OpenAI's Responses have items without a role: each is one
---- block of a turn.
+--- Converts a message of any vendor to a turn. Items of OpenAI's Responses without a role become one block of a turn.
 local function turn(message)
   local content = message.content or message.parts
   if not message.role then content = { message } end
@@ -99,8 +98,7 @@ local function blocks(content)
   return content ~= '' and { { type = 'text', text = content } } or {}
 end
 
---- Converts messages to turns. In OpenAI's Responses every part of a reply is an item of its own; they
---- become one turn.
+--- Converts messages to turns. All items of a reply in OpenAI's Responses become one turn.
 local function turns(messages, are_items)
   local converted = {}
   for _, message in ipairs(messages) do
@@ -114,7 +112,7 @@ local function turns(messages, are_items)
   return converted
 end
 
---- Splits a body of any vendor.
+--- Splits a request body of any vendor.
 ---@return string? system, table[] messages, table[]? tools
 local function split_body(body)
   local messages = body.messages or body.input or body.contents or {}
@@ -130,7 +128,7 @@ local function split_body(body)
   return system_text(system), messages, tools and #tools > 0 and tools or nil
 end
 
---- Returns how many of these messages the server has, or nil if it has others.
+--- Returns how many of these messages the server has, or nil if it has different ones.
 local function count_known(known, messages)
   for index, message in ipairs(known) do
     local same = message == REPLY and (messages[index] or {}).role == 'assistant'
@@ -146,7 +144,7 @@ function M.set_provider(call, name, url)
   call.provider = require('token_sidecar.integrations.providers').id(name, url)
 end
 
---- Brings the server up to date with the request that is about to be sent.
+--- Reports a request to the server before it is sent.
 ---@param call token_sidecar.Call
 ---@param limit? integer the model's window according to the plugin
 function M.request(call, limit)
@@ -173,7 +171,7 @@ function M.request(call, limit)
   end)
 end
 
---- Keeps a line of a reply, as it arrived, if it reports usage.
+--- Stores a line of a reply if it reports usage.
 function M.line(call, line)
   if type(line) ~= 'string' then return end
   if line:find('"usage', 1, true) or line:find('eval_count"', 1, true) then table.insert(call.lines, line) end
@@ -191,8 +189,8 @@ local function reported(lines)
   return reply
 end
 
---- Sends what a reply has reported so far to the context and the ledger. If the next request is already
---- on its way, its messages hold the reply, and only the numbers are sent.
+--- Reports a reply's usage to the context and the ledger. If the next request is already sent, its messages contain
+--- the reply, and only the numbers are reported.
 function M.reply(call)
   local lines = call.lines
   call.lines = {}
@@ -215,8 +213,8 @@ function M.reply(call)
   end)
 end
 
---- Appends a reply without usage, or with its total alone. It is not recorded as a cost.
----@param message table in OpenAI's form; the next request's assistant message is taken to be this one
+--- Appends a reply without usage or with only a total, which is not recorded as a cost.
+---@param message table in OpenAI's form, expected as the assistant message of the next request
 function M.append_reply(call, message, total)
   local state = sent[call.session]
   local client = state and state.call == call and vim.lsp.get_client_by_id(state.client)
@@ -228,7 +226,7 @@ end
 
 function M.warn(text) require('token_sidecar.format').notify(text, vim.log.levels.WARN) end
 
---- Sends or keeps a prompt, by the server's verdict if there is one.
+--- Sends or keeps a prompt, depending on the server's verdict.
 local function apply_verdict(session, guarded, verdict)
   if not (verdict and verdict.verdict == 'refuse') then
     held[session] = nil
@@ -241,13 +239,13 @@ local function apply_verdict(session, guarded, verdict)
   guarded.keep()
 end
 
---- Returns whether two prompts would be sent alike.
+--- Returns whether two prompts are the same.
 local function is_same_prompt(one, other)
   local function sent_parts(prompt) return { prompt.text, prompt.model or '', prompt.turns or {}, prompt.attached or {} } end
   return one ~= nil and vim.deep_equal(sent_parts(one), sent_parts(other))
 end
 
---- Judges the first prompt of a session's queue, then the others in their order.
+--- Checks the prompts in a session's queue, in order.
 local function judge_first(session)
   local queue, guarded = queues[session], queues[session][1]
   local state = sent[session]
@@ -273,8 +271,8 @@ local function judge_first(session)
   ask(client, 'context/preflight', params, function(_, verdict) decide(verdict) end, give_up)
 end
 
---- Holds a prompt until the server says whether it fits, at most a second (vim.g.token_sidecar_hold_ms),
---- and not at all without a server. A refused prompt is sent when it is submitted again.
+--- Holds a prompt until the server has checked whether it fits, for at most a second (vim.g.token_sidecar_hold_ms).
+--- Without a server the prompt is sent immediately. A refused prompt is sent when it is submitted again.
 ---@param session string
 ---@param prompt token_sidecar.Prompt
 ---@param send fun()
@@ -305,7 +303,7 @@ function M.show(buf, session)
   local group = vim.api.nvim_create_augroup('token_sidecar_chat_' .. buf, {})
   local function enter() select(session) end
   vim.api.nvim_create_autocmd('BufEnter', { group = group, buffer = buf, callback = enter })
-  -- A server's first verdict is its slowest: this one is not waited for.
+  -- Warm up: a server's first verdict is its slowest.
   with_client(session, function(client) ask(client, 'context/preflight', { session = session }) end)
 end
 
@@ -334,8 +332,8 @@ function M.forget(session, is_open)
   if client then ask(client, 'context/select', { session = vim.NIL }) end
 end
 
---- Wraps a function of a plugin, once. Raises an error that names the function if the plugin has none. A
---- plugin that was loaded again has new owners.
+--- Wraps a function of a plugin, once. Raises an error with its name if the plugin has no such function. A plugin
+--- that was loaded again is wrapped again.
 ---@return boolean whether it was wrapped just now
 function M.wrap(owner, name, make)
   local done = wrapped[owner or {}] or {}
@@ -347,8 +345,8 @@ function M.wrap(owner, name, make)
   return true
 end
 
---- Wraps a function that reads a plugin's internals: its errors are logged and stand in :checkhealth
---- until it succeeds again.
+--- Wraps a function that reads a plugin's internals. Its errors are logged, and :checkhealth shows them until it
+--- succeeds again.
 function M.safely(plugin, read)
   local info = debug.getinfo(read, 'S')
   local reader = info.short_src .. ':' .. info.linedefined
@@ -365,7 +363,7 @@ function M.safely(plugin, read)
   end
 end
 
---- Returns what is missing in each plugin of an unknown version.
+--- Returns the missing function of each plugin whose version is not supported.
 ---@return table<string, string>
 function M.unknown()
   local missing = {}

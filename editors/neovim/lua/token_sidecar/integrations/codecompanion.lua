@@ -1,10 +1,10 @@
--- codecompanion.nvim: its requests in chats, inline and in the background, and a guard on submit.
+-- codecompanion.nvim: reports its requests from chats, inline and background, and checks prompts on submit.
 local M = { KNOWN = 'f1afd02 of 2026-08-08' }
 
 local chats = require('token_sidecar.integrations.chats')
 local NAME = 'codecompanion'
--- Editor context (`#{buffer}` in a prompt) that can be read ahead of the submit. The others change something
--- when they are read, or are functions of the user.
+-- Editor context (`#{buffer}` in a prompt) that can be read before the submit. All others have side effects or
+-- are functions of the user.
 local READABLE = { 'buffer', 'buffers', 'diagnostics', 'messages', 'quickfix', 'selection', 'viewport' }
 
 local current ---@type {call: token_sidecar.Call, begin?: fun()}? the request whose body is made next
@@ -39,7 +39,7 @@ local begin = safely(function(client, call)
   chats.request(call, not call.category and window_of(client.adapter) or nil)
 end)
 
---- Runs a function of the plugin that makes the body of this request, if it gets that far.
+--- Runs a function of the plugin that may create the body of this request.
 local function making(request, run, ...)
   local before = current
   current = request
@@ -93,7 +93,7 @@ local function around_body(merge_body)
   end
 end
 
---- Tells the server what the next request of a chat would carry, without what is typed.
+--- Reports the next request of a chat to the server, without the typed prompt.
 ---@return string? model of the request
 local function report(chat)
   if chat.adapter.type ~= 'http' then return end
@@ -110,8 +110,8 @@ local function lines_below_header(chat)
   return vim.api.nvim_buf_get_lines(chat.bufnr, assert(chat.header_line, 'no member header_line'), -1, false)
 end
 
---- Reads what is typed: the lines below the user's header and the list of attached context. The plugin's
---- own parser takes seconds for a long prompt, so it runs only for a prompt that is sent.
+--- Returns the typed prompt: the lines below the user's header and the list of attached context. The plugin's own
+--- parser takes seconds for long prompts, so it runs only for prompts that are sent.
 local function typed_in(chat)
   local lines, first = lines_below_header(chat), 1
   while lines[first] and lines[first]:find('^%s*$') or (lines[first] or ''):find('^>') do
@@ -132,7 +132,7 @@ local function listed_context(chat)
   return ids
 end
 
---- Copies a chat as far as the steps of a submit change it: they can be tried on the copy.
+--- Copies the parts of a chat that a submit changes, so that a submit can be tried on the copy.
 local function trial_copy(chat)
   local context = { add = function() end, get_from_chat = function() return listed_context(chat) end }
   local registry, trial = {}, { messages = vim.list_slice(chat.messages) }
@@ -145,14 +145,14 @@ local function trial_copy(chat)
   return setmetatable(trial, { __index = chat })
 end
 
---- Tells whether a prompt may name tools (`@{…}`) or editor context (`#{…}`): the plugin searches it once for
---- every name.
+--- Returns whether a prompt may name tools (`@{…}`) or editor context (`#{…}`). Without such names the plugin's
+--- slow search for each known name can be skipped.
 ---@param kind 'tools'|'editor_context'
 local function may_name(kind, typed)
   return typed:find(require('codecompanion.triggers').mappings[kind] .. '{', 1, true) ~= nil
 end
 
---- Adds the tools that a prompt names. Autocommands of the user wait until the plugin itself adds them.
+--- Adds the tools that a prompt names, without the user's autocommands, which run when the plugin adds them.
 local function add_tools(chat, typed)
   if not may_name('tools', typed) then return end
   local ignored = vim.o.eventignore
@@ -162,7 +162,7 @@ local function add_tools(chat, typed)
   if not ok then error(err, 0) end
 end
 
---- Attaches what the plugin reads again or anew for a prompt: watched buffers, and those that it names.
+--- Attaches the buffers that the plugin reads for a prompt: watched ones, and those that the prompt names.
 ---@return table[] turns
 local function attach(chat, typed)
   local before, is_new = #chat.messages, {}
@@ -189,8 +189,8 @@ local function attach(chat, typed)
   )
 end
 
---- Returns the prompt that a submit would send, and tells the server of the rest of its request. Returns
---- nil for a submit that needs no guard.
+--- Returns the prompt that a submit would send, and reports the rest of its request to the server. Returns nil if
+--- the submit needs no check.
 ---@return token_sidecar.Prompt?
 local prompt_of = safely(function(chat, opts)
   if chat.current_request or opts.auto_submit or chat.adapter.type ~= 'http' then return nil end
@@ -208,14 +208,14 @@ local prompt_of = safely(function(chat, opts)
   }
 end)
 
---- Guards a prompt, which stays in the buffer until the plugin sends it.
+--- Checks a prompt, which stays in the buffer until the plugin sends it.
 local function around_submit(submit)
   local function guarded_submit(chat, opts)
     local prompt = prompt_of(chat, opts or {})
     if not prompt then return submit(chat, opts) end
     chats.guard(session_of(chat), prompt, function()
       if closed[chat.id] then return end
-      -- The buffer can be edited while the server judges: what it judged is what may be sent.
+      -- The buffer may be edited during the check, but only the checked prompt may be sent.
       if safely(typed_in)(chat) ~= prompt.text then return guarded_submit(chat, opts) end
       submit(chat, opts)
     end)
@@ -223,7 +223,7 @@ local function around_submit(submit)
   return guarded_submit
 end
 
---- Tells the server of attached context once per tick: a picker may attach many files.
+--- Reports attached context at most once per tick, because a picker may attach many files.
 local report_change = safely(function(chat)
   changed[chat] = nil
   if not (closed[chat.id] or chat.current_request) and chat.tool_registry then report(chat) end
@@ -233,7 +233,7 @@ local function around_message(add_message)
   return function(chat, data, opts)
     local is_attached = (opts or {}).context ~= nil
     local result = add_message(chat, data, opts)
-    -- A trial copy has messages of its own, but is not the chat.
+    -- Ignore the copies on which submits are tried.
     if is_attached and not changed[chat] and rawget(chat, 'bufnr') then
       changed[chat] = true
       vim.schedule(function() report_change(chat) end)
@@ -242,8 +242,8 @@ local function around_message(add_message)
   end
 end
 
---- Follows the reply to an inline or background request that was sent before there were hooks: the plugin
---- calls a handler of the adapter when it is done with it.
+--- Follows the reply to an inline or background request that was sent before the hooks were set: the plugin calls
+--- a handler of the adapter when the reply is complete.
 local function around_handler(call_handler)
   local record = safely(function(adapter, response)
     local call = missed.call

@@ -1,4 +1,4 @@
--- CopilotChat.nvim: the requests and replies of its client, and a guard on prompts.
+-- CopilotChat.nvim: reports the requests and replies of its client, and checks prompts.
 local M = { KNOWN = 'f0c2a23 of 2026-06-17' }
 
 local chats = require('token_sidecar.integrations.chats')
@@ -8,7 +8,7 @@ local running = setmetatable({}, { __mode = 'k' }) ---@type table<thread, token_
 local function safely(read) return chats.safely('CopilotChat', read) end
 local later = vim.schedule_wrap(safely(function(run) run() end))
 
---- Guards the first prompt, which is in the chat already.
+--- Checks the first prompt, which is already in the chat.
 local is_held = safely(function(opts)
   local prompt = { text = opts.history[#opts.history].content, model = opts.model }
   local held = require('plenary.async').wrap(function(done)
@@ -20,7 +20,7 @@ local is_held = safely(function(opts)
   return held
 end)
 
---- Follows a request: the client runs in a coroutine, which tells its posts from those of others.
+--- Follows a request. The client runs in a coroutine, which identifies its HTTP requests.
 local function around_ask(ask)
   return function(client, opts)
     local co = assert(coroutine.running())
@@ -66,7 +66,7 @@ local function around_post(post)
   end
 end
 
---- Guards a prompt from the chat, where it stays if it is held, or from a command.
+--- Checks a prompt from the chat, where it stays if it is not sent, or from a command.
 local function around_plugin(ask)
   return function(prompt, config)
     local merged = safely(function() return vim.tbl_extend('force', require('CopilotChat').config, config or {}) end)()

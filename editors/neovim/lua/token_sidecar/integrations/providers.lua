@@ -1,4 +1,4 @@
--- Who serves a model: what the chat plugins, and people in their settings, call it, by the server's ids.
+-- Provider ids, by the names that chat plugins and users' settings give to providers.
 local M = {}
 
 local IDS = {
@@ -27,10 +27,10 @@ for _, id in ipairs({
   IDS[id] = id
 end
 
---- Many servers speak as these two do, and people name them so: they are meant by their own address alone.
+--- Many servers are compatible with these two and carry their names, so they are recognised by address only.
 local ADDRESSES = { anthropic = '://api.anthropic.com', openai = '://api.openai.com' }
 
---- The id of who is named so; nil where nobody is known by it: then the model's name decides.
+--- Returns a provider's id; nil if it is unknown, in which case the model's name decides.
 ---@param name? string
 ---@param url? string where the request goes
 ---@return string?
