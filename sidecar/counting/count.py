@@ -1,4 +1,4 @@
-"""What a count is, and how it says how it was made."""
+"""Counts, their methods, and how they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A number of tokens and how it was made, without the model's window or price."""
+    """A number of tokens, its method and its error."""
 
     tokens: int
     method: Method
@@ -25,7 +25,7 @@ class Measure(msgspec.Struct, frozen=True):
     error_percent: float | None = 0.0
     """Expected error in percent; 0 when exact or endpoint, None when not measured."""
     counted: int = 0
-    """How many of the tokens the model's server counted, where the rest is an estimate."""
+    """How many of the tokens the model's server counted; the rest is an estimate."""
 
 
 class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -44,10 +44,9 @@ class Count(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     percent: int | None = None
     input_cost_usd: float | None = None
     note: str | None = None
-    """Why it was not counted as requested, such as an endpoint without a count."""
+    """Why it was not counted as requested, such as an endpoint that cannot count."""
     similar_models: tuple[str, ...] | None = None
-    """Known names similar to an unknown model's, whose count is then that of an unknown model. Null
-    where the name is known."""
+    """Known names similar to an unknown model's name; null if the name is known."""
 
 
 def number_text(tokens: int, method: Method) -> str:

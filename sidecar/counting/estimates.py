@@ -1,8 +1,8 @@
 """Fitted approximations of vocabularies that cannot be run here.
 
-`python -m benchmarks fit-estimates` writes `estimates.json`. For each tokenizer generation it holds
-the weights of o200k_base's tokens and of a text's features, and the bands that 95 of 100 documents
-stayed within. The weights were fitted to other documents.
+`python -m benchmarks fit-estimates` writes `estimates.json`. For each tokenizer generation it
+contains the weights of o200k_base's tokens and of a text's features, and the bands that contain 95
+of 100 documents. The weights were fitted to other documents.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ BASE_VOCABULARY = "o200k_base"
 
 
 class Bands(msgspec.Struct, frozen=True):
-    """How far estimates are off by kind of text, as shares of the estimate."""
+    """Error bands by kind of text: half-widths as shares of the estimate."""
 
     any: float
     """For texts of unknown kind."""
     short: float
-    """Added for a text of one token; falls with the square root of the tokens."""
+    """For a text of one token; it decreases with the square root of the tokens."""
     kinds: dict[str, float]
     """By `sidecar.counting.kinds.Kind`."""
 
     def percent(self, tokens: int, sample: str = "") -> float:
         """Return half of the 95 % band of a count, in percent; `sample` is how the text begins."""
-        from sidecar.counting.kinds import (
-            kind_of,
-        )  # lazily: the first count is exact and does not need it
+        from sidecar.counting.kinds import kind_of
 
         band = self.kinds.get(kind_of(sample), self.any) if sample else self.any
         return round(100 * math.hypot(band, self.short / math.sqrt(max(1, tokens))), 1)
@@ -48,9 +46,9 @@ class Approximation(msgspec.Struct, frozen=True):
     """In `UNITS`: per token of the base, then per feature of `sidecar.counting.features`."""
     bands: Bands
     own: bool = True
-    """Whether it was fitted to the generation's own vocabulary, not to similar ones."""
+    """Whether it was fitted to the generation's own vocabulary instead of similar ones."""
     method: Literal["calibrated", "estimate"] = "estimate"
-    """`calibrated`: fitted to a server's own counts, as ctok reconstructs them."""
+    """`calibrated`: fitted to a server's counts, as ctok reconstructs them."""
 
 
 class _Table(msgspec.Struct, frozen=True):

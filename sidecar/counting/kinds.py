@@ -31,7 +31,7 @@ any other."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCRIPTS: tuple[tuple[Kind, bytes, float], ...] = (
-    # (kind, classes of its letters, share of the text from which on it is of this kind)
+    # (kind, classes of its letters, smallest share of a text of this kind)
     ("cjk", b"jco", 0.15),
     ("script", b"zesvk", 0.1),
     ("cyrillic", b"gy", 0.2),
@@ -50,25 +50,25 @@ def kind_of(text: str) -> Kind:
     """Return the kind of a text, by its first characters; `prose` for an empty one."""
     sample = text[:SAMPLE_CHARACTERS]
     classes = classes_of(sample)
-    script = None if sample.isascii() else _script(sample, classes)
-    return script or _by_signs(sample, classes)
+    script = None if sample.isascii() else _kind_by_script(sample, classes)
+    return script or _kind_by_signs(sample, classes)
 
 
-def _script(sample: str, classes: bytes) -> Kind | None:
+def _kind_by_script(sample: str, classes: bytes) -> Kind | None:
     size = len(classes)
     if classes.count(b"i") > 0.2 * size:
         if len(_THAI.findall(sample)) > 0.2 * size:
             return "thai"
         return "script" if len(_RARE.findall(sample)) > 0.1 * size else "indic"
     counts = ((kind, sum(map(classes.count, of)), share) for kind, of, share in _SCRIPTS)
-    found = next((kind for kind, count, share in counts if count > share * size), None)
-    if found == "script" and classes.count(b"v") > 0.5 * sum(map(classes.count, b"zesvk")):
+    kind = next((kind for kind, count, share in counts if count > share * size), None)
+    if kind == "script" and classes.count(b"v") > 0.5 * sum(map(classes.count, b"zesvk")):
         is_latin = len(_VIETNAMESE.findall(sample)) > 0.5 * classes.count(b"v")
-        return "latin" if is_latin else found
-    return found
+        return "latin" if is_latin else kind
+    return kind
 
 
-def _by_signs(sample: str, classes: bytes) -> Kind:
+def _kind_by_signs(sample: str, classes: bytes) -> Kind:
     size, lines = max(1, len(classes)), classes.count(b"n") + 1
     blanks = sum(map(classes.count, b" tn"))
     if blanks > 0.6 * size:

@@ -1,4 +1,4 @@
-"""What is known of a model, and the models to choose from (`models/list`)."""
+"""Information about models, and the models to choose from (`models/list`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     id: str
     provider: str | None
-    """genai-prices' id, or a local provider; null if it is not known who serves the model."""
+    """genai-prices' id, or a local provider; null if not known."""
     tokenizer: str
     """A vocabulary, `generation~vocabulary` for an approximation, or an estimator's name."""
     context_window: int | None
@@ -32,9 +32,9 @@ class ModelInfo(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     method: Method
 
 
-LARGE = 100_000
-"""A vendor's current models have at least such a context window."""
-_PRESENT = re.compile(
+_MIN_CURRENT_WINDOW = 100_000
+"""Smallest context window of a vendor's current models."""
+_CURRENT = re.compile(
     r"(gpt-5|o\d|claude-(opus|sonnet|haiku|fable)-[4-9]|gemini-[3-9]|gemini-2\.5|grok-[4-9]|"
     r"mistral-(large|medium|small)|devstral|codestral|deepseek|qwen-?3|kimi-k|glm-[4-9]|command-a)"
     r"(?!.*(embed|audio|tts|image|realtime|transcri|live))"
@@ -49,7 +49,7 @@ def _describe(model: str) -> tuple[str, Method]:
 
 
 def model_info(model: str, describe: Describe = _describe) -> ModelInfo:
-    """Return what is known of `model` without waiting; unknown models are estimated."""
+    """Return information about a model, without loading the price list."""
     tokenizer, method = describe(model)
     return ModelInfo(
         id=model,
@@ -64,15 +64,15 @@ def model_info(model: str, describe: Describe = _describe) -> ModelInfo:
 def search(query: str | None = None, describe: Describe = _describe) -> list[ModelInfo]:
     """Return the models whose `provider/id` contains every word of `query`, or all models.
 
-    The makers' own models come first, then the hosts', each sorted by id. Loads the price list: for
-    workers.
+    The vendors' own models come first, then OpenRouter's, each sorted by id. Blocking: loads the
+    price list.
     """
     catalogue.warm()
     words = (query or "").lower().split()
-    found = [
+    models = [
         info for provider in catalogue.providers() for info in _models_of(provider, words, describe)
     ]
-    return sorted(found, key=lambda info: (info.provider == "openrouter", info.id, info.provider))
+    return sorted(models, key=lambda info: (info.provider == "openrouter", info.id, info.provider))
 
 
 def choices(
@@ -80,9 +80,9 @@ def choices(
 ) -> list[ModelInfo]:
     """Return the models that a user can choose, each name once.
 
-    `id` is a name that every request accepts: the bare id where it is unambiguous, else with its
-    host before it. The names in `first` come first, then the makers' current models. Loads the
-    price list: for workers.
+    `id` is a name that every request accepts: the bare id if it is unambiguous, else
+    `provider/id`. The names in `first` come first, then the vendors' current models. Blocking:
+    loads the price list.
     """
     catalogue.warm()
     words = (query or "").lower().split()
@@ -100,18 +100,22 @@ def _names() -> tuple[str, ...]:
         for provider in catalogue.providers()
         for model in provider.models
     }
-    return tuple(sorted(names, key=_rank))
+    return tuple(sorted(names, key=_sort_key))
 
 
-def _rank(name: str) -> tuple[bool, bool, bool, str]:
-    """Sort the makers' current chat models first, then their others, then the hosts'."""
-    hosted = "/" in name
-    present = not hosted and bool(_PRESENT.match(name)) and (known_window(name) or 0) >= LARGE
-    return provider_of(name) == "openrouter", hosted, not present, name.lower()
+def _sort_key(name: str) -> tuple[bool, bool, bool, str]:
+    """Return a sort key: vendors' current chat models, their other models, other providers'."""
+    is_hosted = "/" in name
+    is_current = (
+        not is_hosted
+        and bool(_CURRENT.match(name))
+        and (known_window(name) or 0) >= _MIN_CURRENT_WINDOW
+    )
+    return provider_of(name) == "openrouter", is_hosted, not is_current, name.lower()
 
 
 def _name(provider: str, model: str) -> str:
-    """Return the name of a provider's model; the bare id where no name would imply the provider."""
+    """Return the model's bare id if that implies the provider, else `provider/id` if possible."""
     if provider_of(model) == provider:
         return model
     named = f"{provider}/{model}"

@@ -1,8 +1,8 @@
 """Split patterns of byte-level BPE vocabularies, and where texts may be cut under each.
 
-A vocabulary file often does not say how its texts are split, or says it in another library's
-syntax. Here the patterns are written for tiktoken (fancy-regex), each beside the forms that Hugging
-Face's `tokenizer.json` files use.
+A vocabulary file often does not contain its split pattern, or has it in another library's syntax.
+These patterns are in tiktoken's syntax (fancy-regex), with the equivalent forms in Hugging Face's
+`tokenizer.json` files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Pattern(msgspec.Struct, frozen=True):
     name: str
     expression: str
     """In tiktoken's syntax."""
-    written: tuple[tuple[str, ...], ...] = ()
+    splits: tuple[tuple[str, ...], ...] = ()
     """Equivalent sequences of `Split` expressions in `tokenizer.json` files."""
     nfc: bool = False
     """Whether the tokenizer normalises to NFC first."""
@@ -95,12 +95,12 @@ _BY_RANKS = {
 
 
 def by_splits(splits: tuple[str, ...]) -> Pattern | None:
-    """Return the known pattern that a `tokenizer.json` spells out, or None."""
+    """Return the known pattern that is equivalent to the splits of a `tokenizer.json`, or None."""
     # Some files contain line ends instead of their escapes.
     escaped = tuple(split.replace("\r", r"\r").replace("\n", r"\n") for split in splits)
-    return next((pattern for pattern in PATTERNS if escaped in pattern.written), None)
+    return next((pattern for pattern in PATTERNS if escaped in pattern.splits), None)
 
 
 def by_rank_count(ranks: int) -> Pattern | None:
-    """Return the pattern of a rank file with so many ranks, or None."""
+    """Return the pattern of a rank file by its number of ranks, or None."""
     return _BY_RANKS.get(ranks)

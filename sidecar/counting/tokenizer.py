@@ -1,4 +1,4 @@
-"""The base class of everything that counts tokens."""
+"""The base class of all tokenizers and estimators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tokenizer(ABC):
     name: str
     """The vocabulary's usual name, such as `o200k_base`, or the estimator's."""
     method: Method = "exact"
-    """How its counts are made."""
+    """The method of its counts."""
     error_percent: float | None = 0.0
     """Half of its error band in percent, for any text; None if not measured."""
     has_safe_cuts: bool = False
@@ -40,15 +40,15 @@ class Tokenizer(ABC):
 
     @property
     def base(self) -> Tokenizer:
-        """The tokenizer that counts pieces: itself, or the one whose counts it scales."""
+        """The tokenizer that counts pieces: this one, or the one whose counts it scales."""
         return self
 
     def scale(self, tokens: int) -> int:
-        """Return its own number for a sum of its base's counts."""
+        """Return this tokenizer's count for a sum of counts by `base`."""
         return tokens
 
     def unscale(self, allowance: int) -> int:
-        """Return the most tokens of the base that scale to no more than `allowance`."""
+        """Return the largest count by `base` that scales to at most `allowance`."""
         return max(0, allowance)
 
     def is_slow(self, text: str) -> bool:  # noqa: ARG002
@@ -63,12 +63,12 @@ class Tokenizer(ABC):
         """Return the UTF-8 bytes of the first `tokens` tokens of an uncut text.
 
         Returns:
-            None if it cannot show its tokens.
+            None if the tokenizer cannot return its tokens.
         """
         return None
 
     def truncated(self, text: str, max_tokens: int, mode: Truncation) -> str | None:  # noqa: ARG002
-        """Return the text cut by its own method to `max_tokens`, or None if it has none."""
+        """Return the text cut to `max_tokens`, or None if the tokenizer has no way of cutting."""
         return None
 
     def band(self, tokens: int, sample: str = "") -> float | None:  # noqa: ARG002

@@ -1,8 +1,8 @@
-"""What counts for each tokenizer generation on this machine, found without loading anything.
+"""The tokenizer of each model generation on this machine, found without loading anything.
 
-`exact` where the vocabulary is available (in an engine, or in an installed optional package), else
-the generation's approximation, else the estimator. `sidecar.counting.tokenizers` also considers
-what the user chose for unknown models.
+Counts are `exact` if the vocabulary is available in an engine or an installed optional package. If
+not, the generation's approximation counts, or the estimator. `sidecar.counting.tokenizers` also
+considers the user's settings.
 """
 
 from __future__ import annotations

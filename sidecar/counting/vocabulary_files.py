@@ -1,14 +1,14 @@
 """Tokenizers from vocabulary files: rank files, tekken, `tokenizer.json`, SentencePiece and GGUF.
 
-A byte-level BPE vocabulary whose token ids rise in the order of its merges is a list of ranks,
-whatever file holds it. Where its split pattern is known too (Llama-3, Qwen, DeepSeek, GPT-2, …)
-tiktoken runs it: ten times faster than the `tokenizers` library, and with proven safe cuts. Other
-`tokenizer.json` files need the extra `[huggingface]`, SentencePiece vocabularies the extra
-`[sentencepiece]`; their texts are counted in full.
+A byte-level BPE vocabulary whose token ids rise in the order of its merges is a list of ranks. If
+its split pattern is known (Llama-3, Qwen, DeepSeek, GPT-2, …), tiktoken runs it: ten times faster
+than the `tokenizers` library, and with proven safe cuts. Other `tokenizer.json` files need the
+extra `[huggingface]`, SentencePiece vocabularies the extra `[sentencepiece]`; their texts are not
+cut.
 
-Of a GGUF model only the header is read, never the weights. Format:
+Only the header of a GGUF model is read, never the weights. Format:
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Counts
-are those of llama.cpp for the same file.
+equal those of llama.cpp for the same file.
 """
 
 from __future__ import annotations
@@ -66,33 +66,28 @@ class BytePairTokenizer(Reference):
         return self.count_whole(text)
 
     def _encoding(self) -> tiktoken.Encoding:
+        import tiktoken
+
         with self._lock:
             if self._own is None:
-                self._own = _encoding(self._vocabulary, self._ranks)
+                try:
+                    self._own = tiktoken.Encoding(
+                        self.name,
+                        pat_str=self._vocabulary.pattern,
+                        mergeable_ranks=self._ranks,
+                        special_tokens={},
+                    )
+                except (ValueError, AssertionError) as error:
+                    raise VocabularyError(f"tiktoken cannot use it: {error}") from error
                 self._ranks = {}
             return self._own
 
 
-def _encoding(vocabulary: Vocabulary, ranks: Ranks) -> tiktoken.Encoding:
-    import tiktoken
-
-    try:
-        return tiktoken.Encoding(
-            vocabulary.name,
-            pat_str=vocabulary.pattern,
-            mergeable_ranks=ranks,
-            special_tokens={},
-        )
-    except (ValueError, AssertionError) as error:
-        raise VocabularyError(f"tiktoken cannot use it: {error}") from error
-
-
 def read_ranks(data: bytes) -> Ranks:
-    """Return the ranks of a `.tiktoken` file or Llama-3's `tokenizer.model`: base64 and rank per
-    line.
+    """Return the ranks in a `.tiktoken` file or Llama-3's `tokenizer.model`.
 
     Raises:
-        VocabularyError: A line is something else.
+        VocabularyError: A line is not base64 and a rank.
     """
     try:
         pairs = (line.split() for line in data.splitlines() if line)
@@ -102,10 +97,10 @@ def read_ranks(data: bytes) -> Ranks:
 
 
 def load_rank_file(path: Path, name: str) -> BytePairTokenizer:
-    """Load a rank file; its number of ranks tells how it splits texts.
+    """Load a rank file; the split pattern follows from the number of ranks.
 
     Raises:
-        VocabularyError: How the vocabulary splits texts is not known.
+        VocabularyError: The split pattern is not known.
         OSError: The file is unreadable.
     """
     ranks = read_ranks(path.read_bytes())
@@ -134,7 +129,7 @@ class _Tekken(msgspec.Struct):
 
 
 def load_tekken(path: Path, name: str) -> BytePairTokenizer:
-    """Load one of Mistral's `tekken` files, which hold more tokens than are in use.
+    """Load one of Mistral's `tekken` files, which contain more tokens than the models use.
 
     Raises:
         VocabularyError: The file is not a tekken file.
@@ -153,10 +148,10 @@ def load_tekken(path: Path, name: str) -> BytePairTokenizer:
 
 
 def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
-    """Return the ranks of a byte-level vocabulary, whose tokens are written in GPT-2's letters.
+    """Return the ranks of a byte-level vocabulary, which represents each byte by a letter.
 
     Raises:
-        VocabularyError: A token has another letter, so the vocabulary is of another kind.
+        VocabularyError: The vocabulary is not byte-level.
     """
     letters = bytes_by_letter()
     try:
@@ -166,7 +161,7 @@ def byte_ranks(vocabulary: dict[str, int]) -> Ranks:
 
 
 def bytes_by_letter() -> dict[str, int]:
-    """Return the bytes that letters stand for in byte-level vocabularies."""
+    """Return the byte that each letter represents in byte-level vocabularies, as in GPT-2's."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -176,27 +171,30 @@ def bytes_by_letter() -> dict[str, int]:
 def has_rising_ids(merges: list[Any], vocabulary: dict[str, int]) -> bool:
     """Return whether token ids rise with the merges, so that ids can serve as ranks.
 
-    `merges` are `"a b"` strings or `[a, b]` pairs, as in `tokenizer.json`; Llama-3 lists every way
-    to make a token, so ids may repeat.
+    Ids may repeat, because Llama-3 lists all merges that produce a token.
+
+    Args:
+        merges: `"a b"` strings or `[a, b]` pairs, as in `tokenizer.json`.
+        vocabulary: Token ids.
     """
     parts = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
-    made = [vocabulary.get("".join(part), -1) for part in parts]
-    return -1 not in made and all(before <= after for before, after in pairwise(made))
+    ids = [vocabulary.get("".join(part), -1) for part in parts]
+    return -1 not in ids and all(before <= after for before, after in pairwise(ids))
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """A tokenizer run by the `tokenizers` library. Thread-safe; special tokens count as text."""
+    """Runs a `tokenizer.json` by the `tokenizers` library. Thread-safe."""
 
     inline_characters = 1_000
-    """About a millisecond."""
+    """Counted in about a millisecond."""
 
     def __init__(self, name: str, data: bytes, dropped: bytes = b"") -> None:
         """Load a `tokenizer.json`.
 
         Args:
-            name: The label of its counts.
+            name: The tokenizer's name.
             data: The file.
-            dropped: Bytes that the model drops; each is a token in `data` that is not counted.
+            dropped: Bytes that the model drops. They are tokens in `data`, but are not counted.
 
         Raises:
             VocabularyError: The library is missing or cannot read `data`.
@@ -238,7 +236,7 @@ def _library_tokenizer(data: bytes) -> Any:
 
 
 def load_tokenizer_json(path: Path, name: str) -> BytePairTokenizer | HuggingFaceTokenizer:
-    """Load a `tokenizer.json`. Some tenths of a second for a big vocabulary.
+    """Load a `tokenizer.json`, which takes some tenths of a second.
 
     Raises:
         VocabularyError: It cannot be run here.
@@ -262,18 +260,13 @@ def as_byte_pairs(spec: dict[str, Any], name: str) -> BytePairTokenizer | None:
         return None
     if model.get("byte_fallback") or model.get("dropout") or not has_rising_ids(merges, vocabulary):
         return None
-    made = _without_special_tokens(vocabulary, spec)
-    return BytePairTokenizer(name, byte_ranks(made), pattern)
-
-
-def _without_special_tokens(vocabulary: dict[str, int], spec: dict[str, Any]) -> dict[str, int]:
-    """Return the vocabulary without special tokens, which text never becomes."""
     special = {_object(token).get("content") for token in spec.get("added_tokens") or ()}
-    return {token: rank for token, rank in vocabulary.items() if token not in special}
+    ordinary = {token: rank for token, rank in vocabulary.items() if token not in special}
+    return BytePairTokenizer(name, byte_ranks(ordinary), pattern)
 
 
 def _known_pattern(spec: dict[str, Any]) -> Pattern | None:
-    """Return the known pattern that `pre_tokenizer` and `normalizer` amount to, or None."""
+    """Return the known pattern that is equivalent to `pre_tokenizer` and `normalizer`, or None."""
     steps = _steps(spec.get("pre_tokenizer"), "pretokenizers")
     if not steps or steps[-1].get("type") != "ByteLevel" or steps[-1].get("add_prefix_space"):
         return None
@@ -294,12 +287,12 @@ def _expression(step: dict[str, Any]) -> str | None:
     isolated = step.get("type") == "Split" and step.get("behavior") == "Isolated"
     if not isolated or step.get("invert"):
         return None
-    found = _object(step.get("pattern")).get("Regex")
-    return found if isinstance(found, str) else None
+    expression = _object(step.get("pattern")).get("Regex")
+    return expression if isinstance(expression, str) else None
 
 
 def _steps(node: object, key: str) -> list[dict[str, Any]]:
-    """Return the steps of a pre-tokenizer or normalizer: a sequence or a single one."""
+    """Return the steps of a pre-tokenizer or normalizer, which is a sequence or a single step."""
     if node is None:
         return []
     table = _object(node)
@@ -315,10 +308,10 @@ _MODEL_TYPE_BPE = 2
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A tokenizer run by the `sentencepiece` library, as llama.cpp counts. Thread-safe."""
+    """Runs a model by the `sentencepiece` library, with llama.cpp's counts. Thread-safe."""
 
     inline_characters = 1_000
-    """About a millisecond."""
+    """Counted in about a millisecond."""
 
     def __init__(self, name: str, model: bytes) -> None:
         """Load a model.
@@ -349,16 +342,6 @@ def _processor(model: bytes) -> Any:
         raise VocabularyError(f"the sentencepiece library cannot read it: {error}") from error
 
 
-def is_sentence_piece(head: bytes) -> bool:
-    """Return whether a file begins like SentencePiece's: with a piece, in protocol buffers."""
-    return len(head) > 4 and head[0] == head[2] == 0x0A and head[3] <= head[1] - 2
-
-
-def load_sentence_piece(path: Path, name: str) -> SentencePieceTokenizer:
-    """Load a `.model` file. Raises VocabularyError or OSError."""
-    return SentencePieceTokenizer(name, path.read_bytes())
-
-
 def tokenizer_from_pieces(
     name: str,
     pieces: Sequence[str],
@@ -367,14 +350,14 @@ def tokenizer_from_pieces(
     *,
     space_before: bool,
 ) -> SentencePieceTokenizer:
-    """Build the tokenizer of a GGUF header's pieces.
+    """Build a SentencePiece tokenizer from its pieces.
 
     Args:
-        name: The label of its counts.
+        name: The tokenizer's name.
         pieces: The pieces.
         scores: Their scores.
         types: Their types.
-        space_before: Whether a text counts as if a space preceded it.
+        space_before: Whether a space is added before a text.
 
     Raises:
         VocabularyError: The library is missing or cannot read them.
@@ -399,8 +382,10 @@ def tokenizer_from_pieces(
     )
 
 
+# Fields in protocol buffers
+
+
 def _bytes_field(number: int, body: bytes) -> bytes:
-    """Encode a field of bytes in protocol buffers."""
     return _varint(number << 3 | 2) + _varint(len(body)) + body
 
 
@@ -413,29 +398,18 @@ def _varint_field(number: int, value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes((*found, value))
+    return bytes((*encoded, value))
 
 
-_NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+"""`struct` format by GGUF type."""
 _STRING, _ARRAY = 8, 9
-_LONGEST = 64 * 1024 * 1024
-_MOST = 4_000_000
+_MAX_STRING = 64 * 1024 * 1024
+_MAX_ITEMS = 4_000_000
 
 _PATTERNS = {
     "gpt-2": patterns.GPT2,
@@ -450,17 +424,17 @@ _PATTERNS = {
 }
 """Pattern by `tokenizer.ggml.pre`."""
 
-_IN_TURN = {
+_SUCCESSIVE_SPLITS = {
     "command-r": (r"\p{N}", patterns.GPT2.expression),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", patterns.GPT2.expression, "[0-9][0-9][0-9]"),
 }
-"""Split patterns that are applied in turn, which the `tokenizers` library does."""
+"""Vocabularies with several split patterns, which the `tokenizers` library applies in turn."""
 
 _NORMAL, _BYTE = 1, 6
 
 
 def load_gguf(path: Path, name: str) -> Tokenizer:
-    """Load the tokenizer of a GGUF file. Some tenths of a second.
+    """Load the tokenizer of a GGUF file, which takes some tenths of a second.
 
     Raises:
         VocabularyError: Its vocabulary cannot be run here.
@@ -473,13 +447,14 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
             raise VocabularyError("its GGUF header is damaged") from error
     kind, pre = header.get("tokenizer.ggml.model"), header.get("tokenizer.ggml.pre")
     if kind == "llama":
-        return _gguf_pieces(header, name)
-    if kind == "gpt2" and pre in _IN_TURN:
-        return _split_in_turn(header, name, _IN_TURN[str(pre)])
+        return _load_gguf_pieces(header, name)
+    if kind == "gpt2" and pre in _SUCCESSIVE_SPLITS:
+        return _load_successive_splits(header, name, _SUCCESSIVE_SPLITS[str(pre)])
     pattern = _PATTERNS.get(str(pre)) if kind == "gpt2" else None
     if pattern is None:
+        reason = _REASONS.get(str(kind), "its kind is not known")
         raise VocabularyError(
-            f"its vocabulary (model {kind}, pre {pre}) cannot be run here: {_why(str(kind))}; "
+            f"its vocabulary (model {kind}, pre {pre}) cannot be run here: {reason}; "
             "an [[endpoint]] of the server that runs it would count exactly"
         )
     vocabulary = _gguf_vocabulary(header)
@@ -488,7 +463,7 @@ def load_gguf(path: Path, name: str) -> Tokenizer:
     )
 
 
-_WHY = {
+_REASONS = {
     "gpt2": "no library splits texts as llama.cpp does for it",
     "bert": "WordPiece is llama.cpp's own here, and no library's",
     "t5": "a GGUF leaves out how Unigram normalises its texts",
@@ -497,22 +472,18 @@ _WHY = {
 }
 
 
-def _why(kind: str) -> str:
-    return _WHY.get(kind, "its kind is not known")
-
-
-def _gguf_pieces(header: dict[str, Any], name: str) -> Tokenizer:
-
+def _load_gguf_pieces(header: dict[str, Any], name: str) -> Tokenizer:
     lists = [header.get(f"tokenizer.ggml.{key}") for key in ("tokens", "scores", "token_type")]
-    if not all(isinstance(one, list) and one for one in lists):
+    if not all(isinstance(values, list) and values for values in lists):
         raise VocabularyError("its GGUF header holds no vocabulary")
-    tokens, scores, types = (one or [] for one in lists)
-    before = header.get("tokenizer.ggml.add_space_prefix", True)
-    return tokenizer_from_pieces(name, tokens, scores, types, space_before=bool(before))
+    tokens, scores, types = (values or [] for values in lists)
+    space_before = header.get("tokenizer.ggml.add_space_prefix", True)
+    return tokenizer_from_pieces(name, tokens, scores, types, space_before=bool(space_before))
 
 
-def _split_in_turn(header: dict[str, Any], name: str, splits: tuple[str, ...]) -> Tokenizer:
-
+def _load_successive_splits(
+    header: dict[str, Any], name: str, splits: tuple[str, ...]
+) -> Tokenizer:
     steps: list[dict[str, Any]] = [
         {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
         for split in splits
@@ -535,12 +506,12 @@ def _gguf_vocabulary(header: dict[str, Any]) -> dict[str, int]:
     tokens, merges = header.get("tokenizer.ggml.tokens"), header.get("tokenizer.ggml.merges")
     if not isinstance(tokens, list) or not isinstance(merges, list):
         raise VocabularyError("its GGUF header holds no vocabulary")
-    everything = {token: rank for rank, token in enumerate(tokens)}
-    if not has_rising_ids(merges, everything):
+    ids = {token: number for number, token in enumerate(tokens)}
+    if not has_rising_ids(merges, ids):
         raise VocabularyError("its merges are not in the order of its tokens")
     types = header.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
-    usual = zip(everything.items(), types, strict=False)
-    return {token: rank for (token, rank), kind in usual if kind in (_NORMAL, _BYTE)}
+    typed_tokens = zip(ids.items(), types, strict=False)
+    return {token: rank for (token, rank), kind in typed_tokens if kind in (_NORMAL, _BYTE)}
 
 
 def read_header(file: BinaryIO) -> dict[str, Any]:
@@ -551,7 +522,7 @@ def read_header(file: BinaryIO) -> dict[str, Any]:
         struct.error: The file ends too soon.
     """
     magic, version, _tensors, pairs = struct.unpack("<4sIQQ", file.read(24))
-    if magic != b"GGUF" or version not in (2, 3) or pairs > _MOST:
+    if magic != b"GGUF" or version not in (2, 3) or pairs > _MAX_ITEMS:
         raise VocabularyError("it is not a GGUF file of version 2 or 3")
     header: dict[str, Any] = {}
     for _ in range(pairs):
@@ -562,7 +533,7 @@ def read_header(file: BinaryIO) -> dict[str, Any]:
 
 def _string(file: BinaryIO) -> str:
     (length,) = struct.unpack("<Q", file.read(8))
-    data = file.read(length) if length <= _LONGEST else b""
+    data = file.read(length) if length <= _MAX_STRING else b""
     if len(data) != length:
         raise VocabularyError("its GGUF header is damaged")
     return data.decode("utf-8", "replace")
@@ -581,7 +552,7 @@ def _value(file: BinaryIO, kind: int) -> Any:
 
 def _array(file: BinaryIO) -> list[Any]:
     kind, length = struct.unpack("<IQ", file.read(12))
-    if length > _MOST:
+    if length > _MAX_ITEMS:
         raise VocabularyError("its GGUF header is damaged")
     if kind in _NUMBERS:
         layout = struct.Struct(f"<{length}{_NUMBERS[kind]}")
@@ -594,11 +565,11 @@ MAX_BYTES = 256 * 1024 * 1024
 
 
 def load(file: Path, name: str) -> Tokenizer:
-    """Load the tokenizer in a file. Blocking: some tenths of a second.
+    """Load the tokenizer in a file, which takes some tenths of a second.
 
     Raises:
-        VocabularyError: It cannot be run here; the message says why, and what would help.
-        OSError: It is missing or unreadable.
+        VocabularyError: It cannot be run here.
+        OSError: The file is missing or unreadable.
     """
     with file.open("rb") as opened:
         head = opened.read(64)
@@ -606,11 +577,11 @@ def load(file: Path, name: str) -> Tokenizer:
         return load_gguf(file, name)
     if file.stat().st_size > MAX_BYTES:
         raise VocabularyError("it is too large for a vocabulary (over 256 MB)")
-    if is_sentence_piece(head):
-        return load_sentence_piece(file, name)
+    # SentencePiece files begin with a piece, in protocol buffers.
+    if len(head) > 4 and head[0] == head[2] == 0x0A and head[3] <= head[1] - 2:
+        return SentencePieceTokenizer(name, file.read_bytes())
     if head.lstrip()[:1] != b"{":
         return load_rank_file(file, name)
     if "tekken" in file.name:
         return load_tekken(file, name)
-
     return load_tokenizer_json(file, name)

@@ -90,14 +90,14 @@ AWKWARD = st.one_of(
 TEXTS = st.lists(AWKWARD, max_size=30).map("".join)
 
 
-WRITTEN = [pattern for pattern in PATTERNS if pattern.written]
+WRITTEN = [pattern for pattern in PATTERNS if pattern.splits]
 
 
 @cache
 def trained(pattern: Pattern) -> bytes:
     """Return a small `tokenizer.json` that splits by `pattern`."""
     tokenizer = Tokenizer(models.BPE())
-    splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pattern.written[0]]
+    splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pattern.splits[0]]
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is patterns.GPT2)
     steps = [] if pattern is patterns.GPT2 else splits
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, last])
