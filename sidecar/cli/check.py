@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from sidecar.cli.output import echo, warn, warn_of
+from sidecar.cli.output import echo, print_problems, warn
 
 if TYPE_CHECKING:
     from sidecar.cli.checking.report import Report
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 EXCEEDED = 1
-WRONG = 2
+INVALID = 2
 GIT_FAILED = "git cannot list tracked files, so every file in .gitignore is skipped"
 
 
 class ProjectLocation(NamedTuple):
-    """The project's configuration file and root given by the user; None to search for them."""
+    """The configuration file and root given by the user; None means to search for them."""
 
     config: Path | None = None
     root: Path | None = None
@@ -44,7 +44,7 @@ class ProjectLocation(NamedTuple):
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option("--diff", "base", metavar="BASE", help="Also report growth since this git revision.")
-@click.option("--model", help="Model to count for where a budget names none.")
+@click.option("--model", help="Model to count for, unless a budget names one.")
 @click.option(
     "--stdin-name",
     metavar="PATH",
@@ -63,7 +63,7 @@ class ProjectLocation(NamedTuple):
     metavar="DIR",
     help="Root folder of the project.",
 )
-@click.option("--no-cache", is_flag=True, help="Neither read nor write the cache of counts.")
+@click.option("--no-cache", is_flag=True, help="Do not use the cache of counts.")
 def check(
     paths: tuple[str, ...],
     form: str,
@@ -77,9 +77,9 @@ def check(
 ) -> None:
     """Check files against their token budgets.
 
-    Folders are searched as git sees them: ignored files are skipped unless git tracks them. A path
-    inside the current project uses that project's configuration, any other path its own. With
-    --config all paths use FILE; its globs are relative to --root (default: the current folder).
+    In folders, files ignored by git are skipped unless git tracks them. A path inside the current
+    project uses that project's configuration; any other path uses its own. With --config, all
+    paths use FILE, and its globs are relative to --root (default: the current folder).
 
     Exit codes: 0 all within budget; 1 a budget is exceeded, or a file with a budget cannot be
     counted; 2 invalid arguments or configuration.
@@ -98,27 +98,23 @@ def run(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> int:
-    """Check, print the report, and return the exit code.
+    """Check, print the report, and return the exit code."""
+    from sidecar.cli.checking.report import as_github, as_json, as_sarif, as_text, skipped_text
 
-    Raises:
-        click.UsageError: see `report_on`.
-    """
-    from sidecar.cli.checking.report import as_github, as_json, as_sarif, as_text, passed_over
-
-    report, problems = report_on(
+    report, problems = check_paths(
         paths, model, base, stdin_name, location=location, use_cache=use_cache
     )
-    mistaken = warn_of(problems)
+    has_errors = print_problems(problems)
     write = {"text": as_text, "json": as_json, "sarif": as_sarif, "github": as_github}[form]
     if written := write(report):
         echo(written)
-    warn(*map(passed_over, report.skipped), *report.notes)
-    if mistaken:
-        warn("the configuration has errors (see above); budgets affected by them are not checked")
-    return WRONG if report.failed or mistaken else EXCEEDED if report.exceeded else 0
+    warn(*map(skipped_text, report.skipped), *report.notes)
+    if has_errors:
+        warn("budgets affected by the configuration errors above were not checked")
+    return INVALID if report.has_unreadable or has_errors else EXCEEDED if report.is_exceeded else 0
 
 
-def report_on(
+def check_paths(
     paths: Sequence[str],
     model: str | None = None,
     base: str | None = None,
@@ -127,7 +123,7 @@ def report_on(
     location: ProjectLocation = ProjectLocation(),  # noqa: B008 - it is frozen
     use_cache: bool = True,
 ) -> tuple[Report, list[Problem]]:
-    """Check all paths, each by its root's configuration; return the report and its problems.
+    """Check all paths, each by its root's configuration; return the report and the problems.
 
     Raises:
         click.UsageError: `base` is not a revision, or a path is outside of the root.
@@ -138,27 +134,29 @@ def report_on(
     fixed = None if location.root is None else Path(os.path.abspath(location.root))
     try:
         roots = by_root([path for path in paths if path != STDIN], fixed)
-        at_stdin = by_root([stdin_name] if STDIN in paths else [], fixed)
+        stdin_roots = by_root([stdin_name] if STDIN in paths else [], fixed)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    loads = {root: load(root, project_file=location.config) for root in {**roots, **at_stdin}}
+    loads = {root: load(root, project_file=location.config) for root in {**roots, **stdin_roots}}
     parts = [
-        _counting(
+        _run_check(
             loads[root].settings,
             model,
-            partial(_root_report, root, own, base, use_cache, loads[root].origins),
+            partial(_root_report, root, root_paths, base, use_cache, loads[root].origins),
         )
-        for root, own in roots.items()
+        for root, root_paths in roots.items()
     ]
     parts += [
-        _counting(loads[root].settings, model, partial(_stdin_report, root, stdin_name))
-        for root in at_stdin
+        _run_check(loads[root].settings, model, partial(_stdin_report, root, stdin_name))
+        for root in stdin_roots
     ]
     problems = [problem for loaded in loads.values() for problem in loaded.problems]
-    return _merged(parts, base, problems), problems
+    return _merge_reports(parts, base, problems), problems
 
 
-def _merged(parts: Sequence[Report], base: str | None, problems: Sequence[Problem]) -> Report:
+def _merge_reports(
+    parts: Sequence[Report], base: str | None, problems: Sequence[Problem]
+) -> Report:
     from sidecar.cli.checking.report import ConfigurationProblem, Report
 
     return Report(
@@ -168,8 +166,8 @@ def _merged(parts: Sequence[Report], base: str | None, problems: Sequence[Proble
         else tuple(growth for part in parts for growth in part.growth or ()),
         skipped=tuple(skipped for part in parts for skipped in part.skipped),
         budgets=sum(part.budgets for part in parts),
-        budgeted=any(part.budgeted for part in parts),
-        failed=any(part.failed for part in parts),
+        has_matching_budget=any(part.has_matching_budget for part in parts),
+        has_unreadable=any(part.has_unreadable for part in parts),
         problems=tuple(
             ConfigurationProblem(
                 path=None if problem.file is None else os.path.relpath(problem.file),
@@ -183,22 +181,22 @@ def _merged(parts: Sequence[Report], base: str | None, problems: Sequence[Proble
     )
 
 
-def _counting(
+def _run_check(
     settings: Settings,
     model: str | None,
     work: Callable[[Settings, str, ChooseCounter | None], Report],
 ) -> Report:
-    """Return the report of `work`, given a counter if an endpoint is used."""
-    from sidecar.cli.counters import warn_of_model
+    """Run `work` with its settings, model and, if an endpoint counts, a counter."""
+    from sidecar.cli.counters import warn_if_unknown_model
 
     name = model or settings.model
     models = dict.fromkeys([name, *(rule.model or name for rule in settings.budgets)])
-    for one in models:
-        warn_of_model(one, settings)
+    for model_name in models:
+        warn_if_unknown_model(model_name, settings)
     if settings.tokenize.use_endpoint and settings.endpoints:
-        from sidecar.cli.counters import asks, run_with_endpoints
+        from sidecar.cli.counters import needs_endpoint, run_with_endpoints
 
-        if asks(settings, set(models)):
+        if needs_endpoint(settings, set(models)):
             return run_with_endpoints(settings, lambda _, choose: work(settings, name, choose))
     return work(settings, name, None)
 
@@ -213,33 +211,36 @@ def _root_report(
     model: str,
     choose: ChooseCounter | None,
 ) -> Report:
-    from sidecar.cli.checking.cache import Memory, recall, remember
+    from sidecar.cli.checking.cache import CheckCache, load_cache, save_cache
     from sidecar.cli.checking.run import Checker
     from sidecar.workspace.targets import Targets
 
-    use_cache = use_cache and choose is None  # the endpoint may serve another model now
-    memory = recall(root) if use_cache else Memory()
-    checker = Checker(settings, model, memory, choose)
+    use_cache = use_cache and choose is None  # an endpoint may serve a different model now
+    cache = load_cache(root) if use_cache else CheckCache()
+    checker = Checker(settings, model, cache, choose)
     finder = Targets(root)
     targets = list(finder.of(paths))
-    whole = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
-    checked = checker.run(targets, () if whole else finder.of([str(root)]))
+    is_whole_root = any(root.is_relative_to(os.path.abspath(path)) for path in paths)
+    checked = checker.run(targets, () if is_whole_root else finder.of([str(root)]))
     growth = None
     if base is not None:
-        from sidecar.cli.checking.growth import growth as grown
+        from sidecar.cli.checking.growth import find_growth
 
-        reports = {made.target.relative: made.report for made in checked if made.report}
-        growth = tuple(grown(checker, root, base, reports))
-    if use_cache and checker.changed:
-        checker.finish(targets)
-        remember(root, memory)
+        reports = {file.target.relative: file.report for file in checked if file.report}
+        growth = tuple(find_growth(checker, root, base, reports))
+    if use_cache and checker.has_changed:
+        checker.update_cache(targets)
+        save_cache(root, cache)
     notes = [GIT_FAILED] if finder.git_failed else []
-    notes += _unmatched_rules(checker.unmatched_rules(targets) if whole else (), origins)
+    notes += _unmatched_rules(checker.unmatched_rules(targets) if is_whole_root else (), origins)
     return checker.report(checked, growth, tuple(notes))
 
 
 def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Iterator[str]:
-    """Yield notes on the project's rules that match no file; the user's apply to many projects."""
+    """Yield notes on the project's own rules that match no file.
+
+    The user's rules apply to many projects, so they need not match here.
+    """
     for key in rules:
         if origins[key].source == "project":
             yield f"{origins[key]}: {key}: `files` matches no file"
@@ -248,15 +249,15 @@ def _unmatched_rules(rules: Iterable[str], origins: Mapping[str, Origin]) -> Ite
 def _stdin_report(
     root: Path, name: str, settings: Settings, model: str, choose: ChooseCounter | None
 ) -> Report:
-    """Check standard input by the rules for the path that `--stdin-name` gives it."""
-    from sidecar.cli.checking.cache import Memory
-    from sidecar.cli.checking.reading import binary, text_of
-    from sidecar.cli.checking.run import Checker, unread
+    """Check standard input by the rules for the path given by `--stdin-name`."""
+    from sidecar.cli.checking.cache import CheckCache
+    from sidecar.cli.checking.reading import decode_text, skip_binary
+    from sidecar.cli.checking.run import Checker, unreadable
     from sidecar.workspace.targets import Target
 
-    checker = Checker(settings, model, Memory(), choose)
+    checker = Checker(settings, model, CheckCache(), choose)
     target = Target(name, Path(os.path.abspath(name)).relative_to(root).as_posix())
-    text = text_of(sys.stdin.buffer.read())
+    text = decode_text(sys.stdin.buffer.read())
     if text is None:
-        return checker.report([unread(target._replace(fault=binary(target)))])
-    return checker.report([checker.text(target, text)])
+        return checker.report([unreadable(target._replace(fault=skip_binary(target)))])
+    return checker.report([checker.check_text(target, text)])

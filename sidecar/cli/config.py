@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from sidecar.cli.options import workspace_option
-from sidecar.cli.output import say, say_json, warn
+from sidecar.cli.group import workspace_option
+from sidecar.cli.output import print_json, print_lines, warn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +56,9 @@ def init(workspace: Path, user: bool, as_json: bool) -> None:
         warn(f"{path} cannot be written: {error.strerror or 'unknown reason'}")
         sys.exit(2)
     if as_json:
-        say_json({"written": str(path)})
+        print_json({"written": str(path)})
     else:
-        say(
+        print_lines(
             f"Created {path}",
             "Everything in it is commented out; remove a # to set a key.",
         )
@@ -77,10 +77,10 @@ def show(workspace: Path, as_json: bool, key: str | None) -> None:
     if not rows:
         raise click.UsageError(f"no such setting: {key}")
     if as_json:
-        say_json({"values": rows})
+        print_json({"values": rows})
     else:
         width = max(len(row["key"]) for row in rows)
-        say(*(f"{row['key']:<{width}}  {row['value']}  ({row['from']})" for row in rows))
+        print_lines(*(f"{row['key']:<{width}}  {row['value']}  ({row['from']})" for row in rows))
 
 
 @config.command()
@@ -93,9 +93,9 @@ def check(workspace: Path, as_json: bool) -> None:
     """
     problems = _load(workspace).problems
     if as_json:
-        say_json({"problems": [str(problem) for problem in problems]})
+        print_json({"problems": [str(problem) for problem in problems]})
     else:
-        say(*(str(problem) for problem in problems) if problems else ("No problems.",))
+        print_lines(*(str(problem) for problem in problems) if problems else ("No problems.",))
     sys.exit(2 if problems else 0)
 
 

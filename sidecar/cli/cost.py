@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sidecar.cli.options import workspace_option
-from sidecar.cli.output import drawable, say, say_json, warn, warn_of
+from sidecar.cli.group import workspace_option
+from sidecar.cli.output import encodable, print_json, print_lines, print_problems, warn
 from sidecar.text.printable import counted, printable, usd_text
 from sidecar.text.tables import draw_bar
 from sidecar.workspace.wording import NO_COST
@@ -101,14 +101,14 @@ def cost(
         folders = _folders(scope["workspace"])
         found = book.detail(params, agent=scope["agent"], folders=folders)
     if as_json:
-        say_json({"rows": found.rows, "totals": found.totals})
+        print_json({"rows": found.rows, "totals": found.totals})
     elif not found.rows:
-        say(NONE_MATCH if any(scope.values()) else NO_COST)
+        print_lines(NONE_MATCH if any(scope.values()) else NO_COST)
         _warn_of_agent(scope["agent"])
     elif sys.stdout.isatty():
         _print_table(found, params)
     else:
-        say(*found.text.split("\n"))
+        print_lines(*found.text.split("\n"))
 
 
 def _warn_of_agent(name: str | None) -> None:
@@ -151,14 +151,14 @@ def files(workspace: Path, since: str | None, as_json: bool) -> None:
     with _book() as book:
         _ingest(book, root)
     with _errors(), SessionsView(root) as view:
-        wrong = warn_of(view.problems)
+        wrong = print_problems(view.problems)
         rows = view.files(since)
     if as_json:
-        say_json({"files": rows})
+        print_json({"files": rows})
     elif not rows:
-        say("No prompt files found in this workspace.")
+        print_lines("No prompt files found in this workspace.")
     else:
-        say(*(f"{_place(row.uri, root)}: {row.text}" for row in rows))
+        print_lines(*(f"{_place(row.uri, root)}: {row.text}" for row in rows))
     sys.exit(2 if wrong else 0)
 
 
@@ -211,9 +211,9 @@ def update_prices(url: str | None, as_json: bool) -> None:
     with _errors():
         models = fetch(target, url)
     if as_json:
-        say_json({"models": models, "file": str(target)})
+        print_json({"models": models, "file": str(target)})
     else:
-        say(f"Prices for {models:,} models written to {target}")
+        print_lines(f"Prices for {models:,} models written to {target}")
 
 
 @contextmanager
@@ -247,7 +247,7 @@ def _settings() -> Settings:
     from sidecar.config.load import load
 
     loaded = load(None)
-    if warn_of(loaded.problems):
+    if print_problems(loaded.problems):
         sys.exit(2)
     return loaded.settings
 
@@ -278,7 +278,7 @@ def _write_page(
         target.write_text(html, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{target} cannot be written: {error.strerror}") from error
-    say(f"Wrote {target}", err=True)
+    print_lines(f"Wrote {target}", err=True)
 
 
 def _print_table(found: CostReport, params: CostDetailParams) -> None:
@@ -322,7 +322,7 @@ def _table(found: CostReport, params: CostDetailParams, width: int) -> Table:
     for row in found.rows:
         names = [Text(printable(getattr(row, key) or "(none)")) for key in params.by]
         share = (row.cost_usd or 0.0) / dearest if dearest else 0.0
-        drawn = drawable(draw_bar(share, 24 if width >= _WIDE else 8))
+        drawn = encodable(draw_bar(share, 24 if width >= _WIDE else 8))
         table.add_row(*names, *_numbers(row, fields), Text(drawn, style="cyan"))
     return table
 

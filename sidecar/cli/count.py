@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sidecar.cli.counters import run_with_counters, settings_at, warn_of_model, window_of
-from sidecar.cli.output import as_utf8, say, say_json, warn, with_progress
-from sidecar.cli.pool import map_batches
+from sidecar.cli.counters import (
+    load_settings_for,
+    map_batches,
+    run_with_counters,
+    warn_if_unknown_model,
+    window_of,
+)
+from sidecar.cli.output import print_json, print_lines, replace_invalid_utf8, warn, with_progress
 from sidecar.workspace.documents import Snapshot
 from sidecar.workspace.files import STDIN, File, Skipped, find, read
 
@@ -56,7 +61,7 @@ def count(paths: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
 def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -> int:
     """Print the counts of all paths and return the exit code."""
-    settings, wrong = settings_at(paths[0])
+    settings, wrong = load_settings_for(paths[0])
     name = model or settings.model
     found = list(find(paths)) if len(paths) == 1 else _each_once(find(paths))
     files = [one for one in found if isinstance(one, File)]
@@ -82,7 +87,7 @@ def run(paths: Sequence[str], model: str | None = None, as_json: bool = False) -
         _print_text(counted)
         if settings.tokenize.use_endpoint:
             warn(*dict.fromkeys(one.note for one in counted if one.note))
-    warn_of_model(name, settings)
+    warn_if_unknown_model(name, settings)
     return 2 if wrong or any(one.failed for one in skipped) else 0
 
 
@@ -137,7 +142,7 @@ def _print_text(counted: Sequence[CountedFile]) -> None:
     ]
     width = max(map(len, numbers), default=0)
     for number, (_, path) in zip(numbers, lines, strict=True):
-        say(f"{number:>{width}} {path}")
+        print_lines(f"{number:>{width}} {path}")
 
 
 def _total(counted: Sequence[CountedFile]) -> Measure:
@@ -160,9 +165,11 @@ def _print_json(
     result: dict[str, Any] = {
         "files": _public(counted, model, settings, chooser),
         "total": {"tokens": total.tokens, "files": len(counted), "method": total.method},
-        "skipped": [{"path": as_utf8(one.path), "reason": one.reason} for one in skipped],
+        "skipped": [
+            {"path": replace_invalid_utf8(one.path), "reason": one.reason} for one in skipped
+        ],
     }
-    say_json(result)
+    print_json(result)
 
 
 def _public(
@@ -185,6 +192,6 @@ def _public(
         count = windows.count(
             one.measure, model, one.characters, settings, named=named, note=one.note
         )
-        return {"path": as_utf8(one.path), **msgspec.to_builtins(count)}
+        return {"path": replace_invalid_utf8(one.path), **msgspec.to_builtins(count)}
 
     return [public(one) for one in counted]

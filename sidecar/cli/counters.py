@@ -1,17 +1,16 @@
-"""What the verbs count with: the functions of the server.
-
-Where an endpoint is asked, an event loop runs for as long as the verb counts.
-"""
+"""Counting for the commands: settings, counters with and without endpoints, and a thread pool."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.cli.output import warn, warn_of
+from sidecar.cli.output import print_problems, warn
 from sidecar.config.paths import state_dir
 from sidecar.workspace.calibrations import CalibrationStore
 from sidecar.workspace.counter_choice import CounterChoice, CounterChooser
@@ -25,24 +24,55 @@ if TYPE_CHECKING:
     from sidecar.workspace.documents import Snapshot
 
     ChooseCounter = Callable[[Snapshot, str], CounterChoice]
-    """What counts a text for a model; waits for an endpoint where one is asked. Any thread's."""
+    """Chooses the counter of a text for a model, and waits for the endpoint if it uses one."""
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+BATCH = 50
+"""Maximum files per task: passing one file to a thread costs more than counting a small one."""
 
 
-def settings_at(path: str) -> tuple[Settings, bool]:
-    """The settings where a path is (`-`: here), and whether something in them is wrong."""
+def map_batches(
+    work: Callable[[Sequence[T]], list[R]], items: Sequence[T], threads: int = 0
+) -> Iterator[R]:
+    """Yield the results of `work` on batches of items, in the order of `items`.
+
+    Args:
+        work: Processes one batch, on any thread.
+        items: All items.
+        threads: Number of threads; 0 means one per core.
+    """
+    threads = threads or _count_cores()
+    size = max(1, min(BATCH, len(items) // threads))
+    batches = [items[start : start + size] for start in range(0, len(items), size)]
+    if len(batches) <= 1 or threads == 1:
+        for batch in batches:
+            yield from work(batch)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for results in pool.map(work, batches):
+            yield from results
+
+
+def _count_cores() -> int:
+    get_affinity = getattr(os, "sched_getaffinity", None)
+    return len(get_affinity(0)) if get_affinity else os.cpu_count() or 1
+
+
+def load_settings_for(path: str) -> tuple[Settings, bool]:
+    """Return the settings for a path (`-`: the current folder), and whether they have errors."""
     from sidecar.config.load import find_root, load
 
     loaded = load(find_root(Path.cwd() if path == STDIN else Path(path).absolute()))
-    return loaded.settings, warn_of(loaded.problems)
+    return loaded.settings, print_problems(loaded.problems)
 
 
-def warn_of_model(model: str, settings: Settings) -> None:
-    """Warn of a model that no list, no family and no table of the settings names."""
+def warn_if_unknown_model(model: str, settings: Settings) -> None:
+    """Warn if neither the model lists nor the settings know the model."""
     from sidecar.config.settings import DEFAULT_MODEL
 
-    if model == DEFAULT_MODEL:  # to look that up takes a tenth of a short run
+    if model == DEFAULT_MODEL:  # the lookup would take a tenth of a short run
         return
     from sidecar.workspace.windows import similar_models
     from sidecar.workspace.wording import unknown_model_text
@@ -59,96 +89,96 @@ def run_with_counters(
     purpose: Purpose = "interactive",
 ) -> T:
     """Run work that counts texts for these models, and return its result."""
-    return (
-        run_with_endpoints(settings, work)
-        if asks(settings, models)
-        else work(*local_counters(settings, purpose))
-    )
+    if needs_endpoint(settings, models):
+        return run_with_endpoints(settings, work)
+    return work(*local_counters(settings, purpose))
 
 
-def asks(settings: Settings, models: Iterable[str]) -> bool:
-    """Whether an endpoint is asked for texts of one of these models."""
+def needs_endpoint(settings: Settings, models: Iterable[str]) -> bool:
+    """Return whether an endpoint counts texts for one of these models."""
     chooser = CounterChooser(CalibrationStore(state_dir()))
     return any(chooser.asks(model, settings) for model in models)
 
 
 def run_with_endpoints(settings: Settings, work: Callable[[CounterChooser, ChooseCounter], T]) -> T:
-    """Run work beside an event loop that asks endpoints, and return its result."""
+    """Run work on a thread, with an event loop for endpoint requests, and return its result."""
     import asyncio
 
-    return asyncio.run(_asking(settings, work))
+    return asyncio.run(_run_with_endpoints(settings, work))
 
 
 def local_counters(settings: Settings, purpose: Purpose) -> tuple[CounterChooser, ChooseCounter]:
-    """Return counters that ask no endpoint."""
+    """Return counters that use no endpoint."""
     chooser = CounterChooser(CalibrationStore(state_dir()), purpose)
     loaded: set[str] = set()
-    loading = Lock()  # threads that come at once would each read the tables
+    loading = Lock()  # otherwise several threads would each read the tables
 
     def load(model: str) -> None:
         tokenizer = chooser.tokenizers(settings).for_model(model)
-        tokenizer.count("a")  # a vocabulary from a file says only now how it really counts
+        tokenizer.count("a")  # a vocabulary file is read, and its method known, at the first count
         if tokenizer.method != "exact":
             chooser.calibrations.loaded()
         loaded.add(model)
 
-    def choose(taken: Snapshot, model: str) -> CounterChoice:
+    def choose(snapshot: Snapshot, model: str) -> CounterChoice:
         if model not in loaded:
             with loading:
                 if model not in loaded:
                     load(model)
-        return chooser.choose_local_counter(taken, model, settings)
+        return chooser.choose_local_counter(snapshot, model, settings)
 
     return chooser, choose
 
 
 def window_of(chooser: CounterChooser, model: str, settings: Settings) -> int | None:
-    """The window that an endpoint reports, in tokens; asked for where that was not done yet."""
+    """Return the window in tokens that an endpoint reports, with a request if it is not known."""
     if not chooser.is_window_due(model, settings):
         return chooser.known_limit(model, settings)
     import asyncio
 
-    async def ask() -> int | None:
+    async def request_limit() -> int | None:
         endpoints = CounterChooser(CalibrationStore(state_dir())).endpoints(settings)
         try:
             return await endpoints.limit(model)
         finally:
             await endpoints.aclose()
 
-    return asyncio.run(ask())
+    return asyncio.run(request_limit())
 
 
-async def _asking(settings: Settings, work: Callable[[CounterChooser, ChooseCounter], T]) -> T:
+async def _run_with_endpoints(
+    settings: Settings, work: Callable[[CounterChooser, ChooseCounter], T]
+) -> T:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    async with opened() as counts:
+    async with open_counts() as counts:
 
-        def choose(taken: Snapshot, model: str) -> CounterChoice:
+        def choose(snapshot: Snapshot, model: str) -> CounterChoice:
             if not counts.asks(model, settings):
-                return counts.choose_local_counter(taken, model, settings)
-            asked = counts.choose_counter(taken, model, settings)
-            return asyncio.run_coroutine_threadsafe(asked, loop).result()
+                return counts.choose_local_counter(snapshot, model, settings)
+            answer = counts.choose_counter(snapshot, model, settings)
+            return asyncio.run_coroutine_threadsafe(answer, loop).result()
 
         return await asyncio.to_thread(work, counts, choose)
 
 
 @contextlib.asynccontextmanager
-async def opened() -> AsyncIterator[Counts]:
-    """Counts of the server's kind, and what was learned; that is kept in the end."""
+async def open_counts() -> AsyncIterator[Counts]:
+    """Yield counts as the server makes them; save the calibration at the end."""
     from sidecar.workspace.counts import LATEST_SECONDS, Counts
     from sidecar.workspace.windows import Windows
     from sidecar.workspace.workers import Workers
 
     state, workers, calibrations = State(), Workers(), CalibrationStore(state_dir())
     counts = Counts(workers, calibrations, Windows(state))
-    counts.seconds = LATEST_SECONDS  # nobody types, and no late answer corrects what was printed
+    counts.seconds = LATEST_SECONDS  # printed numbers cannot be corrected by a late answer
     calibrations.loaded()
     try:
         yield counts
     finally:
         await counts.aclose()
         workers.close()
-        with contextlib.suppress(OSError):  # a full disk fails no count
+        with contextlib.suppress(OSError):  # counting works without saving the calibration
             calibrations.save()
         state.close()

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from sidecar.cli.config import values_of
-from sidecar.cli.options import workspace_option
-from sidecar.cli.output import say, say_json
+from sidecar.cli.group import workspace_option
+from sidecar.cli.output import print_json, print_lines
 from sidecar.endpoints.outcome import undeclared_reason
 from sidecar.text.printable import counted
 from sidecar.workspace.wording import NO_ENDPOINTS
@@ -48,9 +48,9 @@ def doctor(workspace: Path, as_json: bool) -> None:
     loaded = load(root)
     report = _report(root, loaded)
     if as_json:
-        say_json(report)
+        print_json(report)
     else:
-        say(*_text(report))
+        print_lines(*_text(report))
     sys.exit(2 if any(problem.severity == "error" for problem in loaded.problems) else 0)
 
 
@@ -202,7 +202,7 @@ def _text(report: dict[str, Any]) -> list[str]:
     lines = [f"token-sidecar {report['version']}, Python {report['python']}", "", "Engines"]
     lines += [_row(e["name"], e["version"] or "no wheel here") for e in report["engines"]]
     for entry in report["vocabularies"]:
-        lines.append(_row(entry["name"], "ok" if entry["ok"] else entry.get("problem", "WRONG")))
+        lines.append(_row(entry["name"], "ok" if entry["ok"] else entry.get("problem", "INVALID")))
     lines += ["", "Estimators"]
     lines += [_row(e["name"], e["problem"] or "ok") for e in report["estimators"]]
     lines += ["", "Extras"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.output import as_utf8, say_json
+from sidecar.cli.output import print_json, replace_invalid_utf8
 
 if TYPE_CHECKING:
     from sidecar.config.settings import Settings
@@ -41,10 +41,10 @@ def fit(
     """
     import asyncio
 
-    from sidecar.cli.counters import settings_at, warn_of_model
+    from sidecar.cli.counters import load_settings_for, warn_if_unknown_model
     from sidecar.counting.fit import parse_mode
 
-    text, (settings, wrong) = _read(file), settings_at(str(file))
+    text, (settings, wrong) = _read(file), load_settings_for(str(file))
     name = model or settings.model
     fitted, how = asyncio.run(_fit(text, max_tokens, parse_mode(mode), marker, name, settings))
     if as_json:
@@ -52,24 +52,24 @@ def fit(
     else:
         sys.stdout.buffer.write(fitted.text.encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
-    warn_of_model(name, settings)
+    warn_if_unknown_model(name, settings)
     sys.exit(2 if wrong else 0)
 
 
 def _print_json(fitted: FitResult, model: str, how: Measure) -> None:
     import msgspec
 
-    printable = msgspec.structs.replace(fitted, text=as_utf8(fitted.text))
+    printable = msgspec.structs.replace(fitted, text=replace_invalid_utf8(fitted.text))
     made = {"method": how.method, "tokenizer": how.tokenizer, "errorPercent": how.error_percent}
-    say_json(msgspec.to_builtins(printable) | {"model": model} | made)
+    print_json(msgspec.to_builtins(printable) | {"model": model} | made)
 
 
 async def _fit(
     text: str, max_tokens: int, mode: Mode, marker: str, model: str, settings: Settings
 ) -> tuple[FitResult, Measure]:
-    from sidecar.cli.counters import opened
+    from sidecar.cli.counters import open_counts
 
-    async with opened() as counts:
+    async with open_counts() as counts:
         return await counts.fit(text, max_tokens, mode, marker, model, settings)
 
 

@@ -1,19 +1,20 @@
-"""The command group; each command is imported when it is run."""
+"""The command group, which imports each command when it runs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
 from sidecar import __version__
-from sidecar.cli.output import prepare, refuse
+from sidecar.cli.output import prepare_output, print_error
 
-# The help of the overview is here, so that `--help` imports no command.
+# Kept here, so that `--help` imports no command.
 VERBS: dict[str, str] = {
     "check": "Check files against their token budgets.",
     "config": "Create, show and check the configuration.",
@@ -27,18 +28,29 @@ VERBS: dict[str, str] = {
     "usage": "Show how full a workspace's context is.",
 }
 
-_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""Since click 8.2 raised for a group without a command; its message is the whole help."""
+# click 8.2 and later raise this for a group without a command; the message is the help text.
+_HELP_ERROR: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
+def workspace_option(description: str) -> Callable[[Any], Any]:
+    """Return the option `--workspace DIR`: an existing folder, by default the current one."""
+    return click.option(
+        "--workspace",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=Path(),
+        metavar="DIR",
+        help=f"{description} (default: the current folder).",
+    )
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Print click's errors in our format; they may quote names from a repository."""
+def _formatting_errors() -> Iterator[None]:
+    """Print click's errors in our format, with control characters in quoted names escaped."""
     try:
         yield
-    except click.ClickException as refused:
-        if not isinstance(refused, _HELP):
-            refused.show = partial(refuse, refused)  # type: ignore[method-assign]
+    except click.ClickException as error:
+        if not isinstance(error, _HELP_ERROR):
+            error.show = partial(print_error, error)  # type: ignore[method-assign]
         raise
 
 
@@ -46,22 +58,22 @@ class LazyGroup(click.Group):
     """A group whose commands are modules of this package, imported when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the sorted commands."""
+        """Return the command names, sorted."""
         return sorted(VERBS)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run with output prepared for any console."""
-        prepare()
+        """Prepare the output for any console, then run."""
+        prepare_output()
         return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
-        with _refusing():
+        with _formatting_errors():
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the options before the command."""
-        with _refusing():
+        with _formatting_errors():
             return super().make_context(*args, **extra)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002

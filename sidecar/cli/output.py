@@ -1,4 +1,4 @@
-"""What the command line prints for people and for CI: each line passes here, and is only text."""
+"""Output of the commands. Control characters in printed names and paths are escaped."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NAME = "token-sidecar"
-"""Begins every line on standard error."""
-LONG_WORK = 8_000_000
-"""Bytes from which on a terminal is shown how far the work has come."""
+"""Prefix of every line on standard error."""
+PROGRESS_BYTES = 8_000_000
+"""Size of the input from which a terminal shows a progress bar."""
 
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """As `warn` has it: names that others chose stay text."""
         return f"{NAME}: {printable_lines(super().format(record))}"
 
 
-def prepare() -> None:
-    """Set up standard output, standard error and the log of last resort for a command."""
+def prepare_output() -> None:
+    """Set up standard output, standard error and the fallback log handler for a command."""
     if logging.lastResort:
         logging.lastResort.setFormatter(_Formatter())
     for stream in (sys.stdout, sys.stderr):
@@ -42,15 +41,15 @@ def prepare() -> None:
 
 
 def escape_unencodable(stream: object) -> None:
-    """Print a character that the console's encoding lacks as an escape, instead of failing."""
+    """Escape characters that the stream's encoding lacks, instead of failing."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a text that is already safe to print, and flush. Exits with 2 when the disk is full."""
+    """Print text without control characters, and flush. Exits with 2 if the disk is full."""
     stream = sys.stderr if err else sys.stdout
-    if stream is not None:  # as under pythonw
+    if stream is not None:  # it is None under pythonw
         try:
             stream.write(f"{text}\n")
             stream.flush()
@@ -61,20 +60,21 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def _exit_on_full_disk(error: OSError) -> NoReturn:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # or Python would try the buffered text again at exit
-    os.close(nowhere)
-    echo(f"{NAME}: standard output cannot be written: {error.strerror}", err=True)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    # Otherwise Python would try to write the buffered text again at exit.
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
+    warn(f"cannot write to standard output: {error.strerror}")
     sys.exit(2)
 
 
-def say(*lines: str, err: bool = False) -> None:
-    """Print lines, each of which stays one."""
-    echo(drawable("\n".join(map(printable, lines))), err=err)
+def print_lines(*lines: str, err: bool = False) -> None:
+    """Print lines; line breaks within a line are escaped."""
+    echo(encodable("\n".join(map(printable, lines))), err=err)
 
 
-def say_styled(line: str) -> None:
-    """Print a line whose colours are meant; all else in it is only text."""
+def print_styled(line: str) -> None:
+    """Print a line with its colour codes; other control characters are escaped."""
     parts = _STYLE.split(line)
     text = (part if index % 2 else printable(part) for index, part in enumerate(parts))
     echo("".join(text))
@@ -86,37 +86,32 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]{0,64}m)")
 def warn(*lines: str) -> None:
     """Print lines on standard error, each with the program's name."""
     for line in lines:
-        echo(warning(line), err=True)
+        echo(printable(f"{NAME}: {line}"), err=True)
 
 
-def warning(line: str) -> str:
-    """A line with the program's name, as it is printed."""
-    return printable(f"{NAME}: {line}")
+def print_problems(problems: Iterable[Problem]) -> bool:
+    """Print problems of the configuration; return whether one is an error (exit code 2)."""
+    problems = list(problems)
+    warn(*map(str, problems))
+    return any(problem.severity == "error" for problem in problems)
 
 
-def warn_of(problems: Iterable[Problem]) -> bool:
-    """Print what is wrong in the configuration; whether some of it is an error (exit 2)."""
-    lines = [(str(problem), problem.severity == "error") for problem in problems]
-    warn(*(text for text, _ in lines))
-    return any(error for _, error in lines)
-
-
-def refuse(refused: click.ClickException, _: object = None) -> None:
-    """Print what a command refuses as `warn` does, and how it is used where that was wrong."""
+def print_error(error: click.ClickException, _: object = None) -> None:
+    """Print the error of a command, after its usage if the command line was wrong."""
     import click
 
-    if isinstance(refused, click.UsageError) and refused.ctx:
-        usage, command = refused.ctx.get_usage(), refused.ctx.command_path
-        say(*usage.splitlines(), f"Try '{command} --help' for help.", "", err=True)
-    warn(refused.format_message())
+    if isinstance(error, click.UsageError) and error.ctx:
+        usage, command = error.ctx.get_usage(), error.ctx.command_path
+        print_lines(*usage.splitlines(), f"Try '{command} --help' for help.", "", err=True)
+    warn(error.format_message())
 
 
-def as_utf8(text: str) -> str:
-    """A text that can be encoded: names and files may hold bytes that are no UTF-8."""
+def replace_invalid_utf8(text: str) -> str:
+    """Replace bytes that are not UTF-8, which Python keeps as surrogates, by U+FFFD."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def say_json(value: object) -> None:
+def print_json(value: object) -> None:
     """Print a value as one line of JSON."""
     echo(json_text(value))
 
@@ -126,7 +121,7 @@ _ASCII = str.maketrans(
 )
 
 
-def drawable(text: str) -> str:
+def encodable(text: str) -> str:
     """Return the text with bars and marks in ASCII if standard output cannot encode them."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
@@ -136,8 +131,8 @@ def drawable(text: str) -> str:
 
 
 def with_progress(work: Iterable[T], steps: int, size: int) -> Iterable[T]:
-    """The same; where it is about many bytes, a terminal is shown how far it has come."""
-    if not sys.stderr.isatty() or size < LONG_WORK:
+    """Return `work`, with a progress bar on a terminal if `size` (in bytes) is large."""
+    if not sys.stderr.isatty() or size < PROGRESS_BYTES:
         return work
     from rich.console import Console
     from rich.progress import track

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 MAX_UNREAD_BYTES = 64 << 20
 """Size of the session files that `usage` reads; `cost` and servers read the others."""
-_MOST_NAMED = 10
+_MAX_LISTED = 10
 
 
 class SessionsView:
-    """A workspace opened to show its sessions. Unchanged files are read once."""
+    """A workspace open_counts to show its sessions. Unchanged files are read once."""
 
     def __init__(self, root: Path) -> None:
         self.services = Services()
@@ -93,7 +93,7 @@ class SessionsView:
         if not begin:
             return session
         if len(begin) > 1:
-            some = ", ".join(begin[:_MOST_NAMED])
+            some = ", ".join(begin[:_MAX_LISTED])
             raise BadParamsError(f"{len(begin):,} sessions begin with {session}: {some}")
         return begin[0]
 

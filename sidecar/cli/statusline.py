@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.options import workspace_option
-from sidecar.cli.output import say_json, say_styled
+from sidecar.cli.group import workspace_option
+from sidecar.cli.output import print_json, print_styled
 from sidecar.text.printable import percent_text, printable, usd_text
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sidecar.workspace.statuslines import Quota, RateLimits, StatuslineInput
 
 CHAIN_SECONDS = 5.0
-_MOST_NAME = 100
-_MOST_PERCENT = 10_000
-_MOST_BYTES = 1 << 20
+_MAX_NAME = 100
+_MAX_PERCENT = 10_000
+_MAX_BYTES = 1 << 20
 
 
 @click.command()
@@ -42,15 +42,15 @@ def statusline(workspace: Path, chain: str | None, as_json: bool) -> None:
     """
     from sidecar.workspace.statuslines import read_input
 
-    data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MOST_BYTES)
+    data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_BYTES)
     sent = read_input(data) if data.strip() else None
     first = _chained(chain, data) if chain else ""
     mine = _claude_code_line(sent) if sent is not None else _session_line(workspace.resolve())
     line = " · ".join(part for part in (first, printable(mine)) if part)
     if as_json:
-        say_json({"text": line})
+        print_json({"text": line})
     else:
-        say_styled(line)  # keeps the colours of a chained line
+        print_styled(line)  # keeps the colours of a chained line
 
 
 def _claude_code_line(sent: StatuslineInput) -> str:
@@ -63,7 +63,7 @@ def _claude_code_line(sent: StatuslineInput) -> str:
         keep(state_dir(), sent)
     folder = sent.workspace.project_dir or sent.cwd
     root = Path(folder) if folder and os.path.isdir(folder) else None
-    name = (sent.model.display_name or sent.model.id or "")[:_MOST_NAME]
+    name = (sent.model.display_name or sent.model.id or "")[:_MAX_NAME]
     parts = [name, f"ctx {_size(sent, load(root).settings.context)}"]
     if sent.cost_usd is not None:
         parts.append(usd_text(sent.cost_usd))
@@ -101,7 +101,7 @@ def _quotas(limits: RateLimits | None) -> list[str]:
         for name, quota in named
         if quota is not None
         and quota.used_percentage is not None
-        and 0 <= quota.used_percentage <= _MOST_PERCENT
+        and 0 <= quota.used_percentage <= _MAX_PERCENT
     ]
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sidecar.cli.options import workspace_option
-from sidecar.cli.output import say, say_json, warn_of
+from sidecar.cli.group import workspace_option
+from sidecar.cli.output import print_json, print_lines, print_problems
 from sidecar.errors import BadParamsError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def usage(workspace: Path, session: str | None, every: bool, watch: bool, as_jso
     from sidecar.config.load import find_root
 
     with SessionsView(find_root(workspace.resolve())) as view:
-        wrong = warn_of(view.problems)
+        wrong = print_problems(view.problems)
         before: object = None
         try:
             for _ in _changes(view) if watch else ((),):
@@ -100,7 +100,7 @@ def _show(
     is_cost_read: bool,
 ) -> None:
     if as_json:
-        say_json(shown)
+        print_json(shown)
         return
     if isinstance(shown, list):
         sources = {row.source for row in shown}
@@ -110,6 +110,6 @@ def _show(
         is_missing = shown.session is None and session is not None
         text = f"No session {session} in this workspace; --all lists the known ones."
         text = text if is_missing else shown.text
-    say(*text.split("\n"))
+    print_lines(*text.split("\n"))
     if sources - {"protocol"} and not is_cost_read:
-        say(READ_SESSIONS if isinstance(shown, list) else READ_COST)
+        print_lines(READ_SESSIONS if isinstance(shown, list) else READ_COST)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from benchmarks.agents.claude import MODEL, ClaudeHome, everyday
 from benchmarks.agents.gemini import GeminiHome
 from sidecar.cli import main
-from sidecar.cli.check import report_on as run
+from sidecar.cli.check import check_paths as run
 from sidecar.config.paths import config_file, state_dir
 from sidecar.config.private import make_folder
 from sidecar.server.features import configuration, history

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sidecar.cli.check import report_on as run
+from sidecar.cli.check import check_paths as run
 from sidecar.text.document import TextDocument
 from sidecar.text.positions import Position, Range
 from sidecar.workspace.workspace import Event

@@ -13,7 +13,7 @@ from sidecar.budget.counter import TextCounter
 from sidecar.budget.evaluate import evaluate
 from sidecar.budget.finding import Together
 from sidecar.budget.rules import Rules
-from sidecar.cli.check import report_on as run
+from sidecar.cli.check import check_paths as run
 from sidecar.config.load import load
 from sidecar.counting.tokenizers import Tokenizers
 from sidecar.text.document import TextDocument

@@ -169,7 +169,7 @@ def test_mistakes_in_the_configuration(project: Path) -> None:
     assert result.exit_code == 2
     assert ".token-sidecar.toml:9:11: context.reserve: must be a whole number" in result.stderr
     assert result.stdout == "1 file checked: no budget matches it\n"
-    assert "errors (see above); budgets affected by them are not checked" in result.stderr
+    assert "budgets affected by the configuration errors above were not checked" in result.stderr
     write(project, ".token-sidecar.toml", CONFIGURATION + "unknown = 1\n")
     result = run("fine.txt")
     assert (result.exit_code, "has errors" in result.stderr) == (0, False)
@@ -234,7 +234,7 @@ def test_a_budget_that_is_for_no_file_is_told_where_all_were_checked(
         result = run(*arguments)
         assert (result.exit_code, result.stderr) == (0, told)
     assert run("AGENTS.md", "prompts").stderr == ""
-    monkeypatch.setattr("sidecar.cli.checking.run.MANY_LOOKS", 3)
+    monkeypatch.setattr("sidecar.cli.checking.run.MAX_MATCHES", 3)
     assert run(".").stderr == ""
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sidecar.cli import pool
-from sidecar.cli.check import report_on as run
+from sidecar.cli import counters
+from sidecar.cli.check import check_paths as run
 from sidecar.cli.checking import cache, reading
 from sidecar.config.paths import cache_dir
 from sidecar.counting.calibration import Calibrations, document_key
@@ -292,9 +292,9 @@ def test_files_on_several_threads_are_reported_as_on_one(
         write(root / f"docs/{number}.txt", "some words of several files\n" * number)
     write(root / "utf16.md", "größer als gedacht\n")
     write(root / os.fsdecode(b"no\xffutf8.md"), "a name that cannot be written down\n")
-    monkeypatch.setattr(pool, "_cores", lambda: 1)
+    monkeypatch.setattr(counters, "_count_cores", lambda: 1)
     one, _ = run([str(root)], use_cache=False)
-    monkeypatch.setattr(pool, "_cores", lambda: 5)
+    monkeypatch.setattr(counters, "_count_cores", lambda: 5)
     several, _ = run([str(root)], use_cache=False)
     assert several == one
     assert run([str(root)])[0] == run([str(root)])[0] == one

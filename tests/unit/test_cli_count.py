@@ -225,7 +225,7 @@ def test_bulk_counts_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_progress_without_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "LONG_WORK", 0)
+    monkeypatch.setattr(output, "PROGRESS_BYTES", 0)
     assert run("a.md").stderr == ""
 
 

@@ -79,7 +79,7 @@ def test_a_full_device_is_told(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("token-sidecar: standard output cannot be written: ")
+    assert done.stderr.startswith("token-sidecar: cannot write to standard output: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -1,8 +1,8 @@
 """Cache of `check` between runs: counts by content, and findings of unchanged files.
 
-It holds counts, hashes, names, positions and times, never text. A file with unchanged size, times
-and inode is not read again, unless it was changed so shortly before the last read that a later
-change could have the same time.
+It holds counts, hashes, names, positions and times, never text. A file is not read again if its
+size, times and inode are unchanged. The exception is a file changed shortly before the last read,
+because a later change could have the same time.
 """
 
 from __future__ import annotations
@@ -29,40 +29,39 @@ if TYPE_CHECKING:
     from sidecar.workspace.files import Skipped
     from sidecar.workspace.targets import Target
 
-FORMAT = f"6/{__version__}"
-_KEPT = 4
-_KEPT_AT_LEAST = 10_000
-"""The cache keeps four times the files and contents of the last run, and at least this many."""
+FORMAT = f"7/{__version__}"
+_KEPT_FACTOR = 4
+_MIN_KEPT = 10_000
+"""The cache keeps at least this many files and contents, and four times those of the last run."""
 RACY_NS = 2_000_000_000
-"""Nanoseconds; the coarsest clock of a file system in use (FAT) ticks every two seconds."""
+"""Resolution of the coarsest file times in use (FAT), in nanoseconds."""
 
 FullStamp = tuple[int, int, int, int]
-"""Size, modification and change time in nanoseconds, and inode, which change with the file."""
+"""Size, modification time and change time in nanoseconds, and inode."""
 
 stamp_of: Callable[[os.stat_result], FullStamp] = attrgetter(
     "st_size", "st_mtime_ns", "st_ctime_ns", "st_ino"
 )
-"""Returns the stamp for a file's status."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A file when it was last read; `digest` is empty if it is not text."""
+    """What the last read of a file found; `digest` is empty if it is not text."""
 
     stamp: FullStamp
-    settled: bool
-    """Whether the file was old enough at that read for its stamp to be reliable."""
+    is_stamp_reliable: bool
+    """Whether every later change gives the file another stamp."""
     digest: bytes = b""
     tokens: int = 0
-    """By the default model of the run, as the next two."""
+    """Count for the run's default model, as are `method` and `error_percent`."""
     method: Method = "exact"
     error_percent: float | None = 0.0
-    ignored: bool = True
-    sums: tuple[int, ...] = ()
-    """Indices of the rules that count it together with other files."""
-    found: tuple[ReportedFinding, ...] = ()
+    is_ignored: bool = True
+    sum_rules: tuple[int, ...] = ()
+    """Indices of the rules that count the file together with others."""
+    findings: tuple[ReportedFinding, ...] = ()
     """Findings of the whole file."""
-    parts: bool = False
-    """Whether a section or region is near or over its budget: its message needs the file's text."""
+    has_part_findings: bool = False
+    """Whether a section or region has a finding, whose message needs the file's text."""
 
 
 class Checked(NamedTuple):
@@ -74,65 +73,65 @@ class Checked(NamedTuple):
     skipped: Skipped | None = None
 
 
-class Memory(msgspec.Struct, kw_only=True):
+class CheckCache(msgspec.Struct, kw_only=True):
     """The cache of one root."""
 
     format: str = FORMAT
     fingerprint: str = ""
-    """Identifies the rules and tokenizers that `entries` were checked by."""
-    learned: FullStamp | None = None
+    """Identifies the rules and tokenizers that `entries` depend on."""
+    calibration: FullStamp | None = None
     """Stamp of the calibration used for estimates in `entries`; None if none was used."""
     entries: dict[str, Entry] = {}
     """By path relative to the root."""
     packed: msgspec.Raw = msgspec.Raw(b"\x80")
-    """`Contents`, decoded only if something has to be counted."""
+    """The encoded `Contents`, decoded only if something has to be counted."""
 
 
 Contents = dict[bytes, dict[str, int]]
 """Tokens by content digest and counter identity, before calibration."""
 
 
-def unpacked(memory: Memory) -> Contents:
-    """Decode the counts by content."""
-    return msgspec.msgpack.decode(memory.packed, type=Contents)
+def decode_counts(cache: CheckCache) -> Contents:
+    """Return the counts by content."""
+    return msgspec.msgpack.decode(cache.packed, type=Contents)
 
 
-def forget_old(memory: Memory, contents: Contents | None, seen: Collection[str]) -> None:
-    """Drop files that were not checked last, and unused contents, once there are too many.
+def drop_unused(cache: CheckCache, contents: Contents | None, seen: Collection[str]) -> None:
+    """Drop files missing from the last run, and unused contents, if there are too many.
 
-    They are kept for a while: a run may cover only some files, and branches are switched.
+    Up to that limit they stay, since a run may cover only some files and users switch branches.
     """
-    if len(memory.entries) > _KEPT * len(seen) + _KEPT_AT_LEAST:
-        memory.entries = {path: memory.entries[path] for path in seen if path in memory.entries}
+    if len(cache.entries) > _KEPT_FACTOR * len(seen) + _MIN_KEPT:
+        cache.entries = {path: cache.entries[path] for path in seen if path in cache.entries}
     if contents is None:
         return
-    if len(contents) > _KEPT * len(memory.entries) + _KEPT_AT_LEAST:
-        used = {entry.digest for entry in memory.entries.values()}
+    if len(contents) > _KEPT_FACTOR * len(cache.entries) + _MIN_KEPT:
+        used = {entry.digest for entry in cache.entries.values()}
         contents = {digest: counts for digest, counts in contents.items() if digest in used}
-    memory.packed = msgspec.Raw(msgspec.msgpack.encode(contents))
+    cache.packed = msgspec.Raw(msgspec.msgpack.encode(contents))
 
 
-def recall(root: Path) -> Memory:
+def load_cache(root: Path) -> CheckCache:
     """Return the cache of a root; an empty one if none is usable."""
     try:
-        memory = msgspec.msgpack.decode(_file(root).read_bytes(), type=Memory)
+        cache = msgspec.msgpack.decode(_file(root).read_bytes(), type=CheckCache)
     except (OSError, msgspec.DecodeError, RecursionError):
-        return Memory()
-    return memory if memory.format == FORMAT else Memory()
+        return CheckCache()
+    return cache if cache.format == FORMAT else CheckCache()
 
 
-def remember(root: Path, memory: Memory) -> None:
-    """Save the cache; failing to do so is not an error."""
+def save_cache(root: Path, cache: CheckCache) -> None:
+    """Save the cache, if possible."""
     path = _file(root)
-    # A name that is not UTF-8 cannot be encoded.
+    # A name with bytes that are not UTF-8 cannot be encoded.
     with contextlib.suppress(OSError, UnicodeEncodeError):
-        data = msgspec.msgpack.encode(memory)
+        data = msgspec.msgpack.encode(cache)
         make_folder(cache_dir())
         make_folder(path.parent)
         write(path, data)
 
 
-def is_settled(stamp: FullStamp, read_at_ns: int) -> bool:
+def is_stamp_reliable(stamp: FullStamp, read_at_ns: int) -> bool:
     """Return whether every change after that read gives the file another stamp."""
     return max(stamp[1], stamp[2]) < read_at_ns - RACY_NS
 
@@ -154,17 +153,17 @@ def stamp(path: str) -> FullStamp | None:
 
 
 def digest_of(data: bytes) -> bytes:
-    """Return the hash that identifies contents."""
+    """Return a hash of the contents."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def factors_stamp() -> FullStamp | None:
+def calibration_stamp() -> FullStamp | None:
     """Return the stamp of the calibration file."""
     return stamp(str(state_dir() / "calibration.json"))
 
 
 def file_stamps(settings: Settings) -> str:
-    """Return the stamps of the user's tokenizer files, whose changes invalidate counts."""
+    """Return the stamps of the user's tokenizer files, as one text for cache keys."""
     files = [entry.file for entry in settings.tokenizers]
     return "".join(f"|{file}:{stamp(os.path.expanduser(file))}" for file in files)
 

@@ -1,4 +1,4 @@
-"""Growth of files since a git revision, whose contents git provides."""
+"""Growth of files since a git revision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sidecar.cli.checking.reading import text_of
+from sidecar.cli.checking.reading import decode_text
 from sidecar.cli.checking.report import FileReport, Growth
 from sidecar.workspace import git
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sidecar.cli.checking.run import Checker
 
 
-def growth(
+def find_growth(
     checker: Checker, folder: Path, base: str, reports: Mapping[str, FileReport]
 ) -> Iterator[Growth]:
     """Yield the growth of each changed file since `base`; files with unchanged counts are left out.
@@ -30,25 +30,24 @@ def growth(
     Raises:
         click.UsageError: git does not know `base`.
     """
-    changed = [one for one in _changed(folder, base) if one.path in reports]
-    for one, data in zip(changed, _contents(folder, changed), strict=True):
-        text = text_of(data) if data is not None else ""
-        before = checker.tokens(text) if text else 0
-        report = reports[one.path]
+    changes = [change for change in _changes(folder, base) if change.path in reports]
+    for change, data in zip(changes, _old_contents(folder, changes), strict=True):
+        text = decode_text(data) if data is not None else ""
+        before = checker.count_tokens(text) if text else 0
+        report = reports[change.path]
         if before != report.tokens:
             yield Growth(report.path, before, report.tokens, report.method)
 
 
 class _Change(NamedTuple):
-    """A file that differs from `base`, with its old object; None if it is new."""
+    """A changed file with the id of its old git object; None if the file is new."""
 
     path: str
     blob: bytes | None
 
 
-def _changed(folder: Path, base: str) -> Iterator[_Change]:
-    """Yield the changed files. Object ids are used, since a name may contain line breaks."""
-    # Resolved first, so that a revision cannot be taken for an option or a path.
+def _changes(folder: Path, base: str) -> Iterator[_Change]:
+    # Resolve the revision first, so that a revision cannot be snapshot for an option or a path.
     commit = _git(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{tree}}"
     )
@@ -70,13 +69,14 @@ def _changed(folder: Path, base: str) -> Iterator[_Change]:
     yield from (_Change(os.fsdecode(path), None) for path in new if path)
 
 
-def _contents(folder: Path, changed: Sequence[_Change]) -> Iterator[bytes | None]:
+def _old_contents(folder: Path, changes: Sequence[_Change]) -> Iterator[bytes | None]:
     """Yield the old bytes of each file; None if it did not exist."""
-    wanted = b"".join(one.blob + b"\n" for one in changed if one.blob is not None)
-    answer = _git(folder, "cat-file", "--batch", stdin=wanted) if wanted else b""
+    # Ask for object ids, since file names may contain line breaks.
+    ids = b"".join(change.blob + b"\n" for change in changes if change.blob is not None)
+    answer = _git(folder, "cat-file", "--batch", stdin=ids) if ids else b""
     at = 0
-    for one in changed:
-        if one.blob is None:
+    for change in changes:
+        if change.blob is None:
             yield None
             continue
         header, _, _ = answer[at : at + 4096].partition(b"\n")
@@ -94,7 +94,7 @@ def _git(folder: Path, verb: str, *arguments: str, stdin: bytes = b"") -> bytes:
     try:
         return git.run(folder, verb, *arguments, stdin=stdin)
     except git.GitError as error:
-        why = str(error) or "it is no revision known here"
         import click
 
-        raise click.UsageError(f"--diff: git cannot compare with it: {why}") from error
+        reason = str(error) or "the repository has no such revision"
+        raise click.UsageError(f"--diff: git cannot compare: {reason}") from error

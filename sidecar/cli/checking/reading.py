@@ -1,4 +1,4 @@
-"""Files that are new or changed: read, counted and checked on several cores."""
+"""Read, count and check new and changed files, on several threads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sidecar.cli.checking.cache import (
     Entry,
     digest_of,
     file_stamps,
-    is_settled,
+    is_stamp_reliable,
     stamp_of,
 )
-from sidecar.cli.checking.report import FileRange, FileReport, reported
+from sidecar.cli.checking.report import FileRange, FileReport, report_finding
+from sidecar.cli.counters import map_batches
 from sidecar.cli.output import with_progress
-from sidecar.cli.pool import map_batches
 from sidecar.counting.engines import names
 from sidecar.text.outline import has_ignore_mark
 from sidecar.workspace.budgets import Subject, findings
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from sidecar.workspace.counter_choice import CounterChoice
     from sidecar.workspace.targets import Target
 
-_AT_ONCE = 8
-"""Requests that an endpoint is sent at the same time."""
+_PARALLEL_REQUESTS = 8
+"""Maximum simultaneous requests to an endpoint."""
 
 
-class Read(NamedTuple):
-    """A file's text, and what it was when it was read."""
+class LoadedFile(NamedTuple):
+    """The text of a file, with its stamp and time of reading."""
 
     target: Target
     text: str
@@ -51,7 +51,7 @@ class Read(NamedTuple):
 
 
 class FileReader:
-    """Reads and counts for one run; counts by content go to and come from `contents`."""
+    """Reads and counts files; `contents` caches counts by content."""
 
     def __init__(
         self,
@@ -60,97 +60,100 @@ class FileReader:
         model: str,
         contents: Contents,
         choose: ChooseCounter,
-        asking: bool,
+        uses_endpoint: bool,
     ) -> None:
-        """`asking`: whether `choose` waits for an endpoint."""
-        self._asking = asking
+        self._uses_endpoint = uses_endpoint
         self._rules, self._model, self._choose = rules, model, choose
         self._keys = [rule.key for rule in rules.all]
         self._contents = contents
         self._stamps = file_stamps(settings)
-        self.corrected = False
-        """Whether a count was corrected by what was learned, or could be."""
+        self.uses_calibration = False
+        """Whether a count depends on the calibration."""
 
     def read_all(self, targets: Sequence[Target], size: int) -> list[Checked]:
-        """Check every target, in order; `size` is about how many bytes they have together."""
-        threads = _AT_ONCE if self._asking else 0
-        checked = map_batches(self._read_batch, targets, threads)
+        """Check every target, in order; `size` is about their total size in bytes."""
+        threads = _PARALLEL_REQUESTS if self._uses_endpoint else 0
+        checked = map_batches(self._check_batch, targets, threads)
         return list(with_progress(checked, len(targets), size))
 
     def measure(self, text: str, model: str, digest: bytes = b"") -> Measure:
-        """Tokens of a text, remembered by its digest where one is given."""
-        choice = self._chosen_counter(Snapshot(text=text), model, digest)
-        return choice.measure(text)
+        """Count a text; the count is cached if `digest` is given."""
+        return self._choose_counter(Snapshot(text=text), model, digest).measure(text)
 
-    def measure_of(self, made: Checked, model: str) -> Measure:
-        """The tokens of a file that was checked, by another model than the run's."""
+    def measure_for(self, checked: Checked, model: str) -> Measure:
+        """Count a checked file again for a model other than the run's."""
         try:
-            with open(made.target.path, "rb") as file:
-                text = text_of(file.read()) or ""
+            with open(checked.target.path, "rb") as file:
+                text = decode_text(file.read()) or ""
         except OSError:
             text = ""
-        return self.measure(text, model, made.entry.digest)
+        return self.measure(text, model, checked.entry.digest)
 
-    def checked(self, read: Read) -> Checked:
-        """One text by the rules of its path; rules over several files are left for later."""
-        target, text = read.target, read.text
-        rules, taken = self._rules.of(target.relative), Snapshot(text=text)
-        own = tuple(rule for rule in rules if not rule.budget.sum)
-        subject = Subject(target.relative, taken, own, self._model)
+    def check_file(self, file: LoadedFile) -> Checked:
+        """Check a text by the rules for its path, except rules over several files."""
+        target, text = file.target, file.text
+        rules, snapshot = self._rules.of(target.relative), Snapshot(text=text)
+        file_rules = tuple(rule for rule in rules if not rule.budget.sum)
+        subject = Subject(target.relative, snapshot, file_rules, self._model)
         choices = {
-            model: self._chosen_counter(taken, model, read.digest) for model in subject.models
+            model: self._choose_counter(snapshot, model, file.digest) for model in subject.models
         }
         whole = choices[self._model].measure(text)
-        made = [(one.kind, reported(one, _place(text, one))) for one in findings(subject, choices)]
+        found = [
+            (finding.kind, report_finding(finding, _range_of(text, finding)))
+            for finding in findings(subject, choices)
+        ]
         entry = Entry(
-            stamp=read.stamp,
-            settled=is_settled(read.stamp, read.read_at),
-            digest=read.digest,
+            stamp=file.stamp,
+            is_stamp_reliable=is_stamp_reliable(file.stamp, file.read_at),
+            digest=file.digest,
             tokens=whole.tokens,
             method=whole.method,
             error_percent=whole.error_percent,
-            ignored=has_ignore_mark(text),
-            sums=tuple(self._keys.index(rule.key) for rule in rules if rule.budget.sum),
-            found=tuple(one for kind, one in made if kind == "file"),
-            parts=any(kind != "file" for kind, _ in made),
+            is_ignored=has_ignore_mark(text),
+            sum_rules=tuple(self._keys.index(rule.key) for rule in rules if rule.budget.sum),
+            findings=tuple(finding for kind, finding in found if kind == "file"),
+            has_part_findings=any(kind != "file" for kind, _ in found),
         )
-        every = tuple(one for _, one in made)
-        return Checked(target, entry, FileReport(target.path, whole.tokens, whole.method, every))
+        report = FileReport(
+            target.path, whole.tokens, whole.method, tuple(finding for _, finding in found)
+        )
+        return Checked(target, entry, report)
 
-    def _read_batch(self, targets: Sequence[Target]) -> list[Checked]:
-        """Counts many texts in one go, so that threads seldom wait for each other."""
-        read = [_read(target) for target in targets]
-        if not self._asking:
-            self._count_new([one for one in read if isinstance(one, Read)])
-        return [self.checked(one) if isinstance(one, Read) else one for one in read]
+    def _check_batch(self, targets: Sequence[Target]) -> list[Checked]:
+        files = [_read(target) for target in targets]
+        if not self._uses_endpoint:
+            self._count_new([file for file in files if isinstance(file, LoadedFile)])
+        return [self.check_file(file) if isinstance(file, LoadedFile) else file for file in files]
 
-    def _count_new(self, texts: Sequence[Read]) -> None:
-        """Whole texts by the run's model, where their content is not known yet."""
-        base = self._choose(Snapshot(text=""), self._model).tokenizer.base
-        identity = self._identity(base)
-        new = [one for one in texts if identity not in self._contents.get(one.digest, ())]
-        for one, tokens in zip(new, base.count_many([one.text for one in new]), strict=True):
-            self._contents.setdefault(one.digest, {})[identity] = tokens
+    def _count_new(self, files: Sequence[LoadedFile]) -> None:
+        """Count new contents in one call, so that threads seldom wait for each other."""
+        tokenizer = self._choose(Snapshot(text=""), self._model).tokenizer.base
+        key = self._count_key(tokenizer)
+        new = [file for file in files if key not in self._contents.get(file.digest, ())]
+        counts = tokenizer.count_many([file.text for file in new])
+        for file, tokens in zip(new, counts, strict=True):
+            self._contents.setdefault(file.digest, {})[key] = tokens
 
-    def _chosen_counter(self, taken: Snapshot, model: str, digest: bytes) -> CounterChoice:
-        """What counts a text, which knows the count of the whole from memory or by counting."""
-        choice = self._choose(taken, model)
+    def _choose_counter(self, snapshot: Snapshot, model: str, digest: bytes) -> CounterChoice:
+        """Return the counter for a text, with the count of the whole text."""
+        choice = self._choose(snapshot, model)
         if choice.whole is not None:
             return choice
         tokenizer, base = choice.tokenizer, choice.tokenizer.base
-        self.corrected = self.corrected or tokenizer.method != "exact"
+        self.uses_calibration = self.uses_calibration or tokenizer.method != "exact"
         counts = self._contents.setdefault(digest, {}) if digest else {}
-        identity = self._identity(base)
-        if identity not in counts:
-            counts[identity] = base.count(taken.text)
-        return choice._replace(whole=tokenizer.measure_base(counts[identity], taken.sample))
+        key = self._count_key(base)
+        if key not in counts:
+            counts[key] = base.count(snapshot.text)
+        return choice._replace(whole=tokenizer.measure_base(counts[key], snapshot.sample))
 
-    def _identity(self, base: Tokenizer) -> str:
-        """What the counts of a tokenizer are kept by: with a file of the user's, as it was."""
-        return base.name if base.name in names() else f"{base.name}{self._stamps}"
+    def _count_key(self, tokenizer: Tokenizer) -> str:
+        """Return the cache key of counts; for the user's vocabularies it includes their stamps."""
+        return tokenizer.name if tokenizer.name in names() else f"{tokenizer.name}{self._stamps}"
 
 
-def _read(target: Target) -> Read | Checked:
+def _read(target: Target) -> LoadedFile | Checked:
     read_at = time.time_ns()
     try:
         with open(target.path, "rb") as file:
@@ -159,31 +162,32 @@ def _read(target: Target) -> Read | Checked:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         skipped = Skipped(target.path, reason, failed=True)
-        return Checked(target, Entry((0, 0, 0, 0), settled=False), None, skipped)
-    text = text_of(data)
+        return Checked(target, Entry((0, 0, 0, 0), is_stamp_reliable=False), None, skipped)
+    text = decode_text(data)
     if text is None:
-        return Checked(target, Entry(stamp, is_settled(stamp, read_at)), None, binary(target))
-    return Read(target, text, stamp, read_at, digest_of(data))
+        entry = Entry(stamp, is_stamp_reliable(stamp, read_at))
+        return Checked(target, entry, None, skip_binary(target))
+    return LoadedFile(target, text, stamp, read_at, digest_of(data))
 
 
-def text_of(data: bytes) -> str | None:
-    """The text as an editor has it; None for what is no text."""
-    found = decode(data)
-    return found.text if found else None
+def decode_text(data: bytes) -> str | None:
+    """Return the text as an editor shows it; None for binary data."""
+    decoded = decode(data)
+    return decoded.text if decoded else None
 
 
-def binary(target: Target) -> Skipped:
-    """How a file that is no text is reported."""
+def skip_binary(target: Target) -> Skipped:
+    """Return the report of a binary file."""
     return Skipped(target.path, "binary file", failed=False)
 
 
-def _place(text: str, finding: Finding) -> FileRange:
-    return FileRange(*_at(text, finding.start), *_at(text, finding.end))
+def _range_of(text: str, finding: Finding) -> FileRange:
+    return FileRange(*_line_and_column(text, finding.start), *_line_and_column(text, finding.end))
 
 
-def _at(text: str, offset: int) -> tuple[int, int]:
-    r"""The 1-based line and column of an offset. Lines end on `\n`, `\r\n` or `\r`."""
-    alone = text.count("\r", 0, offset) - text.count("\r\n", 0, offset + 1)
-    line = text.count("\n", 0, offset) + alone
-    start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset) if alone else -1) + 1
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    r"""Return the 1-based line and column of an offset. Lines end on `\n`, `\r\n` or `\r`."""
+    lone_cr = text.count("\r", 0, offset) - text.count("\r\n", 0, offset + 1)
+    line = text.count("\n", 0, offset) + lone_cr
+    start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset) if lone_cr else -1) + 1
     return line + 1, offset - start + 1

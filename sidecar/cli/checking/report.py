@@ -1,4 +1,4 @@
-"""The report of `check`: its types, and as text, JSON, SARIF 2.1.0 and GitHub workflow commands."""
+"""The report of `check`, as text, JSON, SARIF 2.1.0 and GitHub workflow commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEVELS: dict[FindingSeverity, str] = {
     "error": "error",
 }
 _RULES = {
-    "budget-near": "A text is near its token budget.",
+    "budget-near": "A text has nearly used up its token budget.",
     "budget-exceeded": "A text is over its token budget.",
     "budget-growth": "A change makes a text longer or shorter.",
     "budget-unchecked": "A file that has a token budget could not be counted.",
@@ -40,7 +40,7 @@ class FileRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 START = FileRange(1, 1, 1, 1)
-"""The place of a finding that covers several files."""
+"""Range of a finding that covers several files."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -63,13 +63,13 @@ class ReportedFinding(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     files: int = 1
 
 
-def reported(finding: Finding, place: FileRange) -> ReportedFinding:
+def report_finding(finding: Finding, file_range: FileRange) -> ReportedFinding:
     """Return a finding as in JSON."""
-    fields = {name: getattr(finding, name) for name in _OF_FINDING}
-    return ReportedFinding(**fields, **msgspec.structs.asdict(place))
+    fields = {name: getattr(finding, name) for name in _FINDING_FIELDS}
+    return ReportedFinding(**fields, **msgspec.structs.asdict(file_range))
 
 
-_OF_FINDING = tuple(
+_FINDING_FIELDS = tuple(
     name for name in ReportedFinding.__struct_fields__ if name in Finding.__struct_fields__
 )
 
@@ -93,12 +93,11 @@ class Growth(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def added(self) -> int:
-        """Tokens added; negative when it shrank."""
+        """Added tokens; negative if the file shrank."""
         return self.tokens - self.before
 
     @property
     def message(self) -> str:
-        """`this change adds 812 tokens to CLAUDE.md`."""
         verb, preposition = ("adds", "to") if self.added >= 0 else ("removes", "from")
         number = tokens_text(abs(self.added), self.method)
         return f"this change {verb} {number} {preposition} {self.path}"
@@ -110,11 +109,11 @@ class Unchecked(msgspec.Struct, frozen=True):
     path: str
     reason: str
     budget: bool
-    """Whether it has a budget, which could then not be checked."""
+    """Whether the file has a budget, which was not checked."""
 
 
 class ConfigurationProblem(msgspec.Struct, frozen=True):
-    """One thing wrong in the configuration; `line` is 1-based, None outside files."""
+    """A configuration problem; `line` is 1-based, None outside files."""
 
     path: str | None
     line: int | None
@@ -132,9 +131,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Files that are not text or cannot be read."""
     budgets: int = 0
     """Number of rules, presets included."""
-    budgeted: bool = True
-    """Whether one of them applies to a checked file."""
-    failed: bool = False
+    has_matching_budget: bool = True
+    """Whether a rule applies to a checked file."""
+    has_unreadable: bool = False
     """Whether a file named on the command line, without a budget, cannot be read."""
     problems: tuple[ConfigurationProblem, ...] = ()
     notes: tuple[str, ...] = ()
@@ -142,41 +141,42 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> list[ConfigurationProblem]:
-        """The problems for which a budget may not have been checked."""
+        """Problems because of which a budget may not have been checked."""
         return [problem for problem in self.problems if problem.severity == "error"]
 
     @property
-    def exceeded(self) -> bool:
+    def is_exceeded(self) -> bool:
         """Whether any budget is exceeded or could not be checked."""
-        if any(passed.budget for passed in self.skipped):
+        if any(skipped.budget for skipped in self.skipped):
             return True
         return any(finding.over for file in self.files for finding in file.findings)
 
-    def once(self) -> list[tuple[FileReport, ReportedFinding]]:
-        """Return the findings by file; one over several files only at the first file."""
+    def distinct_findings(self) -> list[tuple[FileReport, ReportedFinding]]:
+        """Return findings with their files; a finding for several files only at the first one."""
         seen: set[str] = set()
-        found: list[tuple[FileReport, ReportedFinding]] = []
+        findings: list[tuple[FileReport, ReportedFinding]] = []
         for file in self.files:
             for finding in file.findings:
                 if finding.files > 1 and finding.rule in seen:
                     continue
                 seen.add(finding.rule)
-                found.append((file, finding))
-        return found
+                findings.append((file, finding))
+        return findings
 
 
 def as_text(report: Report) -> str:
-    """Format a line per finding, as compilers do, and a summary."""
+    """Format one line per finding, as compilers do, and a summary."""
     lines = [
-        f"{file.path}:{found.line}:{found.column}: {found.severity}: {found.message} [{found.code}]"
-        for file, found in report.once()
+        f"{file.path}:{finding.line}:{finding.column}: {finding.severity}: "
+        f"{finding.message} [{finding.code}]"
+        for file, finding in report.distinct_findings()
     ]
     lines += [f"{growth.path}: {growth.message}" for growth in report.growth or ()]
     return "\n".join(map(printable, [*lines, _summary(report)]))
 
 
 def as_json(report: Report) -> str:
-    """`{files: [...]}`, with `growth` after `--diff`, what was `skipped`, and `problems`."""
+    """Format `{files: [...]}`, with `growth` (for `--diff`), `skipped` and `problems` if any."""
     result: dict[str, Any] = {"files": report.files}
     if report.growth is not None:
         result["growth"] = [
@@ -190,10 +190,10 @@ def as_json(report: Report) -> str:
     return json_text(result)
 
 
-def passed_over(skipped: Unchecked) -> str:
+def skipped_text(skipped: Unchecked) -> str:
     """Format a line for a skipped file."""
-    has = "not counted although it has a budget" if skipped.budget else "skipped"
-    return f"{skipped.path}: {skipped.reason}, {has}"
+    result = "not counted although it has a budget" if skipped.budget else "skipped"
+    return f"{skipped.path}: {skipped.reason}, {result}"
 
 
 def as_github(report: Report) -> str:
@@ -208,37 +208,37 @@ def as_github(report: Report) -> str:
         for problem in report.problems
     ]
     lines += [
-        f"::{kinds[found.severity]} {_annotation(file, found)}::{_data(found.message)}"
-        for file, found in report.once()
+        f"::{kinds[finding.severity]} {_annotation(file, finding)}::{_data(finding.message)}"
+        for file, finding in report.distinct_findings()
     ]
     lines += [
         f"::notice file={_property(growth.path)},title=Token budget::{_data(growth.message)}"
         for growth in report.growth or ()
     ]
     lines += [
-        f"::error file={_property(one.path)},title=Token budget::{_data(passed_over(one))}"
-        for one in report.skipped
-        if one.budget
+        f"::error file={_property(skipped.path)},title=Token budget::{_data(skipped_text(skipped))}"
+        for skipped in report.skipped
+        if skipped.budget
     ]
     return "\n".join(lines)
 
 
 def as_sarif(report: Report) -> str:
     """Format a SARIF 2.1.0 log with one run; paths are relative to the current folder."""
-    results = [_result(file, found) for file, found in report.once()]
+    results = [_result(file, finding) for file, finding in report.distinct_findings()]
     results += [
         _file_result("budget-growth", growth.path, growth.message) for growth in report.growth or ()
     ]
     results += [
-        _file_result("budget-unchecked", one.path, passed_over(one))
-        for one in report.skipped
-        if one.budget
+        _file_result("budget-unchecked", skipped.path, skipped_text(skipped))
+        for skipped in report.skipped
+        if skipped.budget
     ]
     driver = {
         "name": "token-sidecar",
         "version": __version__,
         "informationUri": DOCUMENTATION.partition("/blob/")[0],
-        "rules": [_rule(name, words) for name, words in _RULES.items()],
+        "rules": [_rule(name, description) for name, description in _RULES.items()],
     }
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     if report.problems:
@@ -257,15 +257,17 @@ def as_sarif(report: Report) -> str:
 
 
 def _summary(report: Report) -> str:
-    found = Counter(bool(found.over) for _, found in report.once())
+    over = Counter(bool(finding.over) for _, finding in report.distinct_findings())
     files = f"{counted(len(report.files), 'file')} checked"
-    if found:
-        return f"{files}: {found[True]} over budget, {found[False]} near"
-    if report.budgets and not report.budgeted:
+    if over:
+        return f"{files}: {over[True]} over budget, {over[False]} near"
+    if report.budgets and report.files and not report.has_matching_budget:
         return f"{files}: no budget matches {'it' if len(report.files) == 1 else 'them'}"
     if report.errors:
-        return f"{files}. Budgets affected by configuration errors are not checked."
-    return f"{files}: all within budget" if report.budgets else f"{files}. {NO_BUDGETS}"
+        return f"{files}. Budgets affected by configuration errors were not checked."
+    if not report.budgets:
+        return f"{files}. {NO_BUDGETS}"
+    return f"{files}: all within budget" if report.files else files
 
 
 def _problem_text(problem: ConfigurationProblem) -> str:
@@ -279,18 +281,17 @@ def _problem_place(problem: ConfigurationProblem) -> str:
     return f"{file}{line}title=Token budget configuration"
 
 
-def _annotation(file: FileReport, found: ReportedFinding) -> str:
-    place = f"line={found.line},endLine={max(found.line, _last_line(found))}"
+def _annotation(file: FileReport, finding: ReportedFinding) -> str:
+    place = f"line={finding.line},endLine={max(finding.line, _last_line(finding))}"
     return f"file={_property(file.path)},{place},title=Token budget"
 
 
-def _last_line(found: ReportedFinding) -> int:
-    """Return the last line with a character of the range."""
-    return found.end_line - 1 if found.end_column == 1 else found.end_line
+def _last_line(finding: ReportedFinding) -> int:
+    return finding.end_line - 1 if finding.end_column == 1 else finding.end_line
 
 
 def _data(text: str) -> str:
-    """Encode a message by GitHub's rules: `%`, CR and LF."""
+    """Escape a message as GitHub requires."""
     return printable_lines(text).replace("%", "%25").replace("\n", "%0A")
 
 
@@ -298,22 +299,22 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _result(file: FileReport, found: ReportedFinding) -> dict[str, Any]:
+def _result(file: FileReport, finding: ReportedFinding) -> dict[str, Any]:
     region = {
-        "startLine": found.line,
-        "startColumn": found.column,
-        "endLine": found.end_line,
-        "endColumn": found.end_column,
+        "startLine": finding.line,
+        "startColumn": finding.column,
+        "endLine": finding.end_line,
+        "endColumn": finding.end_column,
     }
-    result = _file_result(found.code, file.path, found.message)
-    result["level"] = _LEVELS[found.severity]
+    result = _file_result(finding.code, file.path, finding.message)
+    result["level"] = _LEVELS[finding.severity]
     result["locations"][0]["physicalLocation"]["region"] = region
-    # Stable while the text changes, so that services can track a finding.
+    # Contains no text or position, so that services recognize the finding after an edit.
     result["partialFingerprints"] = {
-        "tokenBudget/v1": f"{found.rule}|{found.section or ''}|{found.budget}"
+        "tokenBudget/v1": f"{finding.rule}|{finding.section or ''}|{finding.budget}"
     }
     names = ("tokens", "budget", "over", "model", "method")
-    result["properties"] = {name: getattr(found, name) for name in names}
+    result["properties"] = {name: getattr(finding, name) for name in names}
     return result
 
 
@@ -334,10 +335,10 @@ def _artifact(path: str) -> dict[str, str]:
     return {"uri": f"file://{uri}"} if uri.startswith("/") else {"uri": uri}
 
 
-def _rule(name: str, words: str) -> dict[str, Any]:
+def _rule(name: str, description: str) -> dict[str, Any]:
     return {
         "id": name,
-        "shortDescription": {"text": words},
+        "shortDescription": {"text": description},
         "helpUri": f"{DOCUMENTATION}#{name}",
         "defaultConfiguration": {"level": _RULE_LEVELS.get(name, "note")},
     }
